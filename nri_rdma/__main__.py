@@ -1,0 +1,5 @@
+"""`python -m nri_rdma` is the command `nri-rdma`."""
+
+from nri_rdma.cli.main import main
+
+main()

@@ -1,0 +1,98 @@
+"""The journal: one file per sandbox, written before anything is touched.
+
+It lives on a tmpfs (``/run``), which dies with the boot as the moves do, so nothing is synced to a disk. A file is
+replaced whole (written beside, then renamed) and carries version and checksum. One that cannot be read is set aside
+under ``*.unreadable`` and reported; it never stops the daemon.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.errors import ErrorCode, StateError
+
+VERSION = 1
+
+
+class Journal:
+    """The records of all sandboxes that hold something."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, record: SandboxRecord) -> None:
+        """Store `record`, replacing what was stored for its sandbox."""
+        path = self._path(record.pod.sandbox_id)
+        beside = path.with_suffix(".new")
+        beside.write_bytes(encode_record(record))
+        beside.replace(path)
+
+    def remove(self, sandbox_id: str) -> None:
+        """Forget a sandbox; one that is not there is forgotten already."""
+        self._path(sandbox_id).unlink(missing_ok=True)
+
+    def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
+        """All readable records, and an error for each that was set aside."""
+        records: list[SandboxRecord] = []
+        errors: list[StateError] = []
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                records.append(decode_record(path.read_bytes(), where=str(path)))
+            except StateError as error:
+                path.rename(path.with_suffix(".unreadable"))
+                errors.append(error)
+        return tuple(records), tuple(errors)
+
+    def _path(self, sandbox_id: str) -> Path:
+        if not sandbox_id or "/" in sandbox_id or sandbox_id.startswith("."):
+            raise StateError(ErrorCode.STATE_UNREADABLE, f"{sandbox_id!r} cannot be the id of a sandbox")
+        return self._directory / f"{sandbox_id}.json"
+
+
+def encode_record(record: SandboxRecord) -> bytes:
+    """The text of a journal file."""
+    body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
+    return json.dumps({"version": VERSION, "checksum": _checksum(body), "record": body}, indent=1).encode()
+
+
+def decode_record(data: bytes, *, where: str) -> SandboxRecord:
+    """The record in a journal file. Raises StateError when it is not one of ours, whole and of this version."""
+    try:
+        document = json.loads(data)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
+        if document["checksum"] != _checksum(document["record"]):
+            raise ValueError("the checksum does not fit")
+        record: SandboxRecord = msgspec.convert(document["record"], SandboxRecord, dec_hook=_from_text)
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
+        raise StateError(
+            ErrorCode.STATE_UNREADABLE,
+            f"a journal record cannot be used: {error}",
+            where=where,
+            hint="the file was set aside as *.unreadable; compare it with `ip link` and bring its devices home by hand",
+        ) from error
+    return record
+
+
+def _checksum(body: object) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _to_text(value: object) -> object:
+    if isinstance(value, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)):
+        return str(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+def _from_text(kind: type, value: object) -> object:
+    if kind in {ipaddress.IPv4Interface, ipaddress.IPv6Interface}:
+        return ipaddress.ip_interface(str(value))
+    raise NotImplementedError(kind.__name__)

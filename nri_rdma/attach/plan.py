@@ -1,0 +1,123 @@
+"""The plan of an attach: pure data, decided before anything is touched.
+
+All refusals happen here. The plan is what the journal stores, and steps are made of it, so that a daemon that starts
+anew undoes exactly what its predecessor intended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface
+
+from nri_rdma.attach.port import LinkState
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import Netdev, RdmaDevice
+from nri_rdma.model.request import Mode
+from nri_rdma.placement import Placed
+
+DEFAULT_INTERFACE_NAME = "rdma%d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetdevMove:
+    """A netdev that goes into the pod: as it was on the host, and how it shall be in the pod."""
+
+    device: str
+    link: LinkState
+    pod_name: str
+    mtu: int | None
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is done to the host for one sandbox."""
+
+    moves: tuple[NetdevMove, ...] = ()
+
+
+def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
+    """The netdevs that leave the host for these devices."""
+    return tuple(
+        netdev
+        for item in placed
+        if item.admitted.mode is Mode.EXCLUSIVE
+        for device in item.devices
+        for netdev in device.netdevs
+    )
+
+
+def plan_attach(
+    placed: tuple[Placed, ...],
+    captured: Mapping[int, LinkState],
+    pod_interfaces: frozenset[str],
+) -> Plan:
+    """The moves for `placed`.
+
+    `captured` has the present state of every moving netdev by ifindex; `pod_interfaces` are the names that the pod's
+    namespace has already. Raises PlacementError when a netdev is not what the inventory knew, or a name is taken.
+    """
+    names = _NameSource(pod_interfaces)
+    moves: list[NetdevMove] = []
+    for item in placed:
+        if item.admitted.mode is not Mode.EXCLUSIVE:
+            continue
+        interface = item.admitted.request.interface
+        for number, device in enumerate(item.devices):
+            addresses = interface.addresses[number] if interface.addresses else ()
+            for port, netdev in enumerate(device.netdevs):
+                moves.append(
+                    NetdevMove(
+                        device=device.name,
+                        link=_same_link(device, netdev, captured),
+                        pod_name=names.take(interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where),
+                        mtu=interface.mtu,
+                        addresses=addresses if port == 0 else (),
+                    )
+                )
+    return Plan(moves=tuple(moves))
+
+
+def _same_link(device: RdmaDevice, netdev: Netdev, captured: Mapping[int, LinkState]) -> LinkState:
+    link = captured.get(netdev.ifindex)
+    if link is None or link.mac != netdev.mac:
+        raise PlacementError(
+            ErrorCode.INVENTORY,
+            f"netdev {netdev.name} of {device.name} is no longer what it was",
+            where=f"ifindex {netdev.ifindex}, {netdev.mac}",
+            hint="try again: the inventory is read anew after every change",
+        )
+    if link.master:
+        raise PlacementError(
+            ErrorCode.DEVICE_IN_USE,
+            f"{device.name} is in use: {netdev.name} has been enslaved",
+            where=f"master ifindex {link.master}",
+            hint="take it out of its bond, bridge or team, or ask for another device",
+        )
+    return link
+
+
+class _NameSource:
+    """Gives interface names inside one pod."""
+
+    def __init__(self, taken: frozenset[str]) -> None:
+        self._taken = set(taken)
+
+    def take(self, template: str, where: str) -> str:
+        name = self._next(template) if "%d" in template else template
+        if name in self._taken:
+            raise PlacementError(
+                ErrorCode.NAME_CONFLICT,
+                f"the pod has an interface {name} already",
+                where=where,
+                hint="choose another interface.name, or one with %d",
+            )
+        self._taken.add(name)
+        return name
+
+    def _next(self, template: str) -> str:
+        number = 0
+        while template.replace("%d", str(number)) in self._taken:
+            number += 1
+        return template.replace("%d", str(number))

@@ -1,0 +1,135 @@
+"""What attach needs of the kernel.
+
+The real one is nri_rdma.netlink.kernel; the fake one (tests/fakes) keeps state and can fail at its n-th operation.
+Both pass tests/contract. Every operation raises KernelError with the kernel's errno, and nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import Protocol
+
+
+class KernelError(Exception):
+    """The kernel said no."""
+
+    def __init__(self, operation: str, error: int, detail: str = "") -> None:
+        self.operation = operation
+        self.errno = error
+        name = errno.errorcode.get(error, str(error))
+        super().__init__(f"{operation}: {name}" + (f" ({detail})" if detail else ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """An address or a route as the kernel told it: readable for people, whole for the way back.
+
+    `raw` is the kernel's netlink message with all attributes, known to us or not; sent again it restores the thing.
+    Two are the same when their `text` is, which holds what identifies them and every attribute that we know.
+    """
+
+    text: str
+    raw: bytes
+    kernel_made: bool
+    """Made by the kernel as a consequence of something else: a connected route, a link-local address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkState:
+    """A netdev with everything that a move loses or a pod can change.
+
+    `parent` is its bus device (``pci/0000:11:00.0``), "" when virtual; `permanent_mac` is "" when it has none; `master`
+    and `lower` are the ifindex of what it is enslaved to and of what it is a child of, in the same namespace, or 0.
+    """
+
+    ifindex: int
+    name: str
+    kind: str
+    parent: str
+    permanent_mac: str
+    mac: str
+    mtu: int
+    txqlen: int
+    alias: str
+    alt_names: tuple[str, ...]
+    up: bool
+    master: int = 0
+    lower: int = 0
+    xdp: bool = False
+    addresses: tuple[Captured, ...] = ()
+    routes: tuple[Captured, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamespaceIdentity:
+    """Which network namespace this is. Inode numbers repeat and paths are used again; the cookie is unique per boot."""
+
+    boot_id: str
+    cookie: int
+    path: str
+
+
+class Namespace(Protocol):
+    """A network namespace that is held open, and so kept alive with everything in it. Close it as soon as possible."""
+
+    @property
+    def identity(self) -> NamespaceIdentity: ...
+
+    @property
+    def is_host(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Kernel(Protocol):
+    """Links of the host and of namespaces. All calls block."""
+
+    @property
+    def host(self) -> Namespace: ...
+
+    def open_namespace(self, path: str) -> Namespace: ...
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
+        """All links without their addresses and routes."""
+        ...
+
+    def default_route_links(self) -> frozenset[int]:
+        """The host's links that a default route of any table and family leads to."""
+        ...
+
+    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+        """One link with its addresses and routes."""
+        ...
+
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str) -> None:
+        """Move and rename in one request."""
+        ...
+
+    def set_link(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        name: str | None = None,
+        mtu: int | None = None,
+        mac: str | None = None,
+        txqlen: int | None = None,
+        alias: str | None = None,
+        up: bool | None = None,
+    ) -> None: ...
+
+    def set_alt_names(
+        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
+    ) -> None: ...
+
+    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None: ...
+
+    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        """Restore a captured address or route on the link that now has that ifindex; one that exists is no error."""
+        ...
+
+    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        """Remove an address or route; one that does not exist is no error."""
+        ...

@@ -1,0 +1,45 @@
+"""What is known of one sandbox: the pod, its namespace, the plan and what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nri_rdma.attach.plan import Plan
+from nri_rdma.attach.port import NamespaceIdentity
+from nri_rdma.inject import AttachedRequest
+from nri_rdma.model.device import CharDevice, DeviceId
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import Mode
+
+
+class State(StrEnum):
+    """Where a sandbox is in its life; `returning` and `gone` never go back."""
+
+    PLANNED = "planned"
+    ATTACHING = "attaching"
+    ATTACHED = "attached"
+    RETURNING = "returning"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRecord:
+    """The journal's entry. `namespace` is None for a pod on the host's network, where nothing moves."""
+
+    pod: Pod
+    state: State
+    namespace: NamespaceIdentity | None
+    plan: Plan
+    attached: tuple[AttachedRequest, ...]
+    rdma_cm: CharDevice | None
+
+    @property
+    def holdings(self) -> tuple[tuple[DeviceId, Mode], ...]:
+        """The devices that this sandbox holds, and how."""
+        return tuple((item.device.id, request.admitted.mode) for request in self.attached for item in request.devices)
+
+    @property
+    def device_names(self) -> str:
+        """The names of its devices, for people."""
+        return ", ".join(item.device.name for request in self.attached for item in request.devices)

@@ -1,0 +1,45 @@
+"""The transaction: all steps or none, and one undo for rollback, detach and recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nri_rdma.attach.port import Kernel, Namespace
+from nri_rdma.attach.steps import Step
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.observe.spans import Recorder
+
+Boundary = Callable[[str], None]
+"""Called before and after every step with ``before NAME DEVICE`` or ``after NAME DEVICE``; a test may raise there."""
+
+
+def no_boundary(_place: str) -> None:
+    """The boundary of production: nothing happens there."""
+
+
+def do_steps(
+    kernel: Kernel, namespace: Namespace, steps: tuple[Step, ...], spans: Recorder, boundary: Boundary = no_boundary
+) -> None:
+    """Do all steps in order. Raises the first error; the caller undoes."""
+    for step in steps:
+        boundary(f"before {step.name} {step.device}")
+        with spans.span(step.name, {"rdma.device": step.device, "step": step.describe()}):
+            step.do(kernel, namespace)
+        boundary(f"after {step.name} {step.device}")
+
+
+def undo_steps(
+    kernel: Kernel, namespace: Namespace | None, steps: tuple[Step, ...], spans: Recorder
+) -> tuple[NriRdmaError, ...]:
+    """Undo all steps, last first, going on after an error: every device that can come home does.
+
+    Returns the errors; empty means that the host is as before.
+    """
+    errors: list[NriRdmaError] = []
+    for step in reversed(steps):
+        try:
+            with spans.span(f"undo {step.name}", {"rdma.device": step.device}):
+                step.undo(kernel, namespace)
+        except NriRdmaError as error:
+            errors.append(error)
+    return tuple(errors)

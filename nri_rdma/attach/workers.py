@@ -1,0 +1,84 @@
+"""A few worker threads that take tasks by key.
+
+Tasks of one key (a sandbox) run one after the other in the order given; tasks of different keys run side by side, at
+most as many as there are threads, urgent ones (undo) before others (attach).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+
+Task = tuple[Callable[[], None], bool]
+
+
+class Workers:
+    """The owner of its threads: `close` ends and joins them."""
+
+    def __init__(self, count: int = 4) -> None:
+        self._queues: dict[str, deque[Task]] = {}
+        self._running: set[str] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"worker-{number}", daemon=True) for number in range(count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, key: str, work: Callable[[], None], *, urgent: bool = False) -> Future[None]:
+        """Have `work` done; the future carries its end or its exception."""
+        future: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - the future carries it to who asked
+                future.set_exception(error)
+            else:
+                future.set_result(None)
+
+        with self._changed:
+            if self._closed:
+                future.cancel()
+                return future
+            self._queues.setdefault(key, deque()).append((run, urgent))
+            self._changed.notify()
+        return future
+
+    def close(self) -> None:
+        """Finish what is running, drop what is queued, join the threads."""
+        with self._changed:
+            self._closed = True
+            self._queues.clear()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                key = self._next_key()
+                while key is None and not self._closed:
+                    self._changed.wait()
+                    key = self._next_key()
+                if key is None:
+                    return
+                run, _ = self._queues[key].popleft()
+                self._running.add(key)
+            try:
+                run()
+            finally:
+                with self._changed:
+                    self._running.discard(key)
+                    with suppress(KeyError):  # dropped by close
+                        if not self._queues[key]:
+                            del self._queues[key]
+                    self._changed.notify()
+
+    def _next_key(self) -> str | None:
+        ready = [key for key, queue in self._queues.items() if queue and key not in self._running]
+        return next((key for key in ready if self._queues[key][0][1]), ready[0] if ready else None)

@@ -1,0 +1,1 @@
+"""The command line. Commands are thin: they read, ask and show."""

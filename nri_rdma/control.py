@@ -1,0 +1,204 @@
+"""The control socket: what the daemon tells `status` and `trace`. Our own ttrpc, mode 0600, JSON documents."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any  # Any: JSON documents and generated messages
+
+from nri_rdma import __version__
+from nri_rdma.allocations import Allocations
+from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
+from nri_rdma.config import Settings
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.model.device import RdmaDevice
+from nri_rdma.nri.plugin import RuntimeFacts
+from nri_rdma.nri.runner import Runner
+from nri_rdma.observe.spans import Recorder, Span
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Call, Client, ConnectionClosed, RpcError, Server
+
+SERVICE = "nri_rdma.control.v1.Control"
+DOCUMENT_VERSION = 1
+_ANSWER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonFacts:
+    """What the control socket reads; it changes nothing."""
+
+    settings: Settings
+    node: NodeSource
+    lifecycle: Lifecycle
+    allocations: Allocations
+    sandboxes: Sandboxes
+    runner: Runner
+    spans: Recorder
+    runtime: Callable[[], RuntimeFacts]
+
+
+class ControlServer:
+    """Serves the control socket until closed."""
+
+    def __init__(self, facts: DaemonFacts) -> None:
+        self._facts = facts
+        self._started = time.time()
+        self._server = Server({(SERVICE, "Status"): self._status, (SERVICE, "Trace"): self._trace})
+
+    def serve(self, path: Path) -> None:
+        """Listen; returns at once. Raises OSError."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._server.serve_unix(path)
+
+    def close(self) -> None:
+        """End all connections and remove the socket."""
+        self._server.close()
+
+    def _status(self, _call: Call) -> bytes:
+        document = status_document(self._facts, started=self._started)
+        answer: bytes = pb.StatusReply(json=json.dumps(document)).SerializeToString()
+        return answer
+
+    def _trace(self, call: Call) -> bytes:
+        request = pb.TraceRequest.FromString(call.payload)
+        spans = choose_spans(self._facts.spans.recent(), request.pod)
+        document = {"version": DOCUMENT_VERSION, "spans": [_span(span) for span in spans]}
+        answer: bytes = pb.TraceReply(json=json.dumps(document)).SerializeToString()
+        return answer
+
+
+def ask_status(path: Path) -> dict[str, Any]:
+    """The status document of the daemon that serves `path`. Raises NotReadyError when there is none."""
+    reply = pb.StatusReply.FromString(_ask(path, "Status", pb.StatusRequest().SerializeToString()))
+    document: dict[str, Any] = json.loads(reply.json)
+    return document
+
+
+def ask_trace(path: Path, pod: str) -> dict[str, Any]:
+    """The trace document for a pod (namespace/name, uid or sandbox id); of all pods when it is ""."""
+    reply = pb.TraceReply.FromString(_ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()))
+    document: dict[str, Any] = json.loads(reply.json)
+    return document
+
+
+def _ask(path: Path, method: str, payload: bytes) -> bytes:
+    try:
+        with Client(path) as client:
+            return client.call(SERVICE, method, payload, timeout_s=_ANSWER_TIMEOUT_S)
+    except (OSError, ConnectionClosed, RpcError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the daemon does not answer: {error}",
+            where=str(path),
+            hint="start it with `nri-rdma run`, or give its --control-socket",
+        ) from error
+
+
+def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
+    """What `status` shows."""
+    node, runtime = facts.node.current, facts.runtime()
+    taken = facts.allocations.taken()
+    return {
+        "version": DOCUMENT_VERSION,
+        "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
+        "runtime": {
+            "link": str(facts.runner.link),
+            "name": runtime.name,
+            "version": runtime.version,
+            "socket": str(facts.settings.nri_socket),
+            "error": facts.runner.last_error,
+        },
+        "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
+        "rdma_netns": str(node.rdma_netns),
+        "rdma_cgroup": node.rdma_cgroup,
+        "memlock": _memlock(facts),
+        "namespaces_held": facts.sandboxes.held(),
+        "devices": [
+            {
+                **device_document(device),
+                "holders": sorted(f"{holder.owner} ({holder.mode})" for holder in taken.get(device.id, ())),
+            }
+            for device in node.devices
+        ],
+        "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
+        "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
+    }
+
+
+def device_document(device: RdmaDevice) -> dict[str, Any]:
+    """A device as JSON, for `status` and `inventory`."""
+    return {
+        "id": str(device.id),
+        "name": device.name,
+        "node_type": device.node_type,
+        "pci": str(device.pci) if device.pci is not None else "",
+        "pci_root": device.pci_root,
+        "numa_node": device.numa_node,
+        "vendor": device.vendor,
+        "driver": device.driver,
+        "link_layer": str(device.link_layer or ""),
+        "speed_gbps": device.speed_gbps,
+        "state": device.ports[0].state if device.ports else "",
+        "netdevs": [
+            {"name": netdev.name, "mac": netdev.mac, "mtu": netdev.mtu, "up": netdev.up} for netdev in device.netdevs
+        ],
+        "char_devices": [{"path": node.path, "major": node.major, "minor": node.minor} for node in device.char_devices],
+        "in_use": list(device.in_use),
+    }
+
+
+def choose_spans(spans: Iterable[Span], pod: str) -> tuple[Span, ...]:
+    """The spans of all traces in which the pod occurs, by start; all spans when `pod` is ""."""
+    kept = tuple(spans)
+    if pod:
+        traces = {span.trace_id for span in kept if pod in _pod_words(span)}
+        kept = tuple(span for span in kept if span.trace_id in traces)
+    return tuple(sorted(kept, key=lambda span: (span.start_ns, -span.end_ns)))
+
+
+def _pod_words(span: Span) -> set[object]:
+    words: set[object] = {span.attributes.get(key) for key in ("k8s.pod.name", "k8s.pod.uid", "sandbox")}
+    words.add(str(span.attributes.get("k8s.pod.name", "")).partition("/")[2])
+    return words
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "trace_id": f"{span.trace_id:032x}",
+        "span_id": f"{span.span_id:016x}",
+        "parent_id": f"{span.parent_id:016x}" if span.parent_id else "",
+        "start_ns": span.start_ns,
+        "end_ns": span.end_ns,
+        "attributes": span.attributes,
+        "error": span.error,
+    }
+
+
+def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+    record = sandbox.record
+    return {
+        "id": sandbox.pod.sandbox_id,
+        "pod": str(sandbox.pod),
+        "uid": sandbox.pod.uid,
+        "state": str(sandbox.state),
+        "devices": record.device_names.split(", ") if record is not None else [],
+        "undo_error": sandbox.undo_error,
+    }
+
+
+def _memlock(facts: DaemonFacts) -> dict[str, Any]:
+    value = facts.lifecycle.default_memlock
+    reason = "set"
+    if facts.settings.memlock.automatic:
+        reason = (
+            "the runtime may raise it"
+            if value is not None
+            else f"the runtime may not raise it above {facts.lifecycle.memlock_ceiling} bytes"
+        )
+    return {"bytes": value, "reason": reason}

@@ -1,0 +1,193 @@
+"""The daemon: the only place that wires adapters to doors."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+
+from nri_rdma.allocations import Allocations
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.sandboxes import Sandboxes
+from nri_rdma.attach.transaction import Boundary, no_boundary
+from nri_rdma.attach.watcher import NamespaceWatcher
+from nri_rdma.attach.workers import Workers
+from nri_rdma.cgroup import has_rdma_controller
+from nri_rdma.config import Settings
+from nri_rdma.control import ControlServer, DaemonFacts
+from nri_rdma.errors import AttachError, ErrorCode, StateError
+from nri_rdma.inventory import assemble
+from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.model.device import Node, RdmaDevice
+from nri_rdma.model.request import UNLIMITED
+from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.nri.peer import memlock_ceiling
+from nri_rdma.nri.plugin import Plugin, RuntimeFacts
+from nri_rdma.nri.runner import Runner
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.policy import default_policy
+from nri_rdma.sysfs.scan import scan
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached."""
+
+    def __init__(self, settings: Settings, *, boundary: Boundary = no_boundary) -> None:
+        self._settings = settings
+        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = lock_state(settings.state_dir)
+        self._spans = Recorder()
+        self._kernel = LinuxKernel()
+        self._node = NodeSource(lambda: read_node(settings, self._kernel))
+        self._workers = Workers()
+        self._allocations = Allocations()
+        self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
+        self._sandboxes = Sandboxes(
+            self._kernel,
+            Journal(settings.state_dir / "journal"),
+            self._workers,
+            self._spans,
+            self._resolve,
+            on_held=self._watcher.watch,
+            on_gone=self._gone,
+            boundary=boundary,
+        )
+        self._lifecycle = Lifecycle(
+            node=self._node,
+            policy=default_policy(settings.allow_default_pool),
+            allocations=self._allocations,
+            sandboxes=self._sandboxes,
+            workers=self._workers,
+            spans=self._spans,
+            annotation_prefix=settings.annotation_prefix,
+            default_memlock=settings.memlock.bytes,
+        )
+        self._runner = Runner(
+            str(settings.nri_socket), self._make_plugin, name=settings.plugin_name, index=settings.plugin_index
+        )
+        self._runtime = RuntimeFacts()
+        self._control = ControlServer(
+            DaemonFacts(
+                settings=settings,
+                node=self._node,
+                lifecycle=self._lifecycle,
+                allocations=self._allocations,
+                sandboxes=self._sandboxes,
+                runner=self._runner,
+                spans=self._spans,
+                runtime=lambda: self._runtime,
+            )
+        )
+
+    def run(self) -> None:
+        """Recover, open the doors, serve."""
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(sign, self._on_signal)
+        self._recover()
+        self._control.serve(self._settings.control_path)
+        log.info(
+            "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
+        )
+        try:
+            self._runner.run()
+        finally:
+            self._close()
+
+    def _recover(self) -> None:
+        for error in self._sandboxes.recover(self._hold):
+            log.error("journal record set aside", extra={"error": str(error)})
+
+    def _close(self) -> None:
+        self._control.close()
+        self._watcher.close()
+        self._workers.close()
+        self._sandboxes.close()
+        os.close(self._lock)
+        log.info("stopped")
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        log.info("stopping", extra={"signal": signal.Signals(number).name})
+        # From a thread: the reader that this interrupts may hold the session's lock.
+        threading.Thread(target=self._runner.stop, name="stop").start()
+
+    def _make_plugin(self, runtime_pid: int) -> Plugin:
+        ceiling = memlock_ceiling(runtime_pid)
+        if self._settings.memlock.automatic:
+            self._lifecycle.default_memlock = UNLIMITED if ceiling == UNLIMITED else None
+        self._lifecycle.memlock_ceiling = ceiling
+        return Plugin(self._lifecycle, self._spans, self._synchronized)
+
+    def _synchronized(self, runtime: RuntimeFacts) -> None:
+        self._runtime = runtime
+        self._runner.synchronized()
+        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version})
+
+    def _resolve(self, device: RdmaDevice) -> RdmaDevice:
+        """The device with its character devices as they are now: their numbers change when a device moves."""
+        fresh = scan(self._settings.sysfs_root, self._settings.dev_root)
+        found = next((item for item in fresh.devices if item.id == device.id), None)
+        if found is None:
+            raise AttachError(
+                "the RDMA device is gone since its netdev left the host",
+                device=device.name,
+                where=str(self._settings.sysfs_root),
+                hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
+            )
+        return replace(device, char_devices=found.char_devices)
+
+    def _hold(self, record: SandboxRecord) -> None:
+        """What an earlier daemon attached is taken, from before the first event on."""
+        self._allocations.hold(record.pod.sandbox_id, str(record.pod), record.holdings)
+
+    def _gone(self, sandbox_id: str) -> None:
+        """Devices are home: read the node anew, then let others have them."""
+        self._node.refresh()
+        self._allocations.release(sandbox_id)
+
+    def _namespace_gone(self, path: str) -> None:
+        for sandbox in self._sandboxes.all():
+            if sandbox.pod.netns_path == path:
+                log.info("the namespace was removed", extra={"pod": str(sandbox.pod), "path": path})
+                self._sandboxes.end(sandbox.pod.sandbox_id)
+
+    def _look_at_all(self) -> None:
+        for sandbox in self._sandboxes.all():
+            if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
+                self._namespace_gone(sandbox.pod.netns_path)
+
+
+def read_node(settings: Settings, kernel: LinuxKernel) -> Node:
+    """The node as it is now: hardware from sysfs, netdevs and their use from the kernel."""
+    return assemble(
+        scan(settings.sysfs_root, settings.dev_root),
+        kernel.links(kernel.host),
+        kernel.default_route_links(),
+        rdma_cgroup=has_rdma_controller(settings.cgroup_root),
+    )
+
+
+def lock_state(state_dir: Path) -> int:
+    """A descriptor that holds the lock of the one daemon of this state directory. Raises StateError when it is held."""
+    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(fd, 32).decode(errors="replace").strip()
+        os.close(fd)
+        raise StateError(
+            ErrorCode.STATE_LOCKED,
+            f"another daemon (pid {holder or 'unknown'}) uses this state directory",
+            where=str(state_dir),
+            hint="stop it, or give another --state-dir",
+        ) from error
+    os.truncate(fd, 0)
+    os.write(fd, f"{os.getpid()}\n".encode())
+    return fd

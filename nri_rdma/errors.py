@@ -1,0 +1,104 @@
+"""The errors a user can meet.
+
+Every error carries a stable code, what happened, where, and the next step. Its text is
+``nri-rdma: CODE: what, where. Next: what to do.``; the runtime passes it on to the pod's events, where the kubelet
+cuts long texts: the code and the cause come first. docs/operations.md has an entry for every code.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    """The stable words of errors; the key of the entry in docs/operations.md."""
+
+    ANNOTATION_SIZE = "ANNOTATION-SIZE"
+    ANNOTATION_SYNTAX = "ANNOTATION-SYNTAX"
+    ANNOTATION_ALIAS = "ANNOTATION-ALIAS"
+    ANNOTATION_DUPLICATE_KEY = "ANNOTATION-DUPLICATE-KEY"
+    ANNOTATION_UNKNOWN_KEY = "ANNOTATION-UNKNOWN-KEY"
+    ANNOTATION_VALUE = "ANNOTATION-VALUE"
+    POOL_UNKNOWN = "POOL-UNKNOWN"
+    POOL_MODE = "POOL-MODE"
+    POLICY_DEVICES = "POLICY-DEVICES"
+    DEVICE_UNKNOWN = "DEVICE-UNKNOWN"
+    DEVICE_IN_USE = "DEVICE-IN-USE"
+    DEVICE_CONFLICT = "DEVICE-CONFLICT"
+    DEVICES_EXHAUSTED = "DEVICES-EXHAUSTED"
+    NOT_ALIGNED = "NOT-ALIGNED"
+    NAME_CONFLICT = "NAME-CONFLICT"
+    HOST_NETWORK = "HOST-NETWORK"
+    RDMA_NETNS = "RDMA-NETNS"
+    LIMITS_UNSUPPORTED = "LIMITS-UNSUPPORTED"
+    MEMLOCK_LIMIT = "MEMLOCK-LIMIT"
+    NO_NETWORK_NAMESPACE = "NO-NETWORK-NAMESPACE"
+    ATTACH_FAILED = "ATTACH-FAILED"
+    NOT_ATTACHED = "NOT-ATTACHED"
+    NOT_READY = "NOT-READY"
+    RETURNING = "RETURNING"
+    STATE_UNREADABLE = "STATE-UNREADABLE"
+    STATE_LOCKED = "STATE-LOCKED"
+    SETTING = "SETTING"
+    INVENTORY = "INVENTORY"
+    PROTOCOL = "PROTOCOL"
+    DAEMON_ABSENT = "DAEMON-ABSENT"
+    PRIVILEGE = "PRIVILEGE"
+
+
+class NriRdmaError(Exception):
+    """An error with a code, a cause, a place and a next step."""
+
+    def __init__(self, code: ErrorCode, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        place = f", {self.where}" if self.where else ""
+        step = f" Next: {self.hint}." if self.hint else ""
+        return f"nri-rdma: {self.code}: {self.what}{place}.{step}"
+
+
+class RequestError(NriRdmaError):
+    """What the pod asked for cannot be understood: its author has to change the text."""
+
+
+class PlacementError(NriRdmaError):
+    """What the pod asked for is understood, but this node cannot or may not give it."""
+
+
+class AttachError(NriRdmaError):
+    """A step on the host failed; what had been done was undone."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        device: str,
+        where: str = "",
+        hint: str = "",
+        errno: int | None = None,
+        code: ErrorCode = ErrorCode.ATTACH_FAILED,
+    ) -> None:
+        super().__init__(code, f"{what} ({device})", where=where, hint=hint)
+        self.device = device
+        self.errno = errno
+
+
+class NotReadyError(NriRdmaError):
+    """The answer is not there yet; the same call may succeed later."""
+
+
+class StateError(NriRdmaError):
+    """A state file of ours cannot be used."""
+
+
+class SettingError(NriRdmaError):
+    """A setting has a value that cannot be used."""
+
+
+class InventoryError(NriRdmaError):
+    """The node's hardware cannot be read."""

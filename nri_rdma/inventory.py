@@ -1,0 +1,60 @@
+"""What the node has: the hardware that sysfs tells, joined with the netdevs that are on the host now and their use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from nri_rdma.attach.port import LinkState
+from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice, Scan
+
+
+def assemble(
+    scan: Scan, links: Collection[LinkState], default_route_links: frozenset[int], *, rdma_cgroup: bool
+) -> Node:
+    """The node of a scan and the host's links at one time. Pure."""
+    by_name = {link.name: link for link in links}
+    devices = tuple(
+        _with_netdevs(device, scan.netdev_names, by_name, links, default_route_links) for device in scan.devices
+    )
+    return Node(
+        devices=devices,
+        gpus=scan.gpus,
+        rdma_cm=scan.rdma_cm,
+        rdma_netns=scan.rdma_netns,
+        rdma_cgroup=rdma_cgroup,
+    )
+
+
+def in_use_reasons(
+    link: LinkState, links: Collection[LinkState], default_route_links: frozenset[int]
+) -> tuple[str, ...]:
+    """Why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no use."""
+    names = {other.ifindex: other.name for other in links}
+    reasons: list[str] = []
+    if link.master:
+        reasons.append(f"{link.name} is enslaved to {names.get(link.master, f'ifindex {link.master}')}")
+    if link.ifindex in default_route_links:
+        reasons.append(f"{link.name} carries a default route")
+    children = sorted(other.name for other in links if other.lower == link.ifindex)
+    if children:
+        reasons.append(f"{link.name} has the child interface {', '.join(children)}")
+    if link.xdp:
+        reasons.append(f"{link.name} has an XDP program attached")
+    return tuple(reasons)
+
+
+def _with_netdevs(
+    device: RdmaDevice,
+    netdev_names: Mapping[DeviceId, tuple[str, ...]],
+    by_name: Mapping[str, LinkState],
+    links: Collection[LinkState],
+    default_route_links: frozenset[int],
+) -> RdmaDevice:
+    """A netdev that sysfs names but the host does not have now is in a namespace: it is left out."""
+    present = [by_name[name] for name in netdev_names.get(device.id, ()) if name in by_name]
+    netdevs = tuple(
+        Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
+    )
+    reasons = tuple(reason for link in present for reason in in_use_reasons(link, links, default_route_links))
+    return replace(device, netdevs=netdevs, in_use=reasons)

@@ -1,0 +1,1 @@
+"""What things are: frozen values and their parsers. No I/O, no clock, no logging."""

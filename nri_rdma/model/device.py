@@ -1,0 +1,146 @@
+"""The hardware of a node: RDMA devices with their ports, character devices and netdevs, and GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+from nri_rdma.model.pci import PciAddress
+
+DeviceId = NewType("DeviceId", str)
+"""Identity of an RDMA device on its node: its PCI address, with ``/name`` when a function has several devices,
+or its name when it has no PCI parent (soft RoCE, soft iWARP)."""
+
+
+class LinkLayer(StrEnum):
+    """What the port speaks on the wire, as the kernel writes it."""
+
+    INFINIBAND = "InfiniBand"
+    ETHERNET = "Ethernet"
+
+
+class CharKind(StrEnum):
+    """The kinds of character device under /dev/infiniband, by the kernel's names."""
+
+    UVERBS = "uverbs"
+    UMAD = "umad"
+    ISSM = "issm"
+    RDMA_CM = "rdma_cm"
+
+
+class RdmaNetns(StrEnum):
+    """The kernel's `rdma system` netns setting."""
+
+    SHARED = "shared"
+    EXCLUSIVE = "exclusive"
+    NONE = "none"
+    """The kernel has no RDMA subsystem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device node of the host; `mode` is its permission bits, `path` the same in host and container."""
+
+    kind: CharKind
+    path: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not tell."""
+
+    number: int
+    link_layer: LinkLayer
+    state: str
+    speed_gbps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Netdev:
+    """A network device that belongs to an RDMA device, as it is on the host now."""
+
+    name: str
+    ifindex: int
+    mac: str
+    mtu: int
+    up: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """One RDMA device: what a request is served with.
+
+    `pci_path` leads from the root complex (``pci0000:10``) over bridges to the function and is empty without a PCI
+    parent. `in_use` holds the reasons for which the device belongs to nobody's pool; empty means free to give.
+    """
+
+    id: DeviceId
+    index: int
+    name: str
+    node_type: str
+    node_guid: str
+    driver: str
+    vendor: str
+    pci: PciAddress | None
+    pci_root: str
+    pci_path: tuple[str, ...]
+    numa_node: int | None
+    ports: tuple[Port, ...]
+    char_devices: tuple[CharDevice, ...]
+    netdevs: tuple[Netdev, ...]
+    in_use: tuple[str, ...] = ()
+
+    @property
+    def link_layer(self) -> LinkLayer | None:
+        """The link layer of the first port."""
+        return self.ports[0].link_layer if self.ports else None
+
+    @property
+    def speed_gbps(self) -> int:
+        """The speed of the fastest port."""
+        return max((port.speed_gbps for port in self.ports), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU, known by its PCI address."""
+
+    pci: PciAddress
+    pci_root: str
+    pci_path: tuple[str, ...]
+    numa_node: int | None
+    vendor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The hardware that sysfs tells. `netdev_names` has the netdevs of each device, in the order of its ports."""
+
+    devices: tuple[RdmaDevice, ...]
+    netdev_names: Mapping[DeviceId, tuple[str, ...]]
+    gpus: tuple[Gpu, ...]
+    rdma_cm: CharDevice | None
+    rdma_netns: RdmaNetns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What a node has. Devices are ordered by index, GPUs by address."""
+
+    devices: tuple[RdmaDevice, ...]
+    gpus: tuple[Gpu, ...]
+    rdma_cm: CharDevice | None
+    rdma_netns: RdmaNetns
+    rdma_cgroup: bool
+    """Whether containers' cgroups can have rdma limits: cgroup v2 with the rdma controller."""
+
+    def device(self, device_id: DeviceId) -> RdmaDevice | None:
+        """The device with that identity."""
+        return next((device for device in self.devices if device.id == device_id), None)

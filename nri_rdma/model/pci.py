@@ -1,0 +1,32 @@
+"""PCI addresses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PciAddress:
+    """Domain, bus, device and function of a PCI function; its text is the kernel's, ``0000:1b:00.0``."""
+
+    domain: int
+    bus: int
+    device: int
+    function: int
+
+    def __str__(self) -> str:
+        return f"{self.domain:04x}:{self.bus:02x}:{self.device:02x}.{self.function}"
+
+
+def parse_pci_address(text: str) -> PciAddress | None:
+    """The address that `text` spells, with or without its domain; None when it is not one."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    if int(device, 16) > 0x1F:
+        return None
+    return PciAddress(int(domain or "0", 16), int(bus, 16), int(device, 16), int(function))

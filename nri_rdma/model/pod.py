@@ -1,0 +1,23 @@
+"""The pod sandbox a request belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod sandbox as the runtime describes it.
+
+    `netns_path` is empty for a pod on the host's network (containerd) or when the runtime does not say.
+    `sandbox_id` keys everything that is attached; `uid` may have two sandboxes for a while.
+    """
+
+    sandbox_id: str
+    uid: str
+    name: str
+    namespace: str
+    netns_path: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"

@@ -1,0 +1,49 @@
+"""Sentences about what strangers wrote: bounded, printable, on one line, with what is allowed instead."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from nri_rdma.errors import ErrorCode, RequestError
+
+
+def refused(where: str, what: str, hint: str) -> RequestError:
+    """The refusal of a value."""
+    return RequestError(ErrorCode.ANNOTATION_VALUE, what, where=where, hint=hint)
+
+
+def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    """The refusal of a key, with the one that was probably meant and all there are."""
+    return RequestError(
+        ErrorCode.ANNOTATION_UNKNOWN_KEY,
+        f"unknown key {quoted(key)}",
+        where=where,
+        hint=f"{_nearest(key, known)}the keys are {listed(known)}",
+    )
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words with commas."""
+    return ", ".join(words)
+
+
+def quoted(value: str) -> str:
+    """A stranger's text in a sentence of ours: one line, printable, bounded."""
+    return f"'{bounded(value)}'"
+
+
+def bounded(value: str) -> str:
+    """`quoted` without the quotes."""
+    return ascii(value if len(value) <= 64 else f"{value[:61]}...")[1:-1]
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    """Other case, or ``-`` and ``_`` in between, count as near."""
+    folded = {_fold(name): name for name in known}
+    near = difflib.get_close_matches(_fold(key[:64]), folded, n=1)
+    return f"write {folded[near[0]]}; " if near else ""
+
+
+def _fold(key: str) -> str:
+    return key.replace("-", "").replace("_", "").lower()

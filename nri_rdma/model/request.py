@@ -1,0 +1,135 @@
+"""What a pod asks for, parsed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv4Interface, IPv6Interface
+
+from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.pci import PciAddress
+
+UNLIMITED = 2**64 - 1
+"""RLIM_INFINITY as NRI spells it."""
+
+LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""Names of requests and of containers (RFC 1123); to be matched as a whole."""
+LABEL_HINT = "use up to 63 of a-z, 0-9 and -, with - neither first nor last"
+
+
+class Mode(StrEnum):
+    """Whether the pod has the device alone."""
+
+    EXCLUSIVE = "exclusive"
+    SHARED = "shared"
+
+
+class AlignTo(StrEnum):
+    """What the devices shall be near to."""
+
+    GPU = "gpu"
+    NUMA = "numa"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Align:
+    """Where devices are looked for first; a strict one refuses what is farther."""
+
+    to: AlignTo
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Conditions on a device; None is no condition."""
+
+    device: str | None = None
+    netdev: str | None = None
+    pci: PciAddress | None = None
+    vendor: str | None = None
+    """Four hexadecimal digits, lower case."""
+    driver: str | None = None
+    link_layer: LinkLayer | None = None
+    numa_node: int | None = None
+    min_speed_gbps: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterfaceConfig:
+    """How the netdev shall look in the pod.
+
+    `name` may hold one ``%d``, filled with the pod's next free number; None is the default ``rdma%d``.
+    `addresses` has one list per device of the request, or is empty.
+    """
+
+    name: str | None = None
+    mtu: int | None = None
+    addresses: tuple[tuple[IPv4Interface | IPv6Interface, ...], ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the request says nothing about the interface."""
+        return self.name is None and self.mtu is None and not self.addresses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaLimits:
+    """Limits of the rdma cgroup per device; None is no limit (``max``)."""
+
+    hca_handles: int | None = None
+    hca_objects: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which containers get the character devices: `only` these (None: all), except those with lists of their own."""
+
+    only: frozenset[str] | None = None
+    but: frozenset[str] = frozenset()
+
+    def covers(self, container: str) -> bool:
+        """Whether the container of that name is meant."""
+        return (self.only is None or container in self.only) and container not in self.but
+
+
+DEFAULT_CHAR_KINDS = frozenset({CharKind.UVERBS, CharKind.RDMA_CM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRequest:
+    """One entry of a pod's list: `count` devices of one pool under the same conditions.
+
+    `where` is the place in the pod's text, for error messages, such as ``rdma.noderesource.dev/pod[0]``.
+    """
+
+    name: str
+    where: str
+    pool: str = "default"
+    match: Match = field(default_factory=Match)
+    count: int | None = 1
+    """None means all."""
+    scope: Scope = field(default_factory=Scope)
+    align: Align | None = None
+    """None: near the GPUs when the request names some, else anywhere."""
+    gpus: tuple[PciAddress, ...] = ()
+    mode: Mode | None = None
+    """None: the first mode of the pool."""
+    interface: InterfaceConfig = field(default_factory=InterfaceConfig)
+    char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+    memlock: int | None = None
+    """Bytes, UNLIMITED, or None for the node's default."""
+    limits: RdmaLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequest:
+    """Everything a pod asks for, in the order it asks."""
+
+    requests: tuple[DeviceRequest, ...]
+
+
+def env_name(label: str) -> str:
+    """The label as the environment spells it. Labels have no ``_``, so different labels stay different."""
+    return label.replace("-", "_").upper()

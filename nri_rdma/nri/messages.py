@@ -1,0 +1,61 @@
+"""NRI messages, between protobuf and our values. Nothing else of the product sees a protobuf message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any  # Any: generated messages
+
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.pb import nri_pb2 as pb
+
+PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+NRI_VERSION = "v0.12.2"
+"""The version of the interface that our messages are written from."""
+
+EVENTS = {
+    pb.RUN_POD_SANDBOX: "RunPodSandbox",
+    pb.STOP_POD_SANDBOX: "StopPodSandbox",
+    pb.REMOVE_POD_SANDBOX: "RemovePodSandbox",
+    pb.CREATE_CONTAINER: "CreateContainer",
+}
+"""The events that we handle, by number, with the name of their own RPC."""
+EVENT_MASK = sum(1 << (event - 1) for event in EVENTS)
+
+
+def pod_from(message: Any) -> Pod:
+    """A PodSandbox; its network namespace is the entry that names a path, if there is one."""
+    netns = ""
+    for namespace in message.linux.namespaces:
+        if namespace.type == "network":
+            netns = namespace.path
+    return Pod(sandbox_id=message.id, uid=message.uid, name=message.name, namespace=message.namespace, netns_path=netns)
+
+
+def env_names(container: Any) -> frozenset[str]:
+    """The environment variables that the container has already."""
+    return frozenset(entry.partition("=")[0] for entry in container.env)
+
+
+def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
+    """The device nodes that the container has already: path to major and minor."""
+    return {device.path: (device.major, device.minor) for device in container.linux.devices}
+
+
+def create_response(edits: ContainerEdits) -> Any:
+    """A CreateContainerResponse with the adjustments; no key occurs twice, which NRI takes for a conflict."""
+    response = pb.CreateContainerResponse()
+    adjust = response.adjust
+    for node in edits.char_devices:
+        device = adjust.linux.devices.add(path=node.path, type="c", major=node.major, minor=node.minor)
+        device.file_mode.value = node.mode
+        device.uid.value = node.uid
+        device.gid.value = node.gid
+    for key, value in edits.env:
+        adjust.env.add(key=key, value=value)
+    if edits.memlock is not None:
+        adjust.rlimits.add(type="RLIMIT_MEMLOCK", hard=edits.memlock, soft=edits.memlock)
+    for key, value in edits.unified:
+        adjust.linux.resources.unified[key] = value
+    return response

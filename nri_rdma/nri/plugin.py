@@ -1,0 +1,169 @@
+"""The handlers: what the plugin answers to each call of the runtime.
+
+A handler decodes, asks the lifecycle and answers. A pod that asks for nothing costs a decode, a look-up and an empty
+reply, and leaves no span. What a handler raises becomes the text of the CRI error; one that cannot finish answers
+before its deadline, because a late answer makes the runtime drop us and go on without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any  # Any: generated messages
+
+from nri_rdma.lifecycle import Lifecycle
+from nri_rdma.nri.messages import EVENT_MASK, EVENTS, create_response, device_numbers, env_names, pod_from
+from nri_rdma.observe.spans import Recorder, Span
+from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.wire.ttrpc import Request
+
+DEFAULT_REQUEST_TIMEOUT_S = 2.0
+DEFAULT_REGISTRATION_TIMEOUT_S = 5.0
+"""NRI's defaults; runtimes before NRI 0.7 send zeros."""
+
+_MARGIN_S = 0.2
+_MARGIN_SHARE = 0.25
+"""What a handler leaves of its time for the way back: this much, or this share of a short time."""
+
+_EMPTY = b""
+
+
+@dataclass(slots=True)
+class RuntimeFacts:
+    """What the runtime says of itself in Configure."""
+
+    name: str = ""
+    version: str = ""
+    nri_version: str = ""
+    request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
+    registration_timeout_s: float = DEFAULT_REGISTRATION_TIMEOUT_S
+
+
+class UnknownMethodError(Exception):
+    """The runtime calls something that this plugin does not serve."""
+
+
+class Plugin:
+    """The handlers of one connection: a new connection gets a new one."""
+
+    def __init__(self, lifecycle: Lifecycle, spans: Recorder, on_synchronized: Callable[[RuntimeFacts], None]) -> None:
+        self._lifecycle = lifecycle
+        self._spans = spans
+        self._on_synchronized = on_synchronized
+        self._collected_pods: list[Any] = []
+        self.runtime = RuntimeFacts()
+        self._methods: dict[str, Callable[[Request], bytes]] = {
+            "CreateContainer": self._create_container,
+            "StateChange": self._state_change,
+            "RunPodSandbox": self._run_pod_sandbox,
+            "StopPodSandbox": self._stop_pod_sandbox,
+            "RemovePodSandbox": self._remove_pod_sandbox,
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "Shutdown": lambda _request: _EMPTY,
+        }
+
+    def answer(self, request: Request) -> bytes:
+        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+        handler = self._methods.get(request.method)
+        if handler is None:
+            raise UnknownMethodError(request.method)
+        return handler(request)
+
+    # -- the walk of a pod -------------------------------------------------------------------------------------------
+
+    def _state_change(self, request: Request) -> bytes:
+        """Runtimes before NRI 0.12 tell pod events this way."""
+        change = pb.StateChangeEvent.FromString(request.payload)
+        if change.event == pb.RUN_POD_SANDBOX:
+            return self._run_pod(change, request)
+        if change.event in {pb.STOP_POD_SANDBOX, pb.REMOVE_POD_SANDBOX}:
+            return self._end_pod(change, request, EVENTS[change.event])
+        return _EMPTY
+
+    def _run_pod_sandbox(self, request: Request) -> bytes:
+        return self._run_pod(pb.RunPodSandboxRequest.FromString(request.payload), request)
+
+    def _stop_pod_sandbox(self, request: Request) -> bytes:
+        return self._end_pod(pb.StopPodSandboxRequest.FromString(request.payload), request, "StopPodSandbox")
+
+    def _remove_pod_sandbox(self, request: Request) -> bytes:
+        return self._end_pod(pb.RemovePodSandboxRequest.FromString(request.payload), request, "RemovePodSandbox")
+
+    def _run_pod(self, message: Any, request: Request) -> bytes:
+        annotations = message.pod.annotations
+        if not self._lifecycle.asks(annotations):
+            return _EMPTY
+        pod = pod_from(message.pod)
+        with self._event("RunPodSandbox", message.pod, request):
+            self._lifecycle.start(pod, annotations, self._deadline(request))
+        return _EMPTY
+
+    def _create_container(self, request: Request) -> bytes:
+        message = pb.CreateContainerRequest.FromString(request.payload)
+        pod, container = message.pod, message.container
+        if not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
+            return _EMPTY
+        with self._event("CreateContainer", pod, request) as span:
+            span.attributes["k8s.container.name"] = container.name
+            edits = self._lifecycle.edits(
+                pod.id,
+                f"{pod.namespace}/{pod.name}",
+                pod.annotations,
+                container.name,
+                env_names(container),
+                device_numbers(container),
+                self._deadline(request),
+            )
+            answer: bytes = create_response(edits).SerializeToString()
+        return answer
+
+    def _end_pod(self, message: Any, request: Request, event: str) -> bytes:
+        """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
+        if self._lifecycle.knows(message.pod.id):
+            with self._event(event, message.pod, request):
+                self._lifecycle.stop(message.pod.id, self._deadline(request))
+        return _EMPTY
+
+    # -- the life of a connection ------------------------------------------------------------------------------------
+
+    def _configure(self, request: Request) -> bytes:
+        message = pb.ConfigureRequest.FromString(request.payload)
+        self.runtime = RuntimeFacts(
+            name=message.runtime_name,
+            version=message.runtime_version,
+            nri_version=message.NRI_version,
+            request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
+            registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
+        )
+        answer: bytes = pb.ConfigureResponse(events=EVENT_MASK).SerializeToString()
+        return answer
+
+    def _synchronize(self, request: Request) -> bytes:
+        """Record and answer; the repair is a worker's. The pods may come in several chunks."""
+        message = pb.SynchronizeRequest.FromString(request.payload)
+        self._collected_pods.extend(message.pods)
+        if message.more:
+            more: bytes = pb.SynchronizeResponse(more=True).SerializeToString()
+            return more
+        pods, self._collected_pods = self._collected_pods, []
+        self._lifecycle.reconcile_later(tuple((pod_from(pod), dict(pod.annotations)) for pod in pods))
+        self._on_synchronized(self.runtime)
+        return _EMPTY
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _event(self, name: str, pod: Any, request: Request) -> Span:
+        traceparent = next((value for key, value in request.metadata if key == "traceparent"), "")
+        return self._spans.span(
+            name,
+            {"k8s.pod.name": f"{pod.namespace}/{pod.name}", "k8s.pod.uid": pod.uid, "sandbox": pod.id},
+            traceparent=traceparent,
+        )
+
+    def _deadline(self, request: Request) -> float:
+        budget = self.runtime.request_timeout_s
+        if request.timeout_ns > 0:
+            budget = min(budget, request.timeout_ns / 1e9)
+        return time.monotonic() + budget - min(_MARGIN_S, budget * _MARGIN_SHARE)

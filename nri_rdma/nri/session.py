@@ -1,0 +1,124 @@
+"""One NRI connection, from connect to its end.
+
+A blocking reader: the runtime tells one event at a time and waits for its answer, so there is nothing to run beside
+it. Kernel work is done by workers; handlers wait for them no longer than their deadline. A connection that ends is
+thrown away with everything that belongs to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
+from nri_rdma.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
+from nri_rdma.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, Plugin, UnknownMethodError
+from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.wire.error import WireError
+from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
+from nri_rdma.wire.ttrpc import ClientConnection, Code, Rejected, Request, ServerConnection
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_SIZE = 256 << 10
+_REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
+
+
+class RegistrationError(Exception):
+    """The runtime refused to register us."""
+
+
+class Session:
+    """Speaks for one plugin on one socket. `run` blocks until the connection ends; `close` ends it from elsewhere."""
+
+    def __init__(self, connection: socket.socket, plugin: Plugin, *, name: str, index: str) -> None:
+        self._socket = connection
+        self._plugin = plugin
+        self._name = name
+        self._index = index
+        self._server = ServerConnection()
+        self._client = ClientConnection()
+        self._write_lock = threading.Lock()
+
+    def run(self) -> None:
+        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError."""
+        try:
+            self._register()
+            self._serve()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection; `run` returns soon."""
+        with contextlib.suppress(OSError):  # not connected any more: that is what we want
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _register(self) -> None:
+        """Our service is open before this is sent: Configure may come before the answer."""
+        message = pb.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION)
+        _, data = self._client.request(
+            RUNTIME_SERVICE, "RegisterPlugin", message.SerializeToString(), timeout_ns=_REGISTER_TIMEOUT_NS
+        )
+        self._send(RUNTIME_SERVICE_CONN, data)
+
+    def _serve(self) -> None:
+        trunk, receive = MuxDecoder(), self._socket.recv
+        while data := receive(_RECEIVE_SIZE):
+            for conn, piece in trunk.receive_data(data):
+                if conn == PLUGIN_SERVICE_CONN:
+                    self._take_calls(piece)
+                else:
+                    self._take_answers(piece)
+
+    def _take_calls(self, piece: bytes) -> None:
+        self._server.receive_data(piece)
+        while (event := self._server.next_event()) is not None:
+            reply = event.reply if isinstance(event, Rejected) else self._reply(event)
+            self._send(PLUGIN_SERVICE_CONN, reply)
+
+    def _take_answers(self, piece: bytes) -> None:
+        self._client.receive_data(piece)
+        while (response := self._client.next_event()) is not None:
+            if response.code:  # RegisterPlugin is the only call we make
+                raise RegistrationError(response.message)
+
+    def _reply(self, request: Request) -> bytes:
+        stream = request.stream_id
+        if request.service != PLUGIN_SERVICE:
+            return self._server.fail(stream, Code.UNIMPLEMENTED, f"service {request.service}")
+        try:
+            return self._server.respond(stream, self._plugin.answer(request))
+        except UnknownMethodError:
+            return self._server.fail(stream, Code.UNIMPLEMENTED, f"method {request.method}")
+        except NriRdmaError as error:
+            log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
+            return self._server.fail(stream, status_code(error), str(error))
+        except Exception as error:
+            log.exception("bug in a handler", extra={"call": request.method})
+            text = f"nri-rdma: INTERNAL: {type(error).__name__}: {error}. Next: report this with the daemon's log."
+            return self._server.fail(stream, Code.INTERNAL, text)
+
+    def _send(self, conn: int, message: bytes) -> None:
+        with self._write_lock:
+            self._socket.sendall(encode_message(conn, message))
+
+
+def status_code(error: NriRdmaError) -> Code:
+    """The gRPC code that tells the runtime what kind of error it is; never UNIMPLEMENTED, which has another meaning."""
+    match error:
+        case RequestError():
+            return Code.INVALID_ARGUMENT
+        case NotReadyError():
+            return Code.UNAVAILABLE
+        case PlacementError(code=ErrorCode.DEVICES_EXHAUSTED):
+            return Code.RESOURCE_EXHAUSTED
+        case PlacementError():
+            return Code.FAILED_PRECONDITION
+        case _:
+            return Code.INTERNAL
+
+
+__all__ = ["RegistrationError", "Session", "WireError", "status_code"]

@@ -1,0 +1,1 @@
+"""Spans, log fields and the ring of recent traces."""

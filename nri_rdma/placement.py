@@ -1,0 +1,382 @@
+"""Which devices a pod gets.
+
+``place`` is pure: the same node, holders and requests give the same devices, each with the reason a person can read.
+
+Laws: a device is given at most once in a pod; never one that the host uses; exclusively only if nobody holds it; and
+shared only if nobody holds it exclusively. A pod gets all it asks for or a refusal that names the device and its
+holder. Requests are served one after the other, the pickiest first; the best assignment over several requests is not
+searched for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import CharKind, DeviceId, Gpu, LinkLayer, Node, RdmaDevice
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
+from nri_rdma.policy import Admitted
+from nri_rdma.topology import Distance, distance
+
+FARTHEST_ALIGNED = Distance.PHB
+"""What strict alignment to a GPU accepts: its root complex, as a DRA claim with matchAttribute pcieRoot does."""
+_MAX_NAMED = 16
+"""Devices that one refusal names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A pod that has a device; `owner` is namespace/name, for refusals."""
+
+    owner: str
+    mode: Mode
+
+
+Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The devices of one request, in the order of its addresses, and one sentence per device: why this one."""
+
+    admitted: Admitted
+    devices: tuple[RdmaDevice, ...]
+    reasons: tuple[str, ...]
+
+
+def place(node: Node, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
+    """Devices for each request of one pod, in the order of the requests. Raises PlacementError.
+
+    `taken` does not name the pod itself: what it holds from an earlier attempt is free for it.
+    """
+    used: dict[DeviceId, str] = {}
+    placed: dict[int, Placed] = {}
+    for number in _pickiest_first(node, request):
+        search = _Search.of(node, taken, used, request[number])
+        placed[number] = search.run()
+        used |= {device.id: search.request.name for device in placed[number].devices}
+    return tuple(placed[number] for number in range(len(request)))
+
+
+def _pickiest_first(node: Node, request: tuple[Admitted, ...]) -> list[int]:
+    """A request that takes anything must not take what another one named."""
+
+    def key(number: int) -> tuple[bool, bool, int, bool, int]:
+        item = request[number].request
+        choice = sum(_matches(item.match, device) for device in node.devices)
+        return not _names_device(item.match), item.count is None, choice, not item.gpus, number
+
+    return sorted(range(len(request)), key=key)
+
+
+# Matching
+
+_CONDITIONS: tuple[tuple[str, Callable[[Match], object], Callable[[Match, RdmaDevice], bool]], ...] = (
+    ("device", lambda m: m.device, lambda m, device: device.name == m.device),
+    ("netdev", lambda m: m.netdev, lambda m, device: any(netdev.name == m.netdev for netdev in device.netdevs)),
+    ("pci", lambda m: m.pci, lambda m, device: device.pci == m.pci),
+    ("vendor", lambda m: m.vendor, lambda m, device: device.vendor == m.vendor),
+    ("driver", lambda m: m.driver, lambda m, device: device.driver == m.driver),
+    ("linkLayer", lambda m: m.link_layer, lambda m, device: device.link_layer == m.link_layer),
+    ("numaNode", lambda m: m.numa_node, lambda m, device: device.numa_node == m.numa_node),
+    ("minSpeedGbps", lambda m: m.min_speed_gbps, lambda m, device: device.speed_gbps >= (m.min_speed_gbps or 0)),
+)
+
+
+def _matches(match: Match, device: RdmaDevice) -> bool:
+    return all(holds(match, device) for _, wanted, holds in _CONDITIONS if wanted(match) is not None)
+
+
+def _names_device(match: Match) -> bool:
+    return match.device is not None or match.netdev is not None or match.pci is not None
+
+
+def _describe(match: Match) -> str:
+    words = [f"{key} {wanted(match)}" for key, wanted, _ in _CONDITIONS if wanted(match) is not None]
+    return " and ".join(words) or "anything"
+
+
+# One request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Obstacle:
+    """Why a device cannot be given; `what` goes on after the device's name."""
+
+    code: ErrorCode
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """One request with what matches it: `free` can be given, `obstacles` say why the others cannot."""
+
+    node: Node
+    admitted: Admitted
+    gpus: tuple[Gpu, ...]
+    matching: tuple[RdmaDevice, ...]
+    free: tuple[RdmaDevice, ...]
+    obstacles: Mapping[DeviceId, _Obstacle]
+
+    @classmethod
+    def of(cls, node: Node, taken: Taken, used: Mapping[DeviceId, str], admitted: Admitted) -> _Search:
+        matching = tuple(device for device in node.devices if _matches(admitted.request.match, device))
+        obstacles = {
+            device.id: obstacle
+            for device in matching
+            if (obstacle := _obstacle(device, admitted, taken.get(device.id, frozenset()), used.get(device.id)))
+        }
+        return cls(
+            node=node,
+            admitted=admitted,
+            gpus=_named_gpus(node, admitted.request),
+            matching=matching,
+            free=tuple(device for device in matching if device.id not in obstacles),
+            obstacles=obstacles,
+        )
+
+    @property
+    def request(self) -> DeviceRequest:
+        return self.admitted.request
+
+    @property
+    def count(self) -> int:
+        """How many devices; all means all that are free, and at least one."""
+        return self.request.count if self.request.count is not None else max(1, len(self.free))
+
+    def run(self) -> Placed:
+        if not self.matching:
+            raise _nothing_matches(self)
+        if self.count > len(self.free):
+            raise _too_few(self)
+        picks = _CHOICES[_align_to(self.request)](self)
+        return Placed(
+            admitted=self.admitted,
+            devices=tuple(device for device, _ in picks),
+            reasons=tuple(f"{device.name}: {reason}" for device, reason in picks),
+        )
+
+
+_Picks: TypeAlias = list[tuple[RdmaDevice, str]]
+
+
+def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
+    by_address = {gpu.pci: gpu for gpu in node.gpus}
+    for address in request.gpus:
+        if address not in by_address:
+            raise PlacementError(
+                ErrorCode.DEVICE_UNKNOWN,
+                f"this node has no GPU {address}",
+                where=f"{request.where}.gpus",
+                hint=f"its GPUs are {_listed(str(gpu.pci) for gpu in node.gpus)}",
+            )
+    return tuple(by_address[address] for address in request.gpus)
+
+
+def _obstacle(
+    device: RdmaDevice, admitted: Admitted, holders: frozenset[Holding], used_by: str | None
+) -> _Obstacle | None:
+    """The first reason against the device. Holders come before use: what a pod holds may look used to the inventory."""
+    if used_by is not None:
+        hint = "name it in one request only"
+        return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
+    barring = sorted(h.owner for h in holders if Mode.EXCLUSIVE in {h.mode, admitted.mode})
+    if barring:
+        hint = "wait until that pod has ended, or ask for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)
+    if device.in_use:
+        hint = "free it on the node, or ask for another device"
+        return _Obstacle(
+            code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.in_use)}", hint=hint
+        )
+    if admitted.mode is Mode.EXCLUSIVE and not device.netdevs and device.link_layer is not LinkLayer.INFINIBAND:
+        hint = "look for its netdev in other network namespaces, or ask for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
+    missing = sorted(admitted.request.char_kinds - {char.kind for char in device.char_devices} - {CharKind.RDMA_CM})
+    if missing:
+        hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
+        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
+    return None
+
+
+def _align_to(request: DeviceRequest) -> AlignTo:
+    if request.align is not None:
+        return request.align.to
+    return AlignTo.GPU if request.gpus else AlignTo.NONE
+
+
+def _is_strict(request: DeviceRequest) -> bool:
+    return request.align is not None and request.align.strict
+
+
+# Choosing among the free
+
+
+def _choose_any(search: _Search) -> _Picks:
+    reason = _choice_of(search)
+    return [(device, reason) for device in search.free[: search.count]]
+
+
+def _choose_unaligned(search: _Search, why: str) -> _Picks:
+    return [(device, f"{reason}; {why}") for device, reason in _choose_any(search)]
+
+
+def _choice_of(search: _Search) -> str:
+    if _names_device(search.request.match):
+        return f"named by the request ({_describe(search.request.match)})"
+    return f"lowest index of {len(search.free)} free"
+
+
+def _choose_near_gpus(search: _Search) -> _Picks:
+    """The nearest pair of device and GPU, then the next among those that are left; when every GPU has a device, another
+    round. The devices come in the order of the GPUs."""
+    if not search.gpus:
+        if _is_strict(search.request):
+            raise _not_aligned(search, "the pod's GPUs are not known", "name them in gpus, or leave strict out")
+        return _choose_unaligned(search, "no GPU is known")
+    picks: list[_Pair] = []
+    left = set(search.free)
+    pairs = sorted(_pairs(search), key=lambda pair: (pair.far, pair.device.index, pair.gpu.pci))
+    while len(picks) < search.count:
+        served = _one_round(pairs, left, search.count - len(picks))
+        picks += sorted(served, key=lambda pair: search.gpus.index(pair.gpu))
+        left -= {pair.device for pair in served}
+    for pair in picks:
+        if _is_strict(search.request) and pair.far > FARTHEST_ALIGNED:
+            raise _too_far(search, pair)
+    return [(pair.device, f"nearest free device to GPU {pair.gpu.pci} ({pair.far.words})") for pair in picks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    device: RdmaDevice
+    gpu: Gpu
+    far: Distance
+
+
+def _pairs(search: _Search) -> Iterator[_Pair]:
+    for device in search.free:
+        for gpu in search.gpus:
+            yield _Pair(device=device, gpu=gpu, far=distance(device, gpu))
+
+
+def _one_round(pairs: list[_Pair], left: set[RdmaDevice], count: int) -> list[_Pair]:
+    """At most `count` pairs, the nearest first, no device and no GPU twice."""
+    served: list[_Pair] = []
+    devices, gpus = {device.id for device in left}, {pair.gpu.pci for pair in pairs}
+    for pair in pairs:
+        if len(served) < count and pair.device.id in devices and pair.gpu.pci in gpus:
+            served.append(pair)
+            devices.remove(pair.device.id)
+            gpus.remove(pair.gpu.pci)
+    return served
+
+
+def _choose_on_numa(search: _Search) -> _Picks:
+    """Devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
+    homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _one_numa_node(search)
+    if not homes and not _is_strict(search.request):
+        return _choose_unaligned(search, "no NUMA node is known")
+    chosen = sorted(search.free, key=lambda device: (device.numa_node not in homes, device.index))[: search.count]
+    aligned = [device for device in chosen if device.numa_node in homes]
+    home = f"NUMA node {_listed(sorted(str(number) for number in homes))}"
+    if len(aligned) < len(chosen) and _is_strict(search.request):
+        what = f"{len(aligned)} of {search.count} devices are free on {home}{_why_not(search)}"
+        raise _not_aligned(search, what, "ask for fewer devices, or leave strict out")
+    return [(device, f"on {home}" if device in aligned else f"{home} has no other free device") for device in chosen]
+
+
+def _one_numa_node(search: _Search) -> set[int]:
+    free_on = Counter(device.numa_node for device in search.free if device.numa_node is not None)
+    if not free_on:
+        return set()
+    return {min(free_on, key=lambda home: _tightest(free_on[home], search.count, home))}
+
+
+def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
+    """Order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free first."""
+    return free < count, free if free >= count else -free, home
+
+
+_CHOICES: Mapping[AlignTo, Callable[[_Search], _Picks]] = {
+    AlignTo.GPU: _choose_near_gpus,
+    AlignTo.NUMA: _choose_on_numa,
+    AlignTo.NONE: _choose_any,
+}
+
+
+# Refusals
+
+
+def _nothing_matches(search: _Search) -> PlacementError:
+    match = search.request.match
+    what = (
+        f"no RDMA device of this node matches {_describe(match)}"
+        if search.node.devices
+        else "this node has no RDMA device"
+    )
+    return PlacementError(
+        ErrorCode.DEVICE_UNKNOWN, what, where=f"{search.request.where}.match", hint=_nearest(match, search.node)
+    )
+
+
+def _nearest(match: Match, node: Node) -> str:
+    """What was probably meant, and what there is."""
+    spellings: tuple[tuple[object, list[str]], ...] = (
+        (match.device, [device.name for device in node.devices]),
+        (match.netdev, [netdev.name for device in node.devices for netdev in device.netdevs]),
+        (match.pci, [str(device.pci) for device in node.devices if device.pci]),
+    )
+    for wanted, names in spellings:
+        if wanted is not None and str(wanted) not in names:
+            near = difflib.get_close_matches(str(wanted), names, n=3)
+            return f"nearest are {_listed(near)}; there are {_listed(names)}" if near else f"there are {_listed(names)}"
+    return f"the devices are {_listed(device.name for device in node.devices)}"
+
+
+def _too_few(search: _Search) -> PlacementError:
+    where = search.request.where
+    if len(search.matching) == 1 and search.count == 1 and _names_device(search.request.match):
+        device = search.matching[0]
+        obstacle = search.obstacles[device.id]
+        return PlacementError(obstacle.code, f"{device.name} is {obstacle.what}", where=where, hint=obstacle.hint)
+    asked = "all" if search.request.count is None else str(search.count)
+    return PlacementError(
+        ErrorCode.DEVICES_EXHAUSTED,
+        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices{_why_not(search)}",
+        where=where,
+        hint="ask for fewer devices, or wait until a pod that holds some has ended",
+    )
+
+
+def _why_not(search: _Search) -> str:
+    names = {device.id: device.name for device in search.matching}
+    reasons = [f"{names[device_id]} is {obstacle.what}" for device_id, obstacle in search.obstacles.items()]
+    return f": {_listed(reasons)}" if reasons else ""
+
+
+def _too_far(search: _Search, pair: _Pair) -> PlacementError:
+    barred = (device for device in search.matching if device.id in search.obstacles)
+    near = [device for device in barred if distance(device, pair.gpu) <= FARTHEST_ALIGNED]
+    why = "".join(f"; {device.name} is {search.obstacles[device.id].what}" for device in near[:_MAX_NAMED])
+    what = f"the nearest free device to GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
+    return _not_aligned(search, what, "wait until a nearer one is free, or leave strict out")
+
+
+def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:
+    align = search.request.align or Align(to=AlignTo.GPU)
+    return PlacementError(
+        ErrorCode.NOT_ALIGNED, f"not aligned to {align.to}: {what}", where=search.request.where, hint=hint
+    )
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Words with commas, the first ones only when there are many."""
+    every = list(words)
+    more = f", and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
+    return (", ".join(every[:_MAX_NAMED]) + more) if every else "none"

@@ -1,0 +1,175 @@
+"""Who may ask for what on this node.
+
+Decides from the node's pools, its kernel and the pod's network whether each request may be served, and in which mode;
+whether a device is left for it is for placement to say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
+from nri_rdma.model.device import CharKind, Node, RdmaNetns
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Mode, PodRequest
+
+DEFAULT_POOL = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A name that pods ask by, with the modes it serves; the first is for requests that name none."""
+
+    name: str
+    modes: tuple[Mode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What this node offers. `char_kinds` are the character devices that pods may have at all."""
+
+    pools: Mapping[str, Pool]
+    char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that may be served, with its mode decided."""
+
+    request: DeviceRequest
+    mode: Mode
+
+
+def default_policy(allow_exclusive: bool) -> Policy:
+    """Without a configuration: one pool of everything, exclusive only where the administrator said so."""
+    modes = (Mode.EXCLUSIVE, Mode.SHARED) if allow_exclusive else (Mode.SHARED,)
+    return Policy(pools=MappingProxyType({DEFAULT_POOL: Pool(name=DEFAULT_POOL, modes=modes)}))
+
+
+def admit(policy: Policy, node: Node, request: PodRequest, host_network: bool) -> tuple[Admitted, ...]:
+    """The requests with their modes. Raises the first refusal: PlacementError where this node does not serve the
+    request, RequestError where no node would."""
+    return tuple(_admit_one(policy, node, item, host_network) for item in request.requests)
+
+
+def _admit_one(policy: Policy, node: Node, request: DeviceRequest, host_network: bool) -> Admitted:
+    pool = policy.pools.get(request.pool)
+    if pool is None:
+        raise _unknown_pool(policy, request)
+    question = _Question(
+        policy=policy,
+        pool=pool,
+        node=node,
+        request=request,
+        mode=request.mode or pool.modes[0],
+        host_network=host_network,
+    )
+    for rule in _RULES:
+        refusal = rule(question)
+        if refusal is not None:
+            raise refusal
+    return Admitted(request=request, mode=question.mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    policy: Policy
+    pool: Pool
+    node: Node
+    request: DeviceRequest
+    mode: Mode
+    host_network: bool
+
+
+def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
+    return PlacementError(
+        ErrorCode.POOL_UNKNOWN,
+        f"this node has no pool {request.pool}",
+        where=request.where,
+        hint=f"ask for one of its pools: {', '.join(sorted(policy.pools)) or 'there is none'}",
+    )
+
+
+def _mode_is_served(question: _Question) -> NriRdmaError | None:
+    pool, mode = question.pool, question.mode
+    if mode in pool.modes:
+        return None
+    switch = "starts the daemon with --allow-default-pool" if pool.name == DEFAULT_POOL else f"adds {mode} to its modes"
+    return PlacementError(
+        ErrorCode.POOL_MODE,
+        f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}",
+        where=question.request.where,
+        hint=f"ask for mode: {pool.modes[0]}, or the administrator {switch}",
+    )
+
+
+def _char_kinds_are_allowed(question: _Question) -> NriRdmaError | None:
+    refused = sorted(question.request.char_kinds - question.policy.char_kinds)
+    if not refused:
+        return None
+    return PlacementError(
+        ErrorCode.POLICY_DEVICES,
+        f"pods may not have {' and '.join(refused)} devices on this node",
+        where=f"{question.request.where}.devices",
+        hint=f"ask for some of {', '.join(sorted(question.policy.char_kinds))}; others can manage the whole fabric",
+    )
+
+
+def _pod_has_a_network_of_its_own(question: _Question) -> NriRdmaError | None:
+    if not question.host_network or question.mode is Mode.SHARED:
+        return None
+    return PlacementError(
+        ErrorCode.HOST_NETWORK,
+        "mode exclusive moves the netdev into the pod, but this pod is on the host's network",
+        where=question.request.where,
+        hint="ask for mode: shared, or remove hostNetwork: true from the pod",
+    )
+
+
+def _interface_moves(question: _Question) -> NriRdmaError | None:
+    if question.mode is Mode.EXCLUSIVE or question.request.interface.is_empty:
+        return None
+    return RequestError(
+        ErrorCode.ANNOTATION_VALUE,
+        "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses",
+        where=f"{question.request.where}.interface",
+        hint="remove interface, or ask for mode: exclusive",
+    )
+
+
+def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
+    if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE:
+        return None
+    what = {
+        Mode.SHARED: "this kernel hides RDMA devices from other network namespaces, so that a shared one would be"
+        " invisible in the pod",
+        Mode.EXCLUSIVE: "this kernel keeps RDMA devices in one network namespace, and moving them is not supported yet",
+    }
+    return PlacementError(
+        ErrorCode.RDMA_NETNS,
+        what[question.mode],
+        where=question.request.where,
+        hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
+    )
+
+
+def _limits_are_kept(question: _Question) -> NriRdmaError | None:
+    if question.request.limits is None or question.node.rdma_cgroup:
+        return None
+    return PlacementError(
+        ErrorCode.LIMITS_UNSUPPORTED,
+        "this node cannot limit RDMA resources: its containers' cgroups have no rdma controller",
+        where=f"{question.request.where}.limits",
+        hint="remove limits, or use a node with cgroup v2 whose cgroup.controllers lists rdma",
+    )
+
+
+_RULES: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+    _mode_is_served,
+    _char_kinds_are_allowed,
+    _pod_has_a_network_of_its_own,
+    _interface_moves,
+    _kernel_setting_fits,
+    _limits_are_kept,
+)

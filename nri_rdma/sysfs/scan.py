@@ -1,0 +1,220 @@
+"""A scan of sysfs for RDMA devices and GPUs.
+
+It reads hardware only. Which netdevs are on the host now, and who uses them, is the kernel's to say: inventory joins
+the two. The root is a parameter, so that a saved or a made tree is read by the same code as the machine's own.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, InventoryError
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Gpu, LinkLayer, Port, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.model.pci import PciAddress, parse_pci_address
+
+_PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_GPU_CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
+_VGA_CLASS = "0x0300"
+_GPU_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
+_UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
+
+
+def scan(sysfs_root: Path, dev_root: Path) -> Scan:
+    """Read the hardware below `sysfs_root`; node modes come from `dev_root`. Raises InventoryError without sysfs."""
+    if not (sysfs_root / "class").is_dir():
+        raise InventoryError(
+            ErrorCode.INVENTORY,
+            "this is no sysfs: it has no class folder",
+            where=str(sysfs_root),
+            hint="mount sysfs there, or give another --sysfs-root",
+        )
+    nodes = _char_devices(sysfs_root, dev_root)
+    devices: list[RdmaDevice] = []
+    names: dict[DeviceId, tuple[str, ...]] = {}
+    folders = sorted(_entries(sysfs_root / "class/infiniband"), key=lambda path: _natural(path.name))
+    parents = [_parent_address(folder) for folder in folders]
+    for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
+        alone = parent is None or parents.count(parent) == 1
+        device = _device(folder, index, parent, alone, tuple(nodes.get(folder.name, ())))
+        devices.append(device)
+        names[device.id] = _netdev_names(folder, device.ports)
+    return Scan(
+        devices=tuple(devices),
+        netdev_names=names,
+        gpus=_gpus(sysfs_root),
+        rdma_cm=_char_device(sysfs_root / "class/misc/rdma_cm", CharKind.RDMA_CM, dev_root),
+        rdma_netns=_rdma_netns(sysfs_root),
+    )
+
+
+def _device(
+    folder: Path, index: int, pci: PciAddress | None, alone: bool, char_devices: tuple[CharDevice, ...]
+) -> RdmaDevice:
+    parent = folder / "device"
+    path = _pci_path(parent)
+    identity = folder.name if pci is None else (str(pci) if alone else f"{pci}/{folder.name}")
+    return RdmaDevice(
+        id=DeviceId(identity),
+        index=index,
+        name=folder.name,
+        node_type=_read(folder / "node_type").partition(":")[2].strip(),
+        node_guid=_read(folder / "node_guid"),
+        driver=_link_name(parent / "driver"),
+        vendor=_read(parent / "vendor").removeprefix("0x"),
+        pci=pci,
+        pci_root=path[0] if path else "",
+        pci_path=path[1:],
+        numa_node=_numa_node(parent),
+        ports=_ports(folder),
+        char_devices=tuple(sorted(char_devices, key=lambda node: (node.kind, node.path))),
+        netdevs=(),
+    )
+
+
+def _ports(folder: Path) -> tuple[Port, ...]:
+    ports = sorted(_entries(folder / "ports"), key=lambda path: _natural(path.name))
+    return tuple(
+        Port(
+            number=int(port.name),
+            link_layer=LinkLayer(_read(port / "link_layer") or LinkLayer.INFINIBAND),
+            state=_read(port / "state").partition(":")[2].strip(),
+            speed_gbps=_speed_gbps(_read(port / "rate")),
+        )
+        for port in ports
+        if port.name.isdigit()
+    )
+
+
+def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
+    """The netdevs of the ports; by GID attributes, and of the whole function where there are none (IPoIB)."""
+    names: list[str] = []
+    for port in ports:
+        for entry in sorted(_entries(folder / f"ports/{port.number}/gid_attrs/ndevs"), key=lambda path: int(path.name)):
+            name = _read(entry)
+            if name:
+                names.append(name)
+                break  # later GIDs may belong to children (vlan, macvlan); the first is the port's own
+    siblings = sorted((path.name for path in _entries(folder / "device/net")), key=_natural)
+    if len(_entries(folder / "device/infiniband")) <= 1:
+        names.extend(siblings)
+    return tuple(dict.fromkeys(names))
+
+
+def _char_devices(sysfs_root: Path, dev_root: Path) -> dict[str, list[CharDevice]]:
+    """Character devices by the name of their RDMA device."""
+    found: dict[str, list[CharDevice]] = {}
+    for class_name in ("infiniband_verbs", "infiniband_mad"):
+        for folder in _entries(sysfs_root / "class" / class_name):
+            kind = next((kind for kind in CharKind if folder.name.startswith(kind.value)), None)
+            node = _char_device(folder, kind, dev_root) if kind is not None else None
+            if node is not None:
+                found.setdefault(_read(folder / "ibdev"), []).append(node)
+    return found
+
+
+def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | None:
+    numbers = _read(folder / "dev").split(":")
+    if len(numbers) != 2:
+        return None
+    node = dev_root / "infiniband" / folder.name
+    try:
+        status = node.stat()
+    except FileNotFoundError:  # no udev here: what it would have made
+        mode, uid, gid = _UDEV_MODES[kind], 0, 0
+    else:
+        mode, uid, gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+    return CharDevice(
+        kind=kind,
+        path=f"/dev/infiniband/{folder.name}",
+        major=int(numbers[0]),
+        minor=int(numbers[1]),
+        mode=mode,
+        uid=uid,
+        gid=gid,
+    )
+
+
+def _gpus(sysfs_root: Path) -> tuple[Gpu, ...]:
+    gpus: list[Gpu] = []
+    for folder in _entries(sysfs_root / "bus/pci/devices"):
+        kind, vendor = _read(folder / "class")[:6], _read(folder / "vendor").removeprefix("0x")
+        address = parse_pci_address(folder.name)
+        if address is None or not (kind in _GPU_CLASSES or (kind == _VGA_CLASS and vendor in _GPU_VENDORS)):
+            continue
+        path = _pci_path(folder)
+        gpus.append(
+            Gpu(
+                pci=address,
+                pci_root=path[0] if path else "",
+                pci_path=path[1:],
+                numa_node=_numa_node(folder),
+                vendor=vendor,
+            )
+        )
+    return tuple(sorted(gpus, key=lambda gpu: gpu.pci))
+
+
+def _rdma_netns(sysfs_root: Path) -> RdmaNetns:
+    """ib_core's parameter; it follows `rdma system set netns` because both are one variable of the kernel."""
+    text = _read(sysfs_root / "module/ib_core/parameters/netns_mode")
+    return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
+        text, RdmaNetns.NONE
+    )
+
+
+def _parent_address(folder: Path) -> PciAddress | None:
+    path = _pci_path(folder / "device")
+    return parse_pci_address(path[-1]) if path else None
+
+
+def _pci_path(device: Path) -> tuple[str, ...]:
+    """Root complex, bridges and function that lead to a device; empty when it is not on PCI."""
+    if not device.exists():
+        return ()
+    parts = device.resolve().parts
+    root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
+    if root is None:
+        return ()
+    return (parts[root], *(part for part in parts[root + 1 :] if parse_pci_address(part) is not None))
+
+
+def _numa_node(device: Path) -> int | None:
+    text = _read(device / "numa_node")
+    return int(text) if text and int(text) >= 0 else None
+
+
+def _speed_gbps(rate: str) -> int:
+    """``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
+    match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
+    return int(match.group(1)) if match else 0
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _read(path: Path) -> str:
+    """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are)."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _link_name(path: Path) -> str:
+    return path.resolve().name if path.exists() else ""
+
+
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    return tuple(_natural_parts(name))
+
+
+def _natural_parts(name: str) -> Iterator[tuple[int, int, str]]:
+    for part in re.findall(r"\d+|\D+", name):
+        yield (0, int(part), "") if part.isdigit() else (1, 0, part)

@@ -1,0 +1,1 @@
+"""The lab: one virtual machine with a stock Debian kernel, RDMA and a real container runtime."""

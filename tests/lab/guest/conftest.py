@@ -1,0 +1,95 @@
+"""The node's software: a stock containerd with NRI, and the real daemon."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.guest import kernel
+from tests.lab.guest.process import Server
+from tests.lab.workload import NAME as WORKLOAD
+from tests.rig.cri import Cri, CriError
+from tests.rig.deadline import wait_until
+from tests.rig.image import IMAGE as PAUSE
+from tests.rig.image import write_image
+
+if "RDMA_LAB_RESULTS" not in os.environ:
+    raise pytest.UsageError("these tests run in the lab's virtual machine. Next: make lab")
+
+RESULTS = Path(os.environ["RDMA_LAB_RESULTS"])
+CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
+NRI_SOCKET = Path("/var/run/nri/nri.sock")
+STATE = Path("/run/nri-rdma")
+# Everything that is not said here is containerd's default, NRI and its time-outs among it.
+CONTAINERD_CONFIG = f"""version = 3
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{PAUSE}"
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["/usr/lib/cni"]
+conf_dir = "/run/lab/net.d"
+"""
+CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
+  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}}]}
+"""
+DAEMON = (
+    *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
+    *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited"),
+    *("--state-dir", str(STATE), "--control-socket", str(STATE / "control.sock")),
+)
+
+
+@pytest.fixture(scope="session")
+def containerd() -> Iterator[Server]:
+    """containerd that takes pods, with the pause image and the workload's."""
+    Path("/run/lab/net.d").mkdir()
+    Path("/run/lab/net.d/10-lab.conflist").write_text(CNI_CONFIG)
+    config = Path("/run/lab/containerd.toml")
+    config.write_text(CONTAINERD_CONFIG)
+    with Server(("containerd", "--config", str(config)), RESULTS / "containerd.log") as server:
+        server.wait_for_line("containerd successfully booted", seconds=60)
+        pause = Path("/run/lab/pause.tar")
+        write_image(Path("/usr/bin/busybox"), pause)
+        for archive in (pause, Path("/usr/lib/lab/images/workload.tar")):
+            subprocess.run(["ctr", "-n", "k8s.io", "images", "import", str(archive)], check=True)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cri(containerd: Server) -> Iterator[Cri]:
+    """A client of a runtime that is ready; no pod is left behind."""
+    with Cri(CONTAINERD_SOCKET) as client:
+        wait_until(lambda: _is_ready(client), "containerd to take pods", seconds=60)
+        wait_until(lambda: client.has_image(PAUSE) and client.has_image(WORKLOAD), "CRI to know the images", seconds=30)
+        print(client.version())
+        yield client
+        for sandbox in client.pods():
+            client.delete_pod(sandbox)
+
+
+@pytest.fixture(scope="session")
+def rdma_device() -> str:
+    """The name of the machine's soft-RoCE device, once its port is up."""
+    wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "one active RDMA port", seconds=30)
+    (link,) = kernel.rdma_links()
+    return str(link["ifname"])
+
+
+@pytest.fixture(scope="session")
+def daemon(containerd: Server, cri: Cri, rdma_device: str) -> Iterator[Server]:
+    """The product, as the runtime knows it."""
+    with Server(DAEMON, RESULTS / "nri-rdma.log") as server:
+        # The runtime's word, not the product's own: the plugin is registered and has answered Synchronize.
+        containerd.wait_for_line(r"plugin \S*nri-rdma\S* connected and ", seconds=60)
+        yield server
+
+
+def _is_ready(client: Cri) -> bool:
+    try:
+        return not client.unready(seconds=10)
+    except CriError as error:
+        if error.code in {"UNAVAILABLE", "UNIMPLEMENTED", "UNKNOWN"}:
+            return False
+        raise

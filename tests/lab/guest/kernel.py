@@ -1,0 +1,70 @@
+"""What the guest's kernel says, asked without the product."""
+
+import json
+import os
+import re
+import stat
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.rig import hoststate
+
+INFINIBAND = Path("/dev/infiniband")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """Everything that a pod's end must bring back."""
+
+    network: hoststate.HostState
+    rdma_links: list[dict[str, Any]]
+    devices: dict[str, tuple[str, int, int]]  # name: mode, major, minor
+
+    @classmethod
+    def take(cls) -> "NodeState":
+        return cls(network=hoststate.take(), rdma_links=rdma_links(), devices=infiniband_devices())
+
+    def differences_to(self, after: "NodeState") -> list[str]:
+        """One sentence per difference; empty when the node is as it was."""
+        found = hoststate.difference(self.network, after.network)
+        if self.rdma_links != after.rdma_links:
+            found.append(f"rdma link was {self.rdma_links}, is {after.rdma_links}")
+        if self.devices != after.devices:
+            found.append(f"{INFINIBAND} was {self.devices}, is {after.devices}")
+        return found
+
+
+def rdma_links() -> list[dict[str, Any]]:
+    """The RDMA ports of the host."""
+    done = subprocess.run(["rdma", "-j", "link"], capture_output=True, text=True, check=True)
+    links: list[dict[str, Any]] = json.loads(done.stdout)
+    return links
+
+
+def infiniband_devices() -> dict[str, tuple[str, int, int]]:
+    """The character devices of the host's RDMA subsystem."""
+    found = {}
+    for path in INFINIBAND.iterdir():
+        status = path.stat()
+        found[path.name] = (stat.filemode(status.st_mode), os.major(status.st_rdev), os.minor(status.st_rdev))
+    return found
+
+
+def device_number(name: str) -> str:
+    """`major:minor` of a uverbs device, out of sysfs."""
+    return Path(f"/sys/class/infiniband_verbs/{name}/dev").read_text().strip()
+
+
+def cgroup_file(pid: int, name: str) -> str:
+    """A control file of the cgroup in which a process is."""
+    (line,) = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return Path("/sys/fs/cgroup" + line.removeprefix("0::"), name).read_text().strip()
+
+
+def memlock(pid: int) -> tuple[str, str]:
+    """RLIMIT_MEMLOCK of a process: soft and hard."""
+    found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", Path(f"/proc/{pid}/limits").read_text(), re.MULTILINE)
+    assert found is not None
+    return found.group(1), found.group(2)

@@ -1,0 +1,200 @@
+"""One run of the lab's machine: the checkout goes in, pytest's output comes out live, results come back.
+
+Two things end a run early: a machine that does not boot, which is tried once more (emulation on a busy host can starve
+a boot; a failing test is never tried again), and the hard limit. QEMU dies with us, however we end.
+"""
+
+import io
+import json
+import re
+import selectors
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab.errors import LabError
+from tests.lab.image import Image
+from tests.lab.machine import Disk, Machine, qemu_command
+from tests.lab.progress import say
+
+BOOT_LIMIT_S = 120
+BOOT_ATTEMPTS = 2
+_RESULTS_BYTES = 64 << 20
+_OVERHEAD_S = 20  # the guest's own limit ends before ours, so that a hanging test still leaves its logs
+_READY = b"lab: guest ready"
+_LEFT_OUT = {".git", ".cache", "build", "dist", "__pycache__", ".venv"}
+_SUMMARY = re.compile(r"^=*\s*((?:no tests ran|\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s(?: \([\d:]+\))?)\s*=*$")
+
+
+class BootError(LabError):
+    """The machine did not come up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended."""
+
+    exit_code: int
+    summary: str  # pytest's own last line
+    boot_attempts: int
+    seconds: dict[str, float]
+
+
+def run_tests(image: Image, checkout: Path, results: Path, pytest_arguments: list[str], limit_s: int) -> Outcome:
+    """Runs pytest in the machine; LabError when there is no answer of pytest's to hand on."""
+    if results.exists():
+        shutil.rmtree(results)
+    results.mkdir(parents=True)
+    for attempt in range(1, BOOT_ATTEMPTS + 1):
+        try:
+            return _attempt(attempt, image, checkout, results, pytest_arguments, limit_s)
+        except BootError as error:
+            say(f"boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
+    raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {results / 'console.log'}.")
+
+
+def run_shell(image: Image, checkout: Path) -> int:
+    """The same machine with a shell on its console."""
+    with _scratch() as scratch:
+        machine = _machine(image, checkout, scratch, {"shell": True})
+        return subprocess.run(_dying_with_us(qemu_command(machine, None)), check=False).returncode
+
+
+def _attempt(
+    number: int, image: Image, checkout: Path, results: Path, pytest_arguments: list[str], limit_s: int
+) -> Outcome:
+    started = time.monotonic()
+    job = {"shell": False, "pytest": pytest_arguments, "limit_s": limit_s - _OVERHEAD_S}
+    with _scratch() as scratch:
+        machine = _machine(image, checkout, scratch, job)
+        say(f"booting the machine ({machine.cpus} cpus, {machine.memory_mib} MiB, emulated)")
+        output = _Output(copy_to=results / "pytest.log")
+        with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
+            output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + limit_s)
+        facts = _collect(scratch / "results", results)
+    seconds = {
+        "boot": round(output.ready_at - started, 1),
+        "pytest": round(facts["pytest_s"], 1),
+        "total": round(time.monotonic() - started, 1),
+    }
+    (results / "timings.json").write_text(json.dumps({"boot_attempts": number, "seconds": seconds}, indent=2) + "\n")
+    if not output.summary:
+        raise LabError(f"pytest ended without a summary ({facts['exit']:.0f}). Next: read the logs in {results}.")
+    return Outcome(exit_code=int(facts["exit"]), summary=output.summary, boot_attempts=number, seconds=seconds)
+
+
+def _machine(image: Image, checkout: Path, scratch: Path, job: dict[str, object]) -> Machine:
+    _write_job(checkout, job, scratch / "job")
+    with (scratch / "results").open("wb") as empty:
+        empty.truncate(_RESULTS_BYTES)
+    return Machine(
+        kernel=image.kernel,
+        initrd=image.initrd,
+        disks=(
+            Disk(serial="root", path=image.disk, throwaway=True),
+            Disk(serial="job", path=scratch / "job", read_only=True),
+            Disk(serial="results", path=scratch / "results"),
+        ),
+    )
+
+
+def _write_job(checkout: Path, job: dict[str, object], target: Path) -> None:
+    """The checkout as it lies there, committed or not, without what it can make again."""
+
+    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+        return None if Path(member.name).name in _LEFT_OUT else member
+
+    with tarfile.open(target, "w") as tar:
+        text = json.dumps(job).encode()
+        info = tarfile.TarInfo("job.json")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+        tar.add(checkout, arcname="checkout", filter=wanted)
+
+
+def _collect(disk: Path, results: Path) -> dict[str, float]:
+    """The guest's results folder, and the facts that its init noted."""
+    try:
+        with tarfile.open(disk) as tar:
+            for member in tar:
+                if (content := tar.extractfile(member)) is not None:
+                    (results / Path(member.name).name).write_bytes(content.read())
+    except tarfile.ReadError as error:
+        raise LabError(f"the guest died before it could hand out its results. Next: read {results}.") from error
+    facts: dict[str, float] = json.loads((results / "run.json").read_text())
+    return facts
+
+
+class _Output:
+    """What the guest says: shown at once, kept in a file, searched for two lines."""
+
+    def __init__(self, copy_to: Path) -> None:
+        self.ready_at = 0.0
+        self.summary = ""
+        self._copy_to = copy_to
+        self._rest = b""
+
+    def follow(self, qemu: "subprocess.Popen[bytes]", boot_end: float, end: float) -> None:
+        """Until the machine goes off; BootError or LabError when it does so too early or not at all."""
+        assert qemu.stdout is not None  # _qemu opened it
+        with selectors.DefaultSelector() as selector, self._copy_to.open("wb") as copy:
+            selector.register(qemu.stdout, selectors.EVENT_READ)
+            while True:
+                now = time.monotonic()
+                if now >= end:
+                    raise LabError("the machine was ended at the hard limit. Next: raise it with --limit, or see logs.")
+                if not self.ready_at and now >= boot_end:
+                    raise BootError(f"not ready after {BOOT_LIMIT_S} s")
+                if not selector.select((end if self.ready_at else boot_end) - now):
+                    continue
+                data = qemu.stdout.read1()  # type: ignore[attr-defined]  # a BufferedReader, typeshed says IO[bytes]
+                if not data:
+                    break
+                copy.write(data)
+                sys.stdout.buffer.write(data)
+                sys.stdout.flush()
+                self._search(data)
+        if not self.ready_at:
+            raise BootError(f"the machine went off (QEMU's exit code {qemu.wait()})")
+
+    def _search(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(_READY):
+                self.ready_at = time.monotonic()
+            elif found := _SUMMARY.match(line.decode(errors="replace").strip()):
+                self.summary = found.group(1)
+
+
+@contextmanager
+def _qemu(command: tuple[str, ...], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with log.open("wb") as complaints:
+        qemu = subprocess.Popen(
+            _dying_with_us(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            start_new_session=True,  # Ctrl-C reaches us alone, and we end the machine
+        )
+    try:
+        yield qemu
+    finally:
+        qemu.kill()
+        qemu.wait()
+
+
+def _dying_with_us(command: tuple[str, ...]) -> tuple[str, ...]:
+    return ("setpriv", "--pdeathsig", "KILL", *command)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="nri-rdma-lab-") as folder:
+        yield Path(folder)

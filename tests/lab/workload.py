@@ -1,0 +1,131 @@
+"""The lab's workload image: busybox with ibv_devinfo, made out of the guest's own root folder.
+
+The programs, their libraries and the user-space drivers are exactly the ones of the guest's suite; nothing is pulled.
+"""
+
+import hashlib
+import io
+import json
+import re
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+NAME = "localhost/rdma-workload:1"
+_PROGRAMS = ("/usr/bin/ibv_devinfo",)
+_DRIVERS = ("rxe", "siw")
+_APPLETS = ("cat", "dd", "env", "id", "ls", "mknod", "sh", "sleep", "stat")
+_FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr", "usr/bin")
+_LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
+_CONFIG = {"Entrypoint": ["/bin/sleep", "1000000"], "Env": ["PATH=/usr/bin"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The files of one image layer, by path without the leading slash."""
+
+    files: Mapping[str, bytes]
+    links: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+
+def workload_image(root: Path) -> bytes:
+    """An OCI layout tar that `ctr images import` takes."""
+    return oci_archive(NAME, workload_layer(root), _CONFIG)
+
+
+def workload_layer(root: Path) -> Layer:
+    """busybox, the verbs programs and everything that the loader and libibverbs open for them."""
+    drivers = [path for name in _DRIVERS for path in _driver_files(root, name)]
+    paths = {*_PROGRAMS, *drivers}
+    for path in sorted(paths):
+        if not path.endswith(".driver"):
+            paths |= _libraries(root, path)
+    files = {_merged(path): (root / path.lstrip("/")).read_bytes() for path in sorted(paths)}
+    files["usr/bin/busybox"] = (root / "usr/bin/busybox").read_bytes()
+    links = {**_LINKS, **{f"usr/bin/{name}": "busybox" for name in _APPLETS}}
+    return Layer(files=files, links=links, folders=_FOLDERS)
+
+
+def oci_archive(name: str, layer: Layer, config: Mapping[str, object]) -> bytes:
+    """An image with one layer, in the OCI image layout."""
+    blob = _tar(layer)
+    description = _json(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": config,
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(blob)}"]},
+        }
+    )
+    oci = "application/vnd.oci.image"
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{oci}.manifest.v1+json",
+            "config": _descriptor(f"{oci}.config.v1+json", description),
+            "layers": [_descriptor(f"{oci}.layer.v1.tar", blob)],
+        }
+    )
+    entry = _descriptor(f"{oci}.manifest.v1+json", manifest)
+    entry["annotations"] = {
+        "io.containerd.image.name": name,
+        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+    }
+    files = {
+        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+        "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
+    }
+    files |= {f"blobs/sha256/{_digest(data)}": data for data in (blob, description, manifest)}
+    return _tar(Layer(files=files))
+
+
+def _driver_files(root: Path, name: str) -> list[str]:
+    """The file that names a driver, and the library it names (whose suffix is libibverbs' private version)."""
+    registration = f"/etc/libibverbs.d/{name}.driver"
+    found = sorted((root / "usr/lib/x86_64-linux-gnu/libibverbs").glob(f"lib{name}-rdmav*.so"))
+    return [registration, *(f"/{path.relative_to(root)}" for path in found)]
+
+
+def _libraries(root: Path, path: str) -> set[str]:
+    listing = subprocess.run(["chroot", root, "ldd", path], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"(/\S+) \(0x", listing))
+
+
+def _merged(path: str) -> str:
+    """/lib64/ld.so is reached through a link: the file itself lies below /usr."""
+    plain = path.lstrip("/")
+    top = plain.partition("/")[0]
+    return f"usr/{plain}" if top in _LINKS else plain
+
+
+def _tar(layer: Layer) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name in layer.folders:
+            info = tarfile.TarInfo(name)
+            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            tar.addfile(info)
+        for name, target in layer.links.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+        for name, data in layer.files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(data), 0o755
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _descriptor(media_type: str, data: bytes) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": f"sha256:{_digest(data)}", "size": len(data)}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()

@@ -1,0 +1,24 @@
+"""The one way the rig waits: look again until something is so, or say what it waited for."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+_POLL_SECONDS = 0.01
+
+
+class DeadlineError(AssertionError):
+    """What did not happen, and after how many seconds we stopped looking."""
+
+
+def wait_until(look: Callable[[], T | None], what: str, seconds: float = 10.0) -> T:
+    """The first answer of look() that is neither None nor False; raises DeadlineError when there is none in time."""
+    end = time.monotonic() + seconds
+    while True:
+        answer = look()
+        if answer is not None and answer is not False:
+            return answer
+        if time.monotonic() > end:
+            raise DeadlineError(f"{what}: not after {seconds:g} s")
+        time.sleep(_POLL_SECONDS)

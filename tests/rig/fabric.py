@@ -1,0 +1,271 @@
+"""Makes a described node real on this host, as far as a host without RDMA hardware can.
+
+Each netdev becomes a veth whose other end hangs on a bridge in a network namespace of the rig's own, so that pods which
+get them reach each other. Character devices are real nodes below a folder; the sysfs tree carries the real ifindexes.
+An IPoIB netdev is stood in for by an Ethernet veth, in the tree too. Everything is gone after close().
+"""
+
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from ipaddress import ip_interface, ip_network
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.rig.deadline import wait_until
+from tests.rig.node import ETHERNET, CharDevice, Netdev, Node
+from tests.rig.record import base, find_in_bases, process_started
+from tests.rig.systree import build_tree
+
+_PREFIX = "nrirdma-fabric-"
+_RECORD = "fabric.json"
+# Addresses of links that arrive in the host are usable at once instead of after a second or two of "tentative",
+# which would make every comparison of the host's state wait. Links of other namespaces are not affected.
+_ACCEPT_DAD = Path("/proc/sys/net/ipv6/conf/default/accept_dad")
+
+
+class FabricError(Exception):
+    """Why the node cannot be made on this host, with the next step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What a fabric owns, kept in its folder for whoever must clean up after a killed process."""
+
+    run: str
+    owner_pid: int
+    owner_started: str
+    accept_dad: str
+    peers: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+class Fabric:
+    """A node on this host, from construction to close(); also a context manager."""
+
+    def __init__(self, node: Node) -> None:
+        sweep()
+        self.node = replace(node, netdevs=tuple(_stand_in(it) for it in node.netdevs))
+        _refuse_taken_names(self.node)
+        _refuse_taken_networks(self.node)
+        self.run = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base()))
+        self._record = _Record(
+            run=str(self.run),
+            owner_pid=os.getpid(),
+            owner_started=process_started(os.getpid()),
+            accept_dad=_ACCEPT_DAD.read_text().strip() if _ACCEPT_DAD.exists() else "",
+            peers=tuple(f"p{number}" for number in range(len(node.netdevs))),
+            rules=node.rules,
+        )
+        (self.run / _RECORD).write_text(json.dumps(asdict(self._record), indent=2))
+        atexit.register(self.close)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def sysfs(self) -> Path:
+        """The tree that stands for /sys."""
+        return self.run / "sys"
+
+    @property
+    def dev(self) -> Path:
+        """The folder that stands for /dev; the nodes are below `infiniband/`."""
+        return self.run / "dev"
+
+    @property
+    def netns(self) -> Path:
+        """The namespace with the other ends of the links; in it `p0` is the peer of the first netdev, and so on."""
+        return self.run / "net"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def ifindex(self, name: str) -> int:
+        """The interface number of a netdev of the node, as it was when the node was made."""
+        return int((self.sysfs / "class/net" / name / "ifindex").read_text())
+
+    def char_device(self, name: str) -> CharDevice:
+        """A character device of the node by its name, for instance uverbs3."""
+        return {device.name: device for device in self.node.char_devices}[name]
+
+    def peer(self, name: str) -> str:
+        """The name of a netdev's other end, in the namespace."""
+        return f"p{[netdev.name for netdev in self.node.netdevs].index(name)}"
+
+    def rebuild_tree(self) -> None:
+        """Writes the sysfs tree again from the links as they are now."""
+        shutil.rmtree(self.sysfs, ignore_errors=True)
+        build_tree(self.node, self.sysfs, _ifindexes(self.node))
+
+    def close(self) -> None:
+        """Removes the links wherever they are by now, the namespace and the folders. Again is no error."""
+        atexit.unregister(self.close)
+        if self.run.exists():
+            _remove(self._record)
+
+    def _build(self) -> None:
+        # A network namespace that a file keeps, without /run/netns, where it would look like a pod's.
+        self.netns.touch()
+        _run(["unshare", f"--net={self.netns}", "true"], "make a network namespace")
+        if _ACCEPT_DAD.exists():
+            _ACCEPT_DAD.write_text("0")
+        _batch(_link_commands(self.node, self.netns), "make the links")
+        _batch(_peer_commands(self._record.peers), "set up their other ends", self.netns)
+        wait_until(lambda: _are_up(self.node), "the node's links to be up")
+        _batch(_address_commands(self.node), "configure the links")
+        for device in self.node.char_devices:
+            _make_node(self.dev / "infiniband" / device.name, device)
+        self.rebuild_tree()
+
+
+def sweep() -> None:
+    """Removes fabrics whose process was killed."""
+    for file in find_in_bases(f"{_PREFIX}*/{_RECORD}"):
+        values: dict[str, Any] = json.loads(file.read_text())
+        record = _Record(**values | {"peers": tuple(values["peers"]), "rules": tuple(values["rules"])})
+        if process_started(record.owner_pid) != record.owner_started:
+            _remove(record)
+
+
+def _remove(record: _Record) -> None:
+    run = Path(record.run)
+    netns = run / "net"
+    if any(line.split()[4] == str(netns) for line in Path("/proc/self/mountinfo").read_text().splitlines()):
+        wait_until(lambda: _delete_pairs(netns, record.peers), "the node's links to be gone")
+        _run(["umount", str(netns)], "remove the network namespace")
+    for rule in record.rules:
+        # A rule that never came to be is what we want; ip says so with an error.
+        subprocess.run(["ip", "rule", "delete", *rule.split()], capture_output=True, check=False)
+    if record.accept_dad:
+        _ACCEPT_DAD.write_text(record.accept_dad)
+    shutil.rmtree(run)
+
+
+def _delete_pairs(netns: Path, peers: Sequence[str]) -> bool:
+    """Deletes the pairs at once, also those whose host end is renamed or in a pod's namespace."""
+    left = [name for link in _links(netns) if (name := link["ifname"]) in peers]
+    # Without a check: a pair whose pod ended may vanish by itself after we listed it. The next look decides.
+    text = "\n".join(f"link delete {peer}" for peer in left) + "\n"
+    command = [*_inside(netns), "ip", "-force", "-batch", "-"]
+    subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    return not left
+
+
+def _refuse_taken_names(node: Node) -> None:
+    taken: dict[str, str] = {}
+    for link in _links(None):
+        for name in (link["ifname"], *link.get("altnames", ())):
+            taken[name] = link["ifname"]
+    wanted = [name for netdev in node.netdevs for name in (netdev.name, *netdev.altnames)]
+    if clashes := [name for name in wanted if name in taken]:
+        raise FabricError(
+            f"node {node.name} needs the link name {clashes[0]}, which link {taken[clashes[0]]} of this host has. "
+            "Next: close the other fabric, or remove that link."
+        )
+
+
+def _refuse_taken_networks(node: Node) -> None:
+    """An address of the node on a network that this host already reaches would take that network's traffic."""
+    routes = json.loads(_run(["ip", "-j", "route", "show", "table", "all"], "list the routes") or "[]")
+    routes += json.loads(_run(["ip", "-j", "-6", "route", "show", "table", "all"], "list the routes") or "[]")
+    reached = {ip_network(it["dst"]): it.get("dev") for it in routes if it["dst"] != "default" and "type" not in it}
+    for netdev in node.netdevs:
+        for address in netdev.addresses:
+            own = ip_interface(address.split()[0]).network
+            for network, dev in reached.items():
+                if network.version == own.version and network.overlaps(own):
+                    raise FabricError(
+                        f"node {node.name} needs {own} on {netdev.name}, but this host reaches {network} on {dev}. "
+                        "Next: run it on a host without that route."
+                    )
+
+
+def _stand_in(netdev: Netdev) -> Netdev:
+    """An Ethernet netdev for one that only InfiniBand hardware can give, with the end of its address."""
+    if netdev.link_type == ETHERNET:
+        return netdev
+    mac = "02:" + ":".join(netdev.mac.split(":")[-5:])
+    return replace(netdev, link_type=ETHERNET, mac=mac)
+
+
+def _link_commands(node: Node, netns: Path) -> list[str]:
+    commands = []
+    for number, netdev in enumerate(node.netdevs):
+        commands += [
+            f"link add name {netdev.name} address {netdev.mac} mtu {netdev.mtu} "
+            f"type veth peer name p{number} mtu {netdev.mtu} netns {netns}",
+            *(f"link property add dev {netdev.name} altname {name}" for name in netdev.altnames),
+            *([f'link set dev {netdev.name} alias "{netdev.alias}"'] if netdev.alias else []),
+            f"link set dev {netdev.name} up",
+        ]
+    return commands
+
+
+def _peer_commands(peers: Sequence[str]) -> list[str]:
+    commands = ["link add name br0 type bridge", "link set dev br0 addrgenmode none", "link set dev br0 up"]
+    for peer in peers:
+        commands += [
+            f"link set dev {peer} addrgenmode none",
+            f"link set dev {peer} master br0",
+            f"link set dev {peer} up",
+        ]
+    return commands
+
+
+def _address_commands(node: Node) -> list[str]:
+    commands = []
+    for netdev in node.netdevs:
+        commands += [f"address add dev {netdev.name} {address}" for address in netdev.addresses]
+    for netdev in node.netdevs:
+        commands += [f"route add {route} dev {netdev.name}" for route in netdev.routes]
+        commands += [f"neighbour add {neighbour} dev {netdev.name}" for neighbour in netdev.neighbours]
+    return commands + [f"rule add {rule}" for rule in node.rules]
+
+
+def _are_up(node: Node) -> bool:
+    links = {link["ifname"]: link for link in _links(None)}
+    return all(links[netdev.name]["operstate"] == "UP" for netdev in node.netdevs)
+
+
+def _ifindexes(node: Node) -> dict[str, int]:
+    found = {link["ifname"]: int(link["ifindex"]) for link in _links(None)}
+    return {netdev.name: found[netdev.name] for netdev in node.netdevs}
+
+
+def _make_node(path: Path, device: CharDevice) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(path, 0o020000 | device.mode, os.makedev(device.major, device.minor))
+    path.chmod(device.mode)  # whatever the umask
+
+
+def _links(netns: Path | None) -> list[dict[str, Any]]:
+    command = [*_inside(netns), "ip", "-j", "link", "show"]
+    answer: list[dict[str, Any]] = json.loads(_run(command, "list the links") or "[]")
+    return answer
+
+
+def _batch(commands: Sequence[str], purpose: str, netns: Path | None = None) -> None:
+    _run([*_inside(netns), "ip", "-batch", "-"], purpose, "\n".join(commands) + "\n")
+
+
+def _inside(netns: Path | None) -> list[str]:
+    return ["nsenter", f"--net={netns}"] if netns else []
+
+
+def _run(command: Sequence[str], purpose: str, text: str = "") -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise FabricError(f"could not {purpose}: {done.stderr.strip()}. Next: run as root on a kernel with veth.")
+    return done.stdout

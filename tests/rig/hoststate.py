@@ -1,0 +1,175 @@
+"""What the host's network looks like, and what differs between two looks.
+
+Compared are links, addresses, permanent neighbours, routes of all tables and rules, IPv4 and IPv6, with every field
+that `ip -j -d` shows except the volatile ones below. A link is known by its interface number, so a renamed one is the
+same link with another name.
+
+Left out, and only these: the runtime's own veths. Such a link is a veth whose name is `veth` and eight hexadecimal
+digits (CNI's ptp plugin) and whose IPv4 addresses all are in 198.18.0.0/15 (the rig's pod network), at least one; what
+names it goes with it.
+"""
+
+import ipaddress
+import json
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+POD_NETWORK = ipaddress.ip_network("198.18.0.0/15")
+_CNI_VETH = re.compile(r"veth[0-9a-f]{8}")
+
+# Fields of `ip` that change by themselves.
+_LINK_VOLATILE = frozenset({"stats", "stats64", "promiscuity"})  # counters; packet sockets come and go
+_ADDRESS_VOLATILE = frozenset(
+    {
+        "valid_life_time",  # counts down
+        "preferred_life_time",  # counts down
+        "tentative",  # duplicate address detection of IPv6 is under way
+        "dadfailed",
+        "temporary",  # IPv6 privacy addresses
+        "deprecated",  # follows from the lifetime
+    }
+)
+_ROUTE_VOLATILE = frozenset({"expires", "users", "age", "used", "lastuse"})  # lifetimes and counters
+_NEIGHBOUR_VOLATILE = frozenset({"used", "confirmed", "updated", "probes", "refcnt"})
+_BRIDGE_TIMER = re.compile(r".*_timer$")
+
+_Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """One look at the host; each entry is known by a name a reader understands."""
+
+    links: Mapping[int, _Fields]
+    addresses: Mapping[str, _Fields]
+    neighbours: Mapping[str, _Fields]
+    routes: Mapping[str, _Fields]
+    rules: Mapping[str, _Fields]
+
+
+def take(netns: Path | None = None) -> HostState:
+    """The state of the host now, or of another network namespace."""
+    raw_links = _ip(netns, "-d", "address", "show")
+    ignored = {link["ifname"] for link in raw_links if _is_cni_veth(link)}
+    links = [link for link in raw_links if link["ifname"] not in ignored]
+    routes = [
+        route | {"family": family}
+        for family in (4, 6)
+        for route in _ip(netns, f"-{family}", "-d", "route", "show", "table", "all")
+        if route.get("dev") not in ignored
+    ]
+    rules = [rule | {"family": family} for family in (4, 6) for rule in _ip(netns, f"-{family}", "-d", "rule", "show")]
+    neighbours = [it for it in _ip(netns, "neighbour", "show", "nud", "permanent") if it.get("dev") not in ignored]
+    return HostState(
+        links={link["ifindex"]: _link(link) for link in links},
+        addresses=_keyed(
+            [_without(it, _ADDRESS_VOLATILE) | {"dev": link["ifname"]} for link in links for it in link["addr_info"]],
+            lambda it: f"{it['local']}/{it['prefixlen']} of {it['dev']}",
+        ),
+        neighbours=_keyed(
+            [_without(it, _NEIGHBOUR_VOLATILE) for it in neighbours], lambda it: f"{it['dst']} of {it.get('dev')}"
+        ),
+        routes=_keyed([_without(it, _ROUTE_VOLATILE) for it in routes], _route_name),
+        rules=_keyed(rules, lambda it: f"{it['priority']} (IPv{it['family']}) from {it.get('src')}"),
+    )
+
+
+def difference(before: HostState, after: HostState) -> list[str]:
+    """What is not as it was, one sentence each; empty when the host is equal."""
+    found = []
+    for index in sorted(before.links.keys() | after.links.keys()):
+        old, new = before.links.get(index), after.links.get(index)
+        shown = (old or new or {})["ifname"]
+        found += _compare(f"link {shown} (index {index})", old, new)
+    found += _compare_all("address", before.addresses, after.addresses)
+    found += _compare_all("neighbour", before.neighbours, after.neighbours)
+    found += _compare_all("route", before.routes, after.routes)
+    found += _compare_all("rule", before.rules, after.rules)
+    return found
+
+
+def _compare_all(kind: str, before: Mapping[str, _Fields], after: Mapping[str, _Fields]) -> list[str]:
+    found = []
+    for name in sorted(before.keys() | after.keys()):
+        found += _compare(f"{kind} {name}", before.get(name), after.get(name))
+    return found
+
+
+def _compare(name: str, before: _Fields | None, after: _Fields | None) -> list[str]:
+    if before is None:
+        return [f"{name} is new: {_words(after or {})}"]
+    if after is None:
+        return [f"{name} is gone: {_words(before)}"]
+    keys = sorted(before.keys() | after.keys())
+    return [
+        f"{name}: {key} was {_value(before, key)}, is {_value(after, key)}"
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _value(fields: _Fields, key: str) -> str:
+    return json.dumps(fields[key]) if key in fields else "absent"
+
+
+def _words(fields: _Fields) -> str:
+    return " ".join(f"{key}={value}" for key, value in fields.items() if not isinstance(value, dict | list))
+
+
+def _link(link: _Fields) -> _Fields:
+    fields = dict(_without(link, _LINK_VOLATILE | {"addr_info"}))
+    if "linkinfo" in fields:
+        fields["linkinfo"] = {
+            key: _without_timers(value) if isinstance(value, dict) else value
+            for key, value in fields["linkinfo"].items()
+        }
+    return fields
+
+
+def _without_timers(data: _Fields) -> _Fields:
+    return {key: value for key, value in data.items() if not _BRIDGE_TIMER.match(key)}
+
+
+def _without(fields: _Fields, names: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in names}
+
+
+def _keyed(entries: list[dict[str, Any]], name: Callable[[_Fields], str]) -> Mapping[str, _Fields]:
+    """Entries by name; entries of one name are counted, so that a second one of it is a difference."""
+    found: dict[str, _Fields] = {}
+    for entry in sorted(entries, key=lambda it: json.dumps(it, sort_keys=True)):
+        key = name(entry)
+        number = 2
+        while key in found:
+            key = f"{name(entry)} (number {number})"
+            number += 1
+        found[key] = entry
+    return found
+
+
+def _route_name(route: _Fields) -> str:
+    through = f" via {route['gateway']}" if "gateway" in route else ""
+    on = f" dev {route['dev']}" if "dev" in route else ""
+    kind = f"{route['type']} " if route.get("type", "unicast") != "unicast" else ""
+    metric = f" metric {route['metric']}" if "metric" in route else ""
+    return f"{kind}{route['dst']}{through}{on}{metric} of table {route.get('table', 'main')} (IPv{route['family']})"
+
+
+def _is_cni_veth(link: _Fields) -> bool:
+    if link.get("linkinfo", {}).get("info_kind") != "veth" or not _CNI_VETH.fullmatch(link["ifname"]):
+        return False
+    own = [ipaddress.ip_address(it["local"]) for it in link["addr_info"] if it["family"] == "inet"]
+    return bool(own) and all(address in POD_NETWORK for address in own)
+
+
+def _ip(netns: Path | None, *arguments: str) -> list[dict[str, Any]]:
+    inside = ["nsenter", f"--net={netns}"] if netns else []
+    done = subprocess.run([*inside, "ip", "-j", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    answer: list[dict[str, Any]] = json.loads(done.stdout or "[]")
+    return answer

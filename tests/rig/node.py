@@ -1,0 +1,197 @@
+"""A node as plain data: sockets, PCI functions, RDMA devices, character devices and netdevs.
+
+The data are the files in nodes/. This module reads them; systree.py writes them as sysfs shows them, fabric.py makes
+them real. Absent means the node has none: no `rdma_netns_mode` is a kernel without an RDMA subsystem.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+NODES = Path(__file__).resolve().parent / "nodes"
+ETHERNET = 1  # ARPHRD_ETHER
+INFINIBAND = 32  # ARPHRD_INFINIBAND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A PCI function below a root (`pci0000:17`) or a bridge (its address); sriov_totalvfs 0 is one without SR-IOV."""
+
+    address: str
+    under: str
+    pci_class: str
+    vendor: str
+    device: str
+    driver: str = ""
+    numa_node: int = -1
+    sriov_totalvfs: int = 0
+    sriov_numvfs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gid:
+    """An entry of a port's GID table; netdev and type are empty where the link layer has none."""
+
+    index: int
+    gid: str
+    netdev: str = ""
+    gid_type: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    """A port of an RDMA device, in the kernel's own words."""
+
+    number: int
+    link_layer: str
+    state: str
+    phys_state: str
+    rate: str
+    lid: str = "0x0"
+    sm_lid: str = "0x0"
+    gids: tuple[Gid, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevice:
+    """A character device; port is 0 for those of a whole device."""
+
+    name: str
+    dev: str
+    port: int = 0
+
+    @property
+    def major(self) -> int:
+        """The driver's number."""
+        return int(self.dev.split(":")[0])
+
+    @property
+    def minor(self) -> int:
+        """The device's number."""
+        return int(self.dev.split(":")[1])
+
+    @property
+    def mode(self) -> int:
+        """The permissions udev's rules of rdma-core give it."""
+        return 0o600 if self.name.startswith(("umad", "issm")) else 0o666
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaDevice:
+    """An RDMA device; function is empty for one without a PCI parent (rxe, siw)."""
+
+    name: str
+    node_guid: str
+    sys_image_guid: str
+    node_type: str
+    fw_ver: str
+    hca_type: str
+    node_desc: str
+    ports: tuple[Port, ...]
+    function: str = ""
+    uverbs: CharDevice | None = None
+    umad: tuple[CharDevice, ...] = ()
+    issm: tuple[CharDevice, ...] = ()
+
+    @property
+    def char_devices(self) -> tuple[CharDevice, ...]:
+        """All of them."""
+        return (*((self.uverbs,) if self.uverbs else ()), *self.umad, *self.issm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Netdev:
+    """A network interface and what the host configured on it; addresses and routes are in the words of `ip`."""
+
+    name: str
+    mac: str
+    mtu: int = 1500
+    function: str = ""
+    link_type: int = ETHERNET
+    dev_port: int = 0
+    speed_mbps: int = 400_000
+    alias: str = ""
+    altnames: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
+    neighbours: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A whole node."""
+
+    name: str
+    summary: str
+    sockets: int
+    cpus_per_socket: int
+    functions: tuple[Function, ...]
+    rdma: tuple[RdmaDevice, ...]
+    netdevs: tuple[Netdev, ...]
+    rdma_cm: CharDevice | None = None
+    rdma_netns_mode: str = ""
+    rules: tuple[str, ...] = ()
+
+    @property
+    def char_devices(self) -> tuple[CharDevice, ...]:
+        """Everything that is in /dev/infiniband."""
+        own = tuple(device for rdma in self.rdma for device in rdma.char_devices)
+        return (*own, *((self.rdma_cm,) if self.rdma_cm else ()))
+
+    def device(self, name: str) -> RdmaDevice:
+        """The RDMA device of that name; KeyError names what is missing."""
+        return {it.name: it for it in self.rdma}[name]
+
+    def netdev(self, name: str) -> Netdev:
+        """The netdev of that name; KeyError names what is missing."""
+        return {it.name: it for it in self.netdevs}[name]
+
+    def netdev_of(self, device: RdmaDevice) -> Netdev | None:
+        """The netdev of an RDMA device: the one of its function, or the one its GIDs name."""
+        named = {gid.netdev for port in device.ports for gid in port.gids}
+        for netdev in self.netdevs:
+            if netdev.name in named or (device.function and netdev.function == device.function):
+                return netdev
+        return None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """A node from TOML; an unknown or missing field is a TypeError that names it."""
+        table = tomllib.loads(text)
+        return cls(
+            **table
+            | {
+                "functions": tuple(Function(**it) for it in table.get("functions", ())),
+                "rdma": tuple(_rdma(it) for it in table.get("rdma", ())),
+                "netdevs": tuple(Netdev(**_tuples(it)) for it in table.get("netdevs", ())),
+                "rdma_cm": CharDevice(**table["rdma_cm"]) if "rdma_cm" in table else None,
+                "rules": tuple(table.get("rules", ())),
+            }
+        )
+
+
+def load(name: str) -> Node:
+    """One of the nodes in nodes/: eight, small, ib2."""
+    return Node.parse((NODES / f"{name}.toml").read_text())
+
+
+def _rdma(table: Mapping[str, Any]) -> RdmaDevice:
+    return RdmaDevice(
+        **dict(table)
+        | {
+            "ports": tuple(_port(it) for it in table["ports"]),
+            "uverbs": CharDevice(**table["uverbs"]) if "uverbs" in table else None,
+            "umad": tuple(CharDevice(**it) for it in table.get("umad", ())),
+            "issm": tuple(CharDevice(**it) for it in table.get("issm", ())),
+        }
+    )
+
+
+def _port(table: Mapping[str, Any]) -> Port:
+    return Port(**dict(table) | {"gids": tuple(Gid(**it) for it in table.get("gids", ()))})
+
+
+def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}

@@ -1,0 +1,1 @@
+"""Generated from ../cri.proto by tests/rig/generate.py, never edited."""

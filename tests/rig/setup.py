@@ -1,0 +1,313 @@
+"""Makes a bare Debian able to run this project: `python3 -m tests.rig.setup`.
+
+It installs the few Debian packages that are missing, builds the virtual environment, and fetches a container runtime
+into a private folder; the machine's own package lists and runtimes stay as they are. Running it again does nothing
+unless pyproject.toml or the list of packages changed. Standard library only.
+"""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.rig import aptsources, cache
+
+# Raise it when a change of this file must run again on machines that are set up.
+REVISION = 1
+RUNTIME_SUITE = "forky"  # the one with containerd 2.x; its containerd needs glibc 2.34, older than any machine we know
+PACKAGES_FROM_RUNTIME_SUITE = ("containerd",)
+# forky's runc wants a newer glibc than Debian 12 has, so these come from the machine's own suite.
+PACKAGES_FROM_OWN_SUITE = ("runc", "containernetworking-plugins", "busybox-static")
+KNOWN_SUITES = ("bookworm", "trixie")
+OLDEST_PIP = (25, 1)  # the first with --group
+LIBRARY_PACKAGES = {"libseccomp.so.2": "libseccomp2"}
+VENV_STAMP = cache.CACHE / "venv.stamp"
+RUNTIME_STAMP = cache.RIG / "root.stamp"
+LOCK = cache.CACHE / "setup.lock"
+LOG = cache.CACHE / "setup.log"
+APT = cache.RIG / "apt"
+
+
+class SetupError(Exception):
+    """What failed and what to do next, as a sentence."""
+
+
+def main() -> int:
+    """Sets up, or says in one sentence why it cannot."""
+    started = time.monotonic()
+    try:
+        if is_current():
+            return 0
+        cache.CACHE.mkdir(exist_ok=True)
+        with _lock(LOCK):
+            if is_current():
+                return 0
+            LOG.write_text("")
+            set_up()
+    except SetupError as failure:
+        print(f"setup: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("setup: interrupted. Next: run it again; what was complete is kept.", file=sys.stderr)
+        return 130
+    _say(f"ready after {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def is_current() -> bool:
+    """Whether everything the last set-up made is there, and was made for this very state of the project."""
+    return _venv_is_current() and _runtime_is_current() and shutil.which("ip") is not None
+
+
+def set_up() -> None:
+    """Every step; the slow two, pip and the runtime, side by side."""
+    install_system_packages()
+    cache.RIG.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        steps = [pool.submit(build_venv), pool.submit(fetch_runtime)]
+    if failures := [str(failure) for step in steps if (failure := step.exception()) is not None]:
+        raise SetupError(" ".join(failures))
+
+
+def install_system_packages() -> None:
+    """What the steps and tests call on this machine: venv and ip."""
+    wanted = []
+    if subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
+        wanted.append("python3-venv")
+    if shutil.which("ip") is None:
+        wanted.append("iproute2")
+    if wanted:
+        _apt_install(wanted)
+
+
+def build_venv() -> None:
+    """The virtual environment with the project in it, editable, and its development tools."""
+    if _venv_is_current():
+        return
+    VENV_STAMP.unlink(missing_ok=True)
+    python = cache.VENV / "bin/python"
+    if not _runs(python, "import pip"):
+        _say("making the virtual environment")
+        _run([sys.executable, "-m", "venv", "--clear", str(cache.VENV)], "make the virtual environment")
+    version = _run([str(python), "-c", "import pip; print(pip.__version__)"], "ask pip for its version").split(".")
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    network = "Check that this machine reaches its package index, then run it again."
+    if tuple(int(part) for part in version[:2]) < OLDEST_PIP:
+        floor = ".".join(map(str, OLDEST_PIP))
+        _run([*pip, f"pip>={floor}"], "bring pip up to date", network)
+    _say("installing the project and its development tools with pip")
+    _run([*pip, "-e", ".", "--group", "dev"], "install the project and its development tools", network)
+    VENV_STAMP.write_text(_venv_key())
+    _say("the virtual environment is complete")
+
+
+def fetch_runtime() -> None:
+    """containerd, runc, the CNI plugins and busybox, unpacked into the cache."""
+    if _runtime_is_current():
+        return
+    RUNTIME_STAMP.unlink(missing_ok=True)
+    own_suite = _codename()
+    APT.mkdir(parents=True, exist_ok=True)
+    (APT / "rig.sources").write_text(_private_sources(own_suite))
+    for folder in ("lists/partial", "cache/archives/partial", "packages"):
+        (APT / folder).mkdir(parents=True, exist_ok=True)
+    _say(f"reading the package lists of {own_suite} and {RUNTIME_SUITE}")
+    _apt_get(["update"], f"read the package lists of {own_suite} and {RUNTIME_SUITE}", "Check the mirror in /etc/apt.")
+    _say("fetching containerd, runc, CNI plugins and busybox")
+    for stale in (APT / "packages").iterdir():
+        stale.unlink()
+    wanted = [*PACKAGES_FROM_OWN_SUITE, *(f"{name}/{RUNTIME_SUITE}" for name in PACKAGES_FROM_RUNTIME_SUITE)]
+    _apt_get(["download", *wanted], f"download {', '.join(wanted)}", "Run it again.", where=APT / "packages")
+    _unpack(sorted((APT / "packages").glob("*.deb")))
+    shutil.rmtree(APT)
+    _check_libraries()
+    if missing := cache.missing():
+        names = ", ".join(str(path.relative_to(cache.ROOT)) for path in missing)
+        raise SetupError(f"the packages of {own_suite} do not hold {names}. Next: report it with {LOG}.")
+    RUNTIME_STAMP.write_text(_runtime_key())
+    _say("the container runtime is complete")
+
+
+def _private_sources(codename: str) -> str:
+    sources = aptsources.read_sources(Path("/etc/apt"))
+    archive = aptsources.main_archive(sources, codename)
+    if archive is None:
+        raise SetupError(
+            f"no apt source of this machine names {codename} with the component main. "
+            "Next: add Debian's own archive to /etc/apt/sources.list.d."
+        )
+    stanzas = [archive.stanza((codename, RUNTIME_SUITE))]
+    if (security := aptsources.security_archive(sources, codename)) is not None:
+        stanzas.append(security.stanza((f"{codename}-security",)))
+    return "\n".join(stanzas)
+
+
+def _unpack(packages: Sequence[Path]) -> None:
+    """Into a new folder first, so that whoever uses the old one never sees half of the new one."""
+    fresh = cache.RIG / "root.new"
+    old = cache.RIG / "root.old"
+    for folder in (fresh, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    fresh.mkdir()
+    for package in packages:
+        _run(["dpkg", "-x", str(package), str(fresh)], f"unpack {package.name}", "Check the free disk space.")
+    if cache.ROOT.exists():
+        cache.ROOT.rename(old)
+    fresh.rename(cache.ROOT)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _check_libraries() -> None:
+    """Installs the shared libraries that runc and containerd miss here, or names them."""
+    missing = _missing_libraries()
+    if not missing:
+        return
+    if unknown := sorted(missing - LIBRARY_PACKAGES.keys()):
+        raise SetupError(
+            f"the fetched containerd or runc needs {', '.join(unknown)}, which this machine lacks. "
+            "Next: install the Debian package that holds it."
+        )
+    _apt_install(sorted(LIBRARY_PACKAGES[name] for name in missing))
+
+
+def _missing_libraries() -> set[str]:
+    missing = set()
+    for program in (cache.CONTAINERD, cache.SHIM, cache.RUNC, cache.CNI_PLUGINS / "ptp"):
+        # A static program makes ldd answer 1 and nothing we look for.
+        text = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
+        missing |= {line.split()[0] for line in text.splitlines() if "not found" in line}
+    return missing
+
+
+def _apt_install(packages: Sequence[str]) -> None:
+    if os.geteuid() != 0:
+        raise SetupError(f"the Debian packages {', '.join(packages)} are missing. Next: run it as root.")
+    _say(f"installing {', '.join(packages)}")
+    install = ["apt-get", "install", "-q", "-y", "--no-install-recommends", *packages]
+    env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    if _logged(install, env=env).returncode != 0:
+        # The machine's package lists may be missing or older than its mirror.
+        _run(["apt-get", "update", "-q"], "read this machine's package lists", "Check the mirror in /etc/apt.", env=env)
+        _run(install, f"install {', '.join(packages)}", "Install them by hand.", env=env)
+
+
+def _apt_get(arguments: Sequence[str], purpose: str, hint: str, where: Path | None = None) -> None:
+    """apt-get on private lists and caches: it reads this machine's keys and nothing else of its state."""
+    own = _codename()
+    options = {
+        "Dir::Etc::sourcelist": str(APT / "rig.sources"),
+        "Dir::Etc::sourceparts": "-",
+        "Dir::Etc::preferences": "-",
+        "Dir::Etc::preferencesparts": "-",
+        "Dir::State::Lists": str(APT / "lists"),
+        "Dir::Cache": str(APT / "cache"),
+        "APT::Default-Release": f"/^{own}(-security)?$/",
+        "APT::Sandbox::User": "root",  # the folders are root's
+        "APT::Update::Error-Mode": "any",
+        "APT::Architecture": "amd64",
+        "Acquire::Check-Valid-Until": "false",  # a testing suite's Release file can be past its date
+        "Acquire::Languages": "none",
+        "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
+        "Acquire::Retries": "3",
+    }
+    flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    _run(["apt-get", "-q", *flags, *arguments], purpose, hint, where=where)
+
+
+def _codename() -> str:
+    words = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    codename = words.get("VERSION_CODENAME", "").strip('"')
+    if codename not in KNOWN_SUITES:
+        name = words.get("PRETTY_NAME", "something else").strip('"')
+        raise SetupError(f"the rig runs on Debian 12 and 13, this is {name}. Next: use one of these, or a container.")
+    return codename
+
+
+def _venv_is_current() -> bool:
+    return _holds(VENV_STAMP, _venv_key()) and (cache.VENV / "bin/python").exists()
+
+
+def _runtime_is_current() -> bool:
+    return _holds(RUNTIME_STAMP, _runtime_key()) and not cache.missing()
+
+
+def _venv_key() -> str:
+    """What the virtual environment depends on; it cannot be moved, so its place belongs to it."""
+    return _digest(str(cache.PROJECT), sys.version, (cache.PROJECT / "pyproject.toml").read_text())
+
+
+def _runtime_key() -> str:
+    return _digest(RUNTIME_SUITE, *PACKAGES_FROM_RUNTIME_SUITE, *PACKAGES_FROM_OWN_SUITE, _codename())
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join((str(REVISION), *parts)).encode()).hexdigest()
+
+
+def _holds(stamp: Path, key: str) -> bool:
+    return stamp.exists() and stamp.read_text() == key
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("another set-up is running; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _runs(python: Path, code: str) -> bool:
+    if not python.exists():
+        return False
+    return subprocess.run([str(python), "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def _run(
+    command: Sequence[str],
+    purpose: str,
+    hint: str = "Run it again.",
+    where: Path | None = None,
+    env: dict[str, str] | None = None,
+) -> str:
+    """The command's output, or a sentence that names the purpose, the last words of the command and the next step."""
+    done = _logged(command, where=where, env=env)
+    if done.returncode == 0:
+        return done.stdout
+    words = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    errors = [line for line in words if re.match(r"(E|ERROR|\w+Error): ", line)] or words[-2:]
+    said = " / ".join(errors[:3]) or f"exit code {done.returncode}"
+    raise SetupError(f"could not {purpose}: {said}. Next: {hint} The whole output is in {LOG}.")
+
+
+def _logged(
+    command: Sequence[str], where: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    folder = where or cache.PROJECT
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as missing:
+        raise SetupError(f"{command[0]} is not on this machine. Next: use Debian 12 or 13 (amd64).") from missing
+    with LOG.open("a") as log:
+        log.write(f"$ {' '.join(command)}\n{done.stdout}{done.stderr}\n")
+    return done
+
+
+def _say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,8 +11,9 @@ time; after it nobody checks again. Which pools and devices there are is for pol
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.refusals import bounded, quoted, refused, unknown_key
@@ -97,43 +98,39 @@ def _container_of(key: str, prefix: str) -> str:
 
 # Rules over the whole pod
 
+_Places: TypeAlias = list[tuple[str, str]]
+"""Values and where they stand."""
+
 
 def _check_pod(requests: tuple[DeviceRequest, ...], prefix: str) -> None:
     if len(requests) > MAX_REQUESTS:
         what = f"there are {len(requests)} requests in one pod"
         raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=prefix, hint=f"ask for at most {MAX_REQUESTS}")
-    _check_unique(
-        ((request.name, f"{request.where}.name") for request in requests),  # so env_name(name) is unique too
-        ErrorCode.NAME_CONFLICT,
-        "the name",
-        "give each request of the pod its own name; the default is its number in the pod",
-    )
-    _check_unique(
-        (
-            (name, f"{item.where}.interface.name")
-            for item in requests
-            if (name := item.interface.name) and "%d" not in name
-        ),
-        ErrorCode.NAME_CONFLICT,
-        "the interface name",
-        "give each interface of the pod its own name, or write %d where a number goes",
-    )
-    _check_unique(
-        (
-            (str(address.ip), f"{item.where}.interface.addresses")
-            for item in requests
-            for per_device in item.interface.addresses
-            for address in per_device
-        ),
-        ErrorCode.ANNOTATION_VALUE,
-        "the address",
-        "give each address once in the pod",
-    )
+    for code, what, hint, places in _UNIQUE:
+        first: dict[str, str] = {}
+        for value, where in (place for item in requests for place in places(item)):
+            if value in first:
+                raise RequestError(code, f"{what} {value} is taken by {first[value]}", where=where, hint=hint)
+            first[value] = where
 
 
-def _check_unique(places: Iterable[tuple[str, str]], code: ErrorCode, what: str, hint: str) -> None:
-    first: dict[str, str] = {}
-    for value, where in places:
-        if value in first:
-            raise RequestError(code, f"{what} {value} is taken by {first[value]}", where=where, hint=hint)
-        first[value] = where
+def _names(request: DeviceRequest) -> _Places:
+    return [(request.name, f"{request.where}.name")]  # env_name() keeps different names different
+
+
+def _interface_names(request: DeviceRequest) -> _Places:
+    name = request.interface.name
+    return [] if name is None or "%d" in name else [(name, f"{request.where}.interface.name")]
+
+
+def _addresses(request: DeviceRequest) -> _Places:
+    where = f"{request.where}.interface.addresses"
+    return [(str(address.ip), where) for per_device in request.interface.addresses for address in per_device]
+
+
+_UNIQUE: tuple[tuple[ErrorCode, str, str, Callable[[DeviceRequest], _Places]], ...] = (
+    (ErrorCode.NAME_CONFLICT, "the name", "name each request of the pod; the default is its number in it", _names),
+    (ErrorCode.NAME_CONFLICT, "the interface name", "choose another, or write %d for a number", _interface_names),
+    (ErrorCode.ANNOTATION_VALUE, "the address", "give each address once in the pod", _addresses),
+)
+"""What a pod may have once: code, words, hint, and the values with their places."""

@@ -115,6 +115,7 @@ class Settings:
     control_socket: Path | None = _setting(
         None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
     )
+    tracing: bool = _setting(True, "Record a span of every event and step of pods that ask.", _flag, "true|false")
     log_level: str = _setting(
         "info", "Least level that is logged.", _choice("debug", "info", "warning", "error"), "LEVEL"
     )

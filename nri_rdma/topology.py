@@ -55,16 +55,22 @@ class Located(Protocol):
 def distance(a: Located, b: Located) -> Distance:
     """The distance between two devices. A device without a place in PCI or NUMA is far from everything."""
     if a.pci_root and a.pci_root == b.pci_root:
-        return _inside_root(a.pci_path, b.pci_path)
+        return _inside_root(_below_root(a), _below_root(b))
     if a.numa_node is not None and a.numa_node == b.numa_node:
         return Distance.NODE
     return Distance.SYS
+
+
+def _below_root(device: Located) -> tuple[str, ...]:
+    """Root port, bridges and function; the root complex itself may head the path or not."""
+    path = device.pci_path
+    return path[1:] if path[:1] == (device.pci_root,) else path
 
 
 def _inside_root(a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
     """A switch is an upstream port with downstream ports: below one switch both have at most a port of their own and
     the function itself behind what they share."""
     shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    if shared <= 1:
+    if shared == 0:
         return Distance.PHB
     return Distance.PIX if max(len(a), len(b)) - shared <= 2 else Distance.PXB

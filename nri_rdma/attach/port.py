@@ -24,7 +24,7 @@ class KernelError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """An address or a route as the kernel told it: readable for people, whole for the way back.
+    """An address, a route or a neighbour as the kernel told it: readable for people, whole for the way back.
 
     `raw` is the kernel's netlink message with all attributes, known to us or not; sent again it restores the thing.
     Two are the same when their `text` is, which holds what identifies them and every attribute that we know.
@@ -60,6 +60,8 @@ class LinkState:
     xdp: bool = False
     addresses: tuple[Captured, ...] = ()
     routes: tuple[Captured, ...] = ()
+    neighbours: tuple[Captured, ...] = ()
+    """The permanent ones; what the kernel learned it learns again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +129,9 @@ class Kernel(Protocol):
     def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None: ...
 
     def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        """Restore a captured address or route on the link that now has that ifindex; one that exists is no error."""
+        """Restore a captured thing on the link that now has that ifindex; one that exists is no error."""
         ...
 
     def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        """Remove an address or route; one that does not exist is no error."""
+        """Remove a captured thing; one that does not exist is no error."""
         ...

@@ -155,6 +155,7 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     )
     kernel.set_link(host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias, up=wanted.up)
     _restore_captured(kernel, ifindex, wanted.addresses, lambda: kernel.capture(host, ifindex).addresses)
+    _restore_captured(kernel, ifindex, wanted.neighbours, lambda: kernel.capture(host, ifindex).neighbours)
     _restore_captured(kernel, ifindex, wanted.routes, lambda: kernel.capture(host, ifindex).routes)
 
 

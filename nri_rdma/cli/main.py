@@ -1,90 +1,69 @@
 """The command `nri-rdma`: its sub-commands, its exit codes, its way to tell errors.
 
-Exit codes: 0 done, 1 refused or check failed, 2 usage, 3 daemon not reachable, 4 lacks privilege.
+Exit codes: 0 done, 1 refused or check failed, 2 usage, 3 daemon not reachable, 4 lacks privilege. What a user can cause
+ends as one line on stderr that begins with `nri-rdma: CODE:`.
+
+Nothing here or in the modules of the commands imports rich, pyroute2, protobuf or opentelemetry before a command runs:
+`--help` and `--version` answer at once.
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import Field, fields
-from pathlib import Path
-from typing import Any  # Any: click's values
 
 import click
 
 from nri_rdma import __version__
-from nri_rdma.config import ENVIRONMENT_PREFIX, Settings, load_settings
-from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.attach.port import KernelError
+from nri_rdma.cli.explain import explain
+from nri_rdma.cli.inventory import inventory
+from nri_rdma.cli.options import settings_options
+from nri_rdma.cli.status import status
+from nri_rdma.cli.trace import trace
+from nri_rdma.config import Settings
+from nri_rdma.errors import ErrorCode, InventoryError, NriRdmaError, SettingError
 
-EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE = 1, 2, 3, 4
+EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+_NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
 
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    _print_whatever_there_is()
     try:
-        commands(standalone_mode=False, prog_name="nri-rdma")
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(EXIT_USAGE)
+        code: object = commands(standalone_mode=False, prog_name="nri-rdma")
+        sys.stdout.flush()
     except click.Abort:
-        sys.exit(130)
-    except NriRdmaError as error:
-        click.echo(str(error), err=True)
-        sys.exit(_exit_code(error))
-    except PermissionError as error:
-        click.echo(f"nri-rdma: {ErrorCode.PRIVILEGE}: {error}. Next: run it as root.", err=True)
-        sys.exit(EXIT_PRIVILEGE)
-    sys.exit(0)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes once more, and complains
+        sys.exit(EXIT_REFUSED)
+    except (NriRdmaError, KernelError, click.ClickException, OSError) as error:
+        told = _told(error)
+        click.echo(str(told), err=True)
+        sys.exit(_exit_code(told))
+    sys.exit(code if isinstance(code, int) else 0)
 
 
-def _exit_code(error: NriRdmaError) -> int:
-    if isinstance(error, SettingError):
-        return EXIT_USAGE
-    return {ErrorCode.DAEMON_ABSENT: EXIT_NO_DAEMON, ErrorCode.PRIVILEGE: EXIT_PRIVILEGE}.get(error.code, EXIT_REFUSED)
-
-
-def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The flags of these settings (all without names), and --config; the command gets a Settings as `settings`."""
-    chosen = [item for item in fields(Settings) if not names or item.name in names]
-
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        def with_settings(config: Path | None, **arguments: Any) -> Any:
-            flags = {item.name: arguments.pop(item.name) for item in chosen}
-            return command(settings=load_settings(flags, os.environ, config), **arguments)
-
-        with_settings.__doc__ = command.__doc__
-        with_settings.__name__ = command.__name__
-        decorated = with_settings
-        decorated.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined] # click keeps its parameters there
-        for item in reversed(chosen):
-            decorated = _flag(item)(decorated)
-        path = click.Path(dir_okay=False, path_type=Path)
-        return click.option("--config", type=path, metavar="FILE", help="Configuration file (TOML).")(decorated)
-
-    return decorate
-
-
-def _flag(item: Field[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    name, text = (
-        "--" + item.name.replace("_", "-"),
-        f"{item.metadata['help']} [{ENVIRONMENT_PREFIX}{item.name.upper()}]",
-    )
-    if isinstance(item.default, bool):
-        return click.option(name, item.name, is_flag=True, default=None, help=text)
-    return click.option(name, item.name, default=None, metavar=item.metadata["metavar"], help=text)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(__version__, prog_name="nri-rdma")
-def commands() -> None:
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.version_option(__version__, prog_name="nri-rdma", message="%(prog)s %(version)s")
+@click.pass_context
+def commands(context: click.Context) -> None:
     """Give containers their own RDMA hardware.
 
-    Example: nri-rdma inventory
+    \b
+    Example:
+      nri-rdma inventory              what this node has
+      nri-rdma explain pod.yaml       what a pod would get here, and why
+      nri-rdma run                    the daemon
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @commands.command()
@@ -92,7 +71,9 @@ def commands() -> None:
 def run(settings: Settings) -> None:
     """Run the daemon: connect to the runtime over NRI and serve until SIGTERM.
 
-    Example: nri-rdma run --allow-default-pool
+    \b
+    Example:
+      nri-rdma run --allow-default-pool
     """
     from nri_rdma.observe.logs import set_up_logging
 
@@ -100,3 +81,41 @@ def run(settings: Settings) -> None:
     from nri_rdma.daemon import Daemon
 
     Daemon(settings).run()
+
+
+for command in (inventory, explain, status, trace):
+    commands.add_command(command)
+
+
+def _print_whatever_there_is() -> None:
+    """Names come from hardware and pods: one that the terminal cannot show must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _told(error: NriRdmaError | KernelError | click.ClickException | OSError) -> NriRdmaError:
+    """The error in our words."""
+    if isinstance(error, NriRdmaError):
+        return error
+    if isinstance(error, click.ClickException):
+        return _usage(error)
+    if error.errno in _NO_PRIVILEGE:
+        return NriRdmaError(ErrorCode.PRIVILEGE, str(error), hint="run it as root")
+    if isinstance(error, KernelError):
+        return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
+    return SettingError(
+        ErrorCode.SETTING, error.strerror or str(error), where=str(error.filename or ""), hint="see --help for the paths"
+    )
+
+
+def _usage(error: click.ClickException) -> SettingError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    what = " ".join(error.format_message().split()).rstrip(".")
+    return SettingError(ErrorCode.SETTING, what, hint=f"{context.command_path if context else 'nri-rdma'} --help")
+
+
+def _exit_code(error: NriRdmaError) -> int:
+    if isinstance(error, SettingError):
+        return EXIT_USAGE
+    return {ErrorCode.DAEMON_ABSENT: EXIT_NO_DAEMON, ErrorCode.PRIVILEGE: EXIT_PRIVILEGE}.get(error.code, EXIT_REFUSED)

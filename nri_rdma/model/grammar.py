@@ -245,14 +245,16 @@ def _address(node: Node, where: str) -> Address:
     return address
 
 
+# Of the address without its network: 3.11 takes no interface for the unspecified address.
 _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
-    (lambda address: address.is_unspecified, "the unspecified address"),
-    (lambda address: address.is_loopback, "a loopback address"),
-    (lambda address: address.is_multicast, "a multicast address"),
-    (lambda address: str(address.ip) == "255.255.255.255", "the broadcast address"),
-    (lambda address: address.network.prefixlen == 0, "in a network that is everything"),
-    (lambda address: _is_subnet(address) and address.ip == address.network.network_address, "the network's address"),
-    (lambda address: _is_subnet(address) and address.ip == address.network.broadcast_address, "the broadcast address"),
+    (lambda it: it.ip.is_unspecified, "the unspecified address"),
+    (lambda it: it.ip.is_loopback, "a loopback address"),
+    (lambda it: it.ip.is_multicast, "a multicast address"),
+    (lambda it: it.version == 6 and it.ip.ipv4_mapped is not None, "an IPv4 address in the form of IPv6"),
+    (lambda it: str(it.ip) == "255.255.255.255", "the broadcast address"),
+    (lambda it: it.network.prefixlen == 0, "in a network that is everything"),
+    (lambda it: _is_subnet(it) and it.ip == it.network.network_address, "the network's address"),
+    (lambda it: _is_subnet(it) and it.ip == it.network.broadcast_address, "the broadcast address"),
 )
 
 

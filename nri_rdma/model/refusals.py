@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from nri_rdma.errors import ErrorCode, RequestError
 
+MAX_QUOTED = 64
+"""Characters of strangers' text in one place of a sentence."""
+
 
 def refused(where: str, what: str, hint: str) -> RequestError:
     """The refusal of a value."""
@@ -35,7 +38,8 @@ def quoted(value: str) -> str:
 
 def bounded(value: str) -> str:
     """`quoted` without the quotes."""
-    return ascii(value if len(value) <= 64 else f"{value[:61]}...")[1:-1]
+    text = ascii(value[: MAX_QUOTED + 1])[1:-1]
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
 def _nearest(key: str, known: tuple[str, ...]) -> str:

@@ -102,12 +102,16 @@ class _Reader:
         if isinstance(start, StreamEndEvent):
             return None
         if isinstance(start, DocumentStartEvent) and (start.version or start.tags):
-            raise self._refuse(ErrorCode.ANNOTATION_SYNTAX, "a YAML directive is not allowed", start, "leave % lines out")
+            raise self._refuse(
+                ErrorCode.ANNOTATION_SYNTAX, "a YAML directive is not allowed", start, "leave % lines out"
+            )
         node = self._node(self._next(), 1)
         self._next()  # DocumentEndEvent
         after = self._next()
         if not isinstance(after, StreamEndEvent):
-            raise self._refuse(ErrorCode.ANNOTATION_SYNTAX, "a second document is not allowed", after, "write one document, one list")
+            raise self._refuse(
+                ErrorCode.ANNOTATION_SYNTAX, "a second document is not allowed", after, "write one document, one list"
+            )
         return node
 
     def _node(self, event: Event, depth: int) -> Node:
@@ -163,7 +167,9 @@ class _Reader:
             raise self._refuse(ErrorCode.ANNOTATION_ALIAS, "a tag is not allowed", event, "leave the ! name out")
         if depth > MAX_DEPTH:
             what = f"it is nested deeper than {MAX_DEPTH} levels"
-            raise self._refuse(ErrorCode.ANNOTATION_SIZE, what, event, "write a list of requests; none of their keys is so deep")
+            raise self._refuse(
+                ErrorCode.ANNOTATION_SIZE, what, event, "write a list of requests; none of their keys is so deep"
+            )
         if self._nodes > MAX_NODES:
             what = f"there are more than {MAX_NODES} values"
             raise self._refuse(ErrorCode.ANNOTATION_SIZE, what, event, "ask for less")

@@ -19,6 +19,7 @@ from nri_rdma.netlink.rtnl import (
     NetlinkError,
     Replayer,
     captured_address,
+    captured_neighbour,
     captured_route,
     default_route_targets,
     link_state,
@@ -162,7 +163,12 @@ def _capture(ip: IPRoute, ifindex: int) -> LinkState:
     ]
     # What the kernel made comes first: the routes of people lead through connected ones.
     routes.sort(key=lambda route: (not route.kernel_made, _has_gateway(route)))
-    return replace(link, addresses=addresses, routes=tuple(routes))
+    neighbours = tuple(
+        captured
+        for neighbour in ip.get_neighbours(ifindex=ifindex)
+        if neighbour["ifindex"] == ifindex and (captured := captured_neighbour(neighbour)) is not None
+    )
+    return replace(link, addresses=addresses, routes=tuple(routes), neighbours=neighbours)
 
 
 def _has_gateway(route: Captured) -> bool:

@@ -20,7 +20,7 @@ from nri_rdma.attach.port import Captured, KernelError, LinkState
 
 Message = Any  # a pyroute2 nlmsg
 
-_RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE, _RTM_DELROUTE = 20, 21, 24, 25
+_RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH = 20, 24, 28  # each DEL is one more
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 _NLMSG_ERROR = 2
 _HEADER = struct.Struct("=IHHII")
@@ -30,6 +30,9 @@ _IFA_CACHEINFO = 6
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _RTPROT_KERNEL = 2
 _RTN_UNICAST = 1
+_RT_TABLE_LOCAL = 255
+_NUD_PERMANENT = 0x80
+_NDA_CACHEINFO, _NDA_PROBES = 3, 4
 _RTA_OIF, _RTA_CACHEINFO = 4, 12
 _RTM_F_CLONED = 0x200
 _RTNH_F_ONLINK = 4
@@ -98,8 +101,10 @@ def captured_address(message: Message) -> Captured | None:
 
 
 def captured_route(message: Message) -> Captured | None:
-    """A route; None for a cached clone."""
+    """A route; None for a cached clone, and for what the kernel keeps in the table `local` for its addresses."""
     if message["flags"] & _RTM_F_CLONED:
+        return None
+    if message["proto"] == _RTPROT_KERNEL and message["table"] == _RT_TABLE_LOCAL:
         return None
     attributes = [
         f"{name[4:].lower()} {value}"
@@ -111,6 +116,17 @@ def captured_route(message: Message) -> Captured | None:
         f"proto {message['proto']} scope {message['scope']} " + " ".join(attributes)
     )
     return Captured(text=text, raw=_raw(message), kernel_made=message["proto"] == _RTPROT_KERNEL)
+
+
+def captured_neighbour(message: Message) -> Captured | None:
+    """A permanent neighbour; None for one that the kernel learned."""
+    if not message["state"] & _NUD_PERMANENT:
+        return None
+    text = (
+        f"neighbour {message.get_attr('NDA_DST')} lladdr {message.get_attr('NDA_LLADDR')} "
+        f"flags {message['flags']:#x} type {message['ndm_type']}"
+    )
+    return Captured(text=text, raw=_raw(message), kernel_made=False)
 
 
 def route_link(message: Message) -> int:
@@ -147,12 +163,12 @@ class Replayer:
 
     def remove(self, thing: Captured, ifindex: int) -> None:
         """Delete it; that it does not exist is no error."""
-        tolerate = errno.EADDRNOTAVAIL if _kind(thing) == _RTM_NEWADDR else errno.ESRCH
+        tolerate = _ABSENT[_kind(thing)]
         self._send(thing, ifindex, _NLM_F_REQUEST | _NLM_F_ACK, add=False, tolerate=tolerate)
 
     def _send(self, thing: Captured, ifindex: int, flags: int, *, add: bool, tolerate: int) -> None:
         kind = _kind(thing)
-        payload = _address_payload(thing, ifindex) if kind == _RTM_NEWADDR else _route_payload(thing, ifindex)
+        payload = _PAYLOADS[kind](thing, ifindex)
         self._sequence += 1
         self._socket.send(
             _HEADER.pack(16 + len(payload), kind if add else kind + 1, flags, self._sequence, 0) + payload
@@ -182,11 +198,25 @@ def _route_payload(thing: Captured, ifindex: int) -> bytes:
     fields[8] &= _RTNH_F_ONLINK
     payload = [struct.pack("=BBBBBBBBI", *fields)]
     for kind, data in _attributes(thing.raw[28:]):
-        if kind == _RTA_CACHEINFO:
-            continue
-        value = struct.pack("=I", ifindex) if kind == _RTA_OIF else data
-        payload.append(struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4))
+        if kind != _RTA_CACHEINFO:
+            payload.append(_attribute(kind, struct.pack("=I", ifindex) if kind == _RTA_OIF else data))
     return b"".join(payload)
+
+
+def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
+    """struct ndmsg with the index of today, no cache information."""
+    family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
+    kept = [_attribute(*item) for item in _attributes(thing.raw[28:]) if item[0] not in {_NDA_CACHEINFO, _NDA_PROBES}]
+    return struct.pack("=BxxxiHBB", family, ifindex, state, flags, kind) + b"".join(kept)
+
+
+_PAYLOADS = {_RTM_NEWADDR: _address_payload, _RTM_NEWROUTE: _route_payload, _RTM_NEWNEIGH: _neighbour_payload}
+_ABSENT = {_RTM_NEWADDR: errno.EADDRNOTAVAIL, _RTM_NEWROUTE: errno.ESRCH, _RTM_NEWNEIGH: errno.ENOENT}
+"""How the kernel says that there is nothing to delete."""
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -225,6 +255,7 @@ __all__ = [
     "NetlinkError",
     "Replayer",
     "captured_address",
+    "captured_neighbour",
     "captured_route",
     "default_route_targets",
     "link_state",

@@ -69,7 +69,7 @@ class OversizedMessage(WireError):  # noqa: N818 - the protocol's word
 class Request:
     """One call of the peer; fields are read out of the decoded message when somebody asks.
 
-    (A frozen dataclass in spirit. Copying every field costs 1.6 us of the 2.5 us that decoding takes in all.)
+    A frozen dataclass in spirit; filling one would add 1.6 us to the 1.2 us in which a frame becomes an event.
     """
 
     __slots__ = ("_message", "stream_id")
@@ -310,8 +310,8 @@ class _FrameReader:
         if end > len(buffer):
             return None
         self._position = end
-        data = buffer[start:end]
-        return stream_id, kind, data if isinstance(data, bytes) else bytes(data), length
+        data = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
+        return stream_id, kind, data, length
 
     def _skip(self) -> tuple[int, int, None, int] | None:
         step = min(self._discard, len(self._buffer) - self._position)

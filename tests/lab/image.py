@@ -18,7 +18,6 @@ from tests.lab.errors import LabError
 from tests.lab.initrd import build_initrd
 from tests.lab.progress import say, timed
 from tests.lab.recipe import Recipe
-from tests.lab.tools import ensure_tools
 from tests.lab.workload import workload_image
 from tests.rig.aptsources import main_archive, read_sources
 
@@ -49,7 +48,7 @@ class Image:
 
 
 def ensure_image(recipe: Recipe, cache: Path) -> Image:
-    """The recipe's image, out of the cache or built now; everything else in the cache folder is removed."""
+    """The recipe's image, out of the cache or built now; every other entry of the cache is removed."""
     cache.mkdir(parents=True, exist_ok=True)
     entry = cache / recipe.digest()
     for stale in cache.iterdir():
@@ -57,7 +56,6 @@ def ensure_image(recipe: Recipe, cache: Path) -> Image:
             shutil.rmtree(stale)
     if entry.is_dir():
         return Image(folder=entry)
-    ensure_tools()
     unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=cache))
     try:
         with timed(f"building the {recipe.suite} image (once; kept in {cache.name}/{entry.name})"):
@@ -75,8 +73,10 @@ def _build(recipe: Recipe, target: Path) -> None:
     root = target / "root"
     with timed(f"installing Debian {recipe.suite}"):
         _bootstrap(recipe, root, target / "mmdebstrap.log")
-    with timed("installing the guest's python packages"):
-        _install_wheels(recipe, root, target / "wheels")
+    with timed("fetching the guest's python packages"):
+        _fetch_wheels(recipe, root, target / "wheels", target / "pip.log")
+    with timed("installing them"):
+        _install_wheels(root, target / "wheels")
     release = _kernel_release(root)
     with timed("writing the workload image"):
         images = root / "usr/lib/lab/images"
@@ -98,20 +98,34 @@ def _bootstrap(recipe: Recipe, root: Path, log: Path) -> None:
         **_apt_proxies(),
     }
     command = [
-        # Its mounts of /proc, /sys and /dev stay in a namespace that dies with it, however it ends: nobody can
-        # remove the host's /dev through a left-over mount.
-        *("unshare", "--mount", "--propagation", "private"),
+        # Its mounts of /proc, /sys and /dev, and every process it starts, live in namespaces that die with us, however
+        # we end: nothing goes on writing, and nobody can remove the host's /dev through a left-over mount.
+        *("setpriv", "--pdeathsig", "KILL"),
+        *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
         *("mmdebstrap", "--mode=root", "--format=directory", "--variant=apt", "--verbose"),
         *(f'--aptopt={name} "{value}"' for name, value in options.items()),
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in recipe.left_out),
         f"--include={','.join(recipe.packages)}",
         *(recipe.suite, str(root), _debian_mirror()),
     ]
-    with log.open("wb") as out:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
+    code = _run_logged(command, log)
+    if code != 0:
         last = "\n  ".join(log.read_text(errors="replace").splitlines()[-12:])
-        raise LabError(f"mmdebstrap failed ({done.returncode}):\n  {last}\nNext: can apt-get reach its mirror?")
+        raise LabError(f"mmdebstrap failed ({code}):\n  {last}\nNext: can apt-get reach its mirror?")
+
+
+def _run_logged(command: list[str], log: Path) -> int:
+    """The exit code; when we are interrupted, the end of the last process that the command started is awaited."""
+    pipe, nothing, merged = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+    with log.open("wb") as out, subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=merged) as process:
+        assert process.stdout is not None  # asked for above
+        try:
+            shutil.copyfileobj(process.stdout, out)
+        except BaseException:
+            process.kill()
+            shutil.copyfileobj(process.stdout, out)
+            raise
+        return process.wait()
 
 
 def _debian_mirror() -> str:
@@ -133,29 +147,30 @@ def _apt_proxies() -> dict[str, str]:
     return dict(re.findall(r'^(Acquire::https?::Proxy\S*) "([^"]+)";$', dump, re.MULTILINE))
 
 
-def _install_wheels(recipe: Recipe, root: Path, wheels: Path) -> None:
-    """Unpacks wheels for the guest's python, which may be newer than any on the host, and compiles them with it."""
+def _fetch_wheels(recipe: Recipe, root: Path, wheels: Path, log: Path) -> None:
+    """Wheels for the guest's python, which may be newer than any on the host."""
     version = (root / "usr/bin/python3").readlink().name.removeprefix("python")
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"),
-        *("--implementation", "cp", "--python-version", version, "--dest", str(wheels)),
+        *("--implementation", "cp", "--python-version", version, "--dest", str(wheels), "--log", str(log)),
         *(word for platform in _PLATFORMS for word in ("--platform", platform)),
         *recipe.requirements,
     ]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise LabError(f"pip cannot fetch wheels for python {version}:\n{done.stderr.strip()}\nNext: see its answer.")
+
+
+def _install_wheels(root: Path, wheels: Path) -> None:
+    """Unpacks them and lets the guest's own python compile them: every run starts without bytecode of its own."""
     site = root / _SITE
     for wheel in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             if any(".data/purelib/" in name or ".data/platlib/" in name for name in archive.namelist()):
                 raise LabError(f"{wheel.name} does not unpack in place. Next: install it with pip in image.py.")
             archive.extractall(site)
-    subprocess.run(
-        ["chroot", str(root), "python3", "-m", "compileall", "-q", "-j", "0", f"/{_SITE}"],
-        stdout=subprocess.DEVNULL,
-        check=True,
-    )
+    compile_all = ["chroot", str(root), "python3", "-m", "compileall", "-q", f"/{_SITE}"]
+    subprocess.run(compile_all, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
 
 
 def _kernel_release(root: Path) -> str:

@@ -12,6 +12,7 @@ PACKAGE_OF_COMMAND = {
     "qemu-system-x86_64": "qemu-system-x86",
     "mke2fs": "e2fsprogs",
     "setpriv": "util-linux",
+    "unshare": "util-linux",
 }
 _APT = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
 

@@ -6,6 +6,7 @@ a boot; a failing test is never tried again), and the hard limit. QEMU dies with
 
 import io
 import json
+import os
 import re
 import selectors
 import shutil
@@ -29,7 +30,7 @@ BOOT_ATTEMPTS = 2
 _RESULTS_BYTES = 64 << 20
 _OVERHEAD_S = 20  # the guest's own limit ends before ours, so that a hanging test still leaves its logs
 _READY = b"lab: guest ready"
-_LEFT_OUT = {".git", ".cache", "build", "dist", "__pycache__", ".venv"}
+_LEFT_OUT_AT_TOP = {".cache", ".git", ".venv", "build", "dist"}
 _SUMMARY = re.compile(r"^=*\s*((?:no tests ran|\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s(?: \([\d:]+\))?)\s*=*$")
 
 
@@ -58,6 +59,12 @@ def run_tests(image: Image, checkout: Path, results: Path, pytest_arguments: lis
         except BootError as error:
             say(f"boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
     raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {results / 'console.log'}.")
+
+
+def find_summary(line: str) -> str:
+    """pytest's last line without its frame; empty for any other line."""
+    found = _SUMMARY.match(line.strip())
+    return found.group(1) if found else ""
 
 
 def run_shell(image: Image, checkout: Path) -> int:
@@ -107,16 +114,23 @@ def _machine(image: Image, checkout: Path, scratch: Path, job: dict[str, object]
 
 def _write_job(checkout: Path, job: dict[str, object], target: Path) -> None:
     """The checkout as it lies there, committed or not, without what it can make again."""
-
-    def wanted(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return None if Path(member.name).name in _LEFT_OUT else member
-
     with tarfile.open(target, "w") as tar:
         text = json.dumps(job).encode()
         info = tarfile.TarInfo("job.json")
         info.size = len(text)
         tar.addfile(info, io.BytesIO(text))
-        tar.add(checkout, arcname="checkout", filter=wanted)
+        for path in _files(checkout):
+            try:
+                tar.add(path, arcname=Path("checkout") / path.relative_to(checkout), recursive=False)
+            except FileNotFoundError:
+                say(f"{path.relative_to(checkout)} vanished while the checkout was copied; going on without it")
+
+
+def _files(checkout: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(checkout):
+        left_out = {"__pycache__"} | (_LEFT_OUT_AT_TOP if folder == str(checkout) else set())
+        folders[:] = sorted(name for name in folders if name not in left_out)
+        yield from (Path(folder) / name for name in sorted(files))
 
 
 def _collect(disk: Path, results: Path) -> dict[str, float]:
@@ -169,8 +183,8 @@ class _Output:
         for line in lines:
             if line.startswith(_READY):
                 self.ready_at = time.monotonic()
-            elif found := _SUMMARY.match(line.decode(errors="replace").strip()):
-                self.summary = found.group(1)
+            elif summary := find_summary(line.decode(errors="replace")):
+                self.summary = summary
 
 
 @contextmanager

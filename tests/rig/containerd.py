@@ -135,7 +135,6 @@ class Containerd:
 
     def stop(self) -> None:
         """Removes every pod, ends containerd and clears the host of whatever it left. Calling it again is no error."""
-        atexit.unregister(self.stop)
         if not self.run.exists():
             return
         problem = self._remove_pods()
@@ -143,6 +142,8 @@ class Containerd:
             self.terminate()
         self._close_cri()
         leftovers.remove(self._record)
+        # Last: a second Ctrl-C in the middle leaves the rest to the end of the process.
+        atexit.unregister(self.stop)
         if problem is not None:
             raise RuntimeError(f"pods could not be removed in order; the host is clean. {problem}") from problem
 

@@ -105,15 +105,15 @@ class Fabric:
         return f"p{[netdev.name for netdev in self.node.netdevs].index(name)}"
 
     def rebuild_tree(self) -> None:
-        """Writes the sysfs tree again from the links as they are now."""
+        """Writes the sysfs tree again with the links that are on the host now, as the kernel's own always is."""
         shutil.rmtree(self.sysfs, ignore_errors=True)
         build_tree(self.node, self.sysfs, _ifindexes(self.node))
 
     def close(self) -> None:
         """Removes the links wherever they are by now, the namespace and the folders. Again is no error."""
-        atexit.unregister(self.close)
         if self.run.exists():
             _remove(self._record)
+        atexit.unregister(self.close)
 
     def _build(self) -> None:
         # A network namespace that a file keeps, without /run/netns, where it would look like a pod's.
@@ -241,7 +241,7 @@ def _are_up(node: Node) -> bool:
 
 def _ifindexes(node: Node) -> dict[str, int]:
     found = {link["ifname"]: int(link["ifindex"]) for link in _links(None)}
-    return {netdev.name: found[netdev.name] for netdev in node.netdevs}
+    return {netdev.name: found[netdev.name] for netdev in node.netdevs if netdev.name in found}
 
 
 def _make_node(path: Path, device: CharDevice) -> None:

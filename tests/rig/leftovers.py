@@ -1,5 +1,6 @@
 """Removes what a rig left on the host: only what its record proves to be its own, and again without harm."""
 
+import errno
 import json
 import os
 import shutil
@@ -105,7 +106,12 @@ def _shims(record: Record) -> Iterator[int]:
 def _workloads(record: Record) -> Iterator[int]:
     for folder in _cgroup_folders(record):
         for procs in (folder / "cgroup.procs", *folder.glob("**/cgroup.procs")):
-            yield from (int(line) for line in procs.read_text().split())
+            try:
+                yield from (int(line) for line in procs.read_text().split())
+            except OSError as error:
+                # A shim may remove the cgroup while we look.
+                if error.errno not in {errno.ENOENT, errno.ENODEV}:
+                    raise
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:

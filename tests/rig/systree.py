@@ -16,7 +16,11 @@ _ZERO_GID = ":".join(["0000"] * 8)
 
 
 def build_tree(node: Node, root: Path, ifindexes: Mapping[str, int] | None = None) -> None:
-    """Writes the tree below root (which stands for /sys); without ifindexes the netdevs are numbered from 100."""
+    """Writes the tree below root (which stands for /sys).
+
+    Without ifindexes the netdevs are numbered from 100; with them, a netdev that has none is in another network
+    namespace and not shown, as the kernel does it.
+    """
     if ifindexes is None:
         ifindexes = {netdev.name: _FIRST_IFINDEX + number for number, netdev in enumerate(node.netdevs)}
     tree = _Tree(root)
@@ -27,7 +31,8 @@ def build_tree(node: Node, root: Path, ifindexes: Mapping[str, int] | None = Non
     for device in node.rdma:
         _write_rdma(tree, places.get(device.function), device)
     for netdev in node.netdevs:
-        _write_netdev(tree, places.get(netdev.function), netdev, ifindexes[netdev.name])
+        if netdev.name in ifindexes:
+            _write_netdev(tree, places.get(netdev.function), netdev, ifindexes[netdev.name])
     if node.rdma:
         tree.write("class/infiniband_verbs/abi_version", "6")
     if any(device.umad for device in node.rdma):

@@ -7,6 +7,7 @@ the checkout's packages: it is started by path, before anything is set up.
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -64,6 +65,7 @@ def make_node() -> None:
     """cgroups, modules, one soft-RoCE device per NIC: what a node has before a runtime starts."""
     enable_controllers()
     run("modprobe", "-a", *MODULES)
+    socket.sethostname("lab")
     run("ip", "link", "set", "lo", "up")
     for number, nic in enumerate(nics()):
         run("ip", "link", "set", nic, "up")

@@ -87,9 +87,10 @@ def test_the_eight_node_has_one_gpu_and_one_adapter_behind_each_root(tmp_path: P
     assert {number: len(set(names)) for number, names in sockets.items()} == {"0": 4, "1": 4}
 
 
-def test_given_ifindexes_are_shown(tmp_path: Path) -> None:
-    build_tree(load("small"), tmp_path, {"soft0": 7, "soft1": 9})
+def test_only_netdevs_of_the_hosts_namespace_are_shown(tmp_path: Path) -> None:
+    build_tree(load("small"), tmp_path, {"soft1": 9})
     assert _read(tmp_path / "class/net/soft1/ifindex") == "9"
+    assert not (tmp_path / "class/net/soft0").exists()
 
 
 def test_names_numbers_and_addresses_are_unique(node: Node) -> None:

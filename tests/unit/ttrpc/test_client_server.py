@@ -230,6 +230,7 @@ class TestTimeouts:
             client.call("test.Echo", "Wait", b"", timeout_s=0.05)
         assert caught.value.code == Code.DEADLINE_EXCEEDED
         assert 0.05 <= time.monotonic() - before < 2
+        assert client._connection._pending == set()
 
     def test_the_late_answer_is_dropped_and_the_next_call_works(self, client: Client, service: Service) -> None:
         with pytest.raises(RpcError):

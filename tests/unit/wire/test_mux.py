@@ -128,6 +128,12 @@ def test_a_hostile_length_is_an_error_for_ever(conn_id: int, length: int) -> Non
             decoder.receive_data(data)
 
 
+def test_a_hostile_frame_that_is_really_there_is_an_error_too() -> None:
+    with pytest.raises(WireError):
+        MuxDecoder().receive_data(frame(1, bytes(HOSTILE_LENGTH + 1)))
+    assert decode([frame(1, bytes(HOSTILE_LENGTH))]) == [(1, bytes(HOSTILE_LENGTH))]
+
+
 def test_what_came_before_a_hostile_length_is_delivered_first() -> None:
     decoder = MuxDecoder()
     assert decoder.receive_data(frame(1, b"x") + b"\xff" * 50) == [(1, b"x")]

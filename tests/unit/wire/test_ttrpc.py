@@ -308,6 +308,11 @@ class TestClientConnection:
         client = ClientConnection()
         assert [client.request("s", "m", b"")[0] for _ in range(4)] == [1, 3, 5, 7]
 
+    def test_metadata_keys_leave_in_lower_case(self) -> None:
+        _, message = ClientConnection().request("s", "m", b"", metadata=[("TraceParent", "A"), ("K", "1"), ("k", "2")])
+        found = [(pair.key, pair.value) for pair in pb.Request.FromString(message[10:]).metadata]
+        assert found == [("traceparent", "A"), ("k", "1"), ("k", "2")]
+
     def test_used_up_ids_are_an_error(self) -> None:
         client = ClientConnection()
         client._next_stream_id = 0xFFFFFFFF

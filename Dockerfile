@@ -1,0 +1,13 @@
+# The daemon in a container. It needs the host's network and pid namespaces, CAP_SYS_ADMIN, CAP_NET_ADMIN, and these mounts:
+# /var/run/nri, /run/nri-rdma, /sys, /dev/infiniband, and /var/run/netns with HostToContainer propagation.
+FROM debian:trixie-slim AS build
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv
+COPY . /src
+RUN python3 -m venv /opt/nri-rdma && /opt/nri-rdma/bin/pip install --no-cache-dir "/src[otlp]"
+
+FROM debian:trixie-slim
+# python3-pyverbs comes from the distribution: it must fit the libibverbs beside it.
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-pyverbs && rm -rf /var/lib/apt/lists/*
+COPY --from=build /opt/nri-rdma /opt/nri-rdma
+ENTRYPOINT ["/opt/nri-rdma/bin/nri-rdma"]
+CMD ["run"]

@@ -1,0 +1,44 @@
+# Everything a person or CI runs. `make` alone tells.
+SHELL := /bin/bash
+PYTHON := .cache/venv/bin/python
+SYSTEM_PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+PYTEST := $(PYTHON) -m pytest
+
+.PHONY: help setup setup-venv demo unit test lab lab-shell bench check generate format
+
+help: ## what there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
+
+setup: ## everything a bare Debian 12 or 13 lacks, into .cache (root)
+	@$(SYSTEM_PYTHON) -m tests.rig.setup
+
+setup-venv: ## only the virtual environment (no root)
+	@$(SYSTEM_PYTHON) -m tests.rig.setup --venv-only
+
+demo: setup ## a real containerd starts pods that get their RDMA devices (root)
+	@$(PYTHON) -m tests.rig.demo
+
+unit: setup-venv ## tests that need neither root nor Linux
+	@$(PYTEST) tests/unit -m "not root" -q
+
+test: setup ## all tests but those in the virtual machine (root)
+	@$(PYTEST) tests
+
+lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root)
+	@$(PYTHON) -m tests.lab
+
+lab-shell: setup ## a console in that virtual machine
+	@$(PYTHON) -m tests.lab --shell
+
+bench: setup ## speed and size as ratios to a floor, into build/bench.json
+	@$(PYTHON) -m bench
+
+check: test lab ## what CI runs
+
+generate: setup-venv ## the code under nri_rdma/pb and tests/rig/pb
+	@$(PYTHON) api/generate.py
+	@$(PYTHON) -m tests.rig.generate
+
+format: setup-venv ## bring the code into its form
+	@$(PYTHON) -m ruff format .
+	@$(PYTHON) -m ruff check --fix .

@@ -1,0 +1,1 @@
+"""What the product costs beside a floor, measured in one run."""

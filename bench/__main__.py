@@ -1,0 +1,119 @@
+"""`python -m bench`: measures, prints a table, writes build/bench.json; ends with 1 when a target is missed.
+
+Without root it starts itself again in a user and a network namespace of its own, because the daemon enters namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any  # Any: the driver's JSON
+
+from bench import start
+from bench.driver import DEFAULT, FLOOR, UNTRACED
+from bench.figures import Row, exit_code, p99_row, paired_row, table
+from bench.peer import TIMEOUT_S
+from bench.processes import Place, resident_kib, started
+from nri_rdma.control import ask_trace
+
+RESULT = Path("build/bench.json")
+TARGETS = {"sandbox event": 1.5, "create, tracing off": 2.0, "create, tracing on": 2.5}
+US_PER_NS = 1e-3
+
+
+def main() -> int:
+    """Measure and tell."""
+    parser = argparse.ArgumentParser(prog="bench", description="Measures the product beside a floor.")
+    parser.add_argument("--rounds", type=int, default=60, help="alternating rounds per event")
+    parser.add_argument("--events", type=int, default=50, help="events per round and side")
+    parser.add_argument("--starts", type=int, default=11, help="alternating starts")
+    options = parser.parse_args()
+    _become_root()
+    with tempfile.TemporaryDirectory(prefix="nri-rdma-bench-") as folder:
+        place = Place(Path(folder))
+        try:
+            rows = event_rows(place, options.rounds, options.events) + start.rows(place, options.starts)
+        except (OSError, ValueError, RuntimeError) as error:
+            for log in sorted(place.folder.glob("*.log")):
+                sys.stderr.write(f"--- {log.name}\n{log.read_text()}")
+            sys.stderr.write(f"bench: {error}\n")
+            return 1
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps([row.document() for row in rows], indent=1) + "\n")
+    print(table(rows))
+    return exit_code(rows)
+
+
+def _become_root() -> None:
+    if os.geteuid() == 0:
+        return
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        sys.exit("bench: the daemon needs root or unshare (util-linux). Next: run it as root.")
+    os.execv(unshare, [unshare, "--user", "--map-root-user", "--net", sys.executable, "-m", "bench", *sys.argv[1:]])
+
+
+def event_rows(place: Place, rounds: int, events: int) -> list[Row]:
+    """The driver, the floor and two daemons, all running; only one of them works at a time."""
+    names = (FLOOR, DEFAULT, UNTRACED)
+    command = [sys.executable, "-m", "bench.driver", str(place.folder), str(rounds), str(events), *names]
+    with ExitStack() as stack:
+        driver = stack.enter_context(started(command, place.folder / "driver.log"))
+        _wait_for_sockets(place, names, driver)
+        plugins = {
+            name: stack.enter_context(
+                started(
+                    place.floor_command(name) if name == FLOOR else place.daemon_command(name),
+                    place.folder / f"{name}.log",
+                    tracing=name != UNTRACED,
+                )
+            )
+            for name in names
+        }
+        assert driver.stdout is not None
+        text = driver.stdout.read()
+        if not text:
+            raise RuntimeError("the driver failed")
+        _check_tracing(place)
+        memory = resident_kib(plugins[DEFAULT].pid, "VmHWM") / 1024
+    rows = [row for measured in json.loads(text) for row in _rows_of(measured)]
+    rows.append(Row(figure="memory after the events", value=memory, unit="MiB", floor=memory, ratio=1.0))
+    return rows
+
+
+def _rows_of(measured: dict[str, Any]) -> list[Row]:
+    name, floor, ours = measured["case"], measured["floor"], measured["ours"]
+    its, mine = measured["floor_cpu_ns"], measured["ours_cpu_ns"]
+    return [
+        paired_row(name, floor, ours, unit="us", scale=US_PER_NS, target=TARGETS.get(name)),
+        p99_row(f"{name}, p99", floor, ours, scale=US_PER_NS),
+        Row(figure=f"{name}, CPU", value=mine * US_PER_NS, unit="us", floor=its * US_PER_NS, ratio=mine / its),
+    ]
+
+
+def _wait_for_sockets(place: Place, names: tuple[str, ...], driver: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not all(place.socket(name).exists() for name in names):
+        if driver.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the driver does not listen")
+        time.sleep(0.01)
+
+
+def _check_tracing(place: Place) -> None:
+    """Tracing on means spans in the ring, off means none: otherwise the rows compare a thing with itself."""
+    if not ask_trace(place.control_socket(DEFAULT), "")["spans"]:
+        raise RuntimeError("the daemon with tracing on recorded no span")
+    if ask_trace(place.control_socket(UNTRACED), "")["spans"]:
+        raise RuntimeError("the daemon with tracing off recorded spans: the setting `tracing` does nothing")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""`nri-rdma inventory`: what this node has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any  # Any: a JSON document
+
+import click
+
+from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.config import Settings
+
+if TYPE_CHECKING:
+    from nri_rdma.cli.node import LocalNode
+    from nri_rdma.cli.screen import Screen
+    from nri_rdma.model.device import CharDevice, Node, RdmaDevice
+
+_NETNS_WORDS = {
+    "shared": "shared (every network namespace sees every RDMA device)",
+    "exclusive": "exclusive (an RDMA device is in one network namespace)",
+    "none": "none (this kernel has no RDMA subsystem, or hides its mode)",
+}
+
+
+@click.command()
+@settings_options("sysfs_root", "dev_root", "cgroup_root")
+@output_option
+def inventory(settings: Settings, output: str) -> None:
+    """Show the RDMA devices of this node, their netdevs, and the GPUs.
+
+    Needs no root. What pods hold is shown by `status`.
+
+    \b
+    Example:
+      nri-rdma inventory
+      nri-rdma inventory --sysfs-root ./node/sys --dev-root ./node/dev -o json
+    """
+    from nri_rdma.cli.node import notes, read_local_node
+    from nri_rdma.cli.screen import Screen, print_json
+
+    local = read_local_node(settings)
+    sentences = notes(local, settings)
+    if output == "json":
+        print_json(_document(local, sentences))
+        return
+    screen = Screen()
+    _show(screen, local, str(settings.sysfs_root))
+    for sentence in sentences:
+        screen.line(sentence)
+
+
+def _document(local: LocalNode, sentences: tuple[str, ...]) -> dict[str, Any]:
+    from nri_rdma.control import DOCUMENT_VERSION, node_document
+
+    return {"version": DOCUMENT_VERSION, **node_document(local.node), "notes": list(sentences)}
+
+
+def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
+    from nri_rdma.cli.screen import Table
+
+    node = local.node
+    if node.devices:
+        screen.table(_devices(node))
+        screen.line()
+        screen.table(_netdevs(node))
+    else:
+        screen.line(f"This machine has no RDMA device ({sysfs_root}/class/infiniband is absent or empty).")
+    screen.line()
+    if node.gpus:
+        rows = tuple((str(gpu.pci), gpu.pci_root, _numa(gpu.numa_node), gpu.vendor) for gpu in node.gpus)
+        screen.table(Table(title=f"{len(rows)} GPUs", headings=("PCI", "ROOT", "NUMA", "VENDOR"), rows=rows))
+        screen.line()
+    screen.facts(
+        (
+            ("RDMA netns", _NETNS_WORDS[node.rdma_netns]),
+            ("rdma cgroup", "yes" if node.rdma_cgroup else "no (limits are refused)"),
+            ("rdma_cm", _char_words(node.rdma_cm) if node.rdma_cm else "no"),
+        )
+    )
+
+
+def _devices(node: Node) -> Any:
+    from nri_rdma.cli.screen import Table
+
+    return Table(
+        title=f"{len(node.devices)} RDMA device{'' if len(node.devices) == 1 else 's'}",
+        headings=("DEVICE", "PCI", "ROOT", "NUMA", "LINK", "SPEED", "STATE", "USED BY THE HOST"),
+        rows=tuple(
+            (
+                device.name,
+                str(device.pci or "-"),
+                device.pci_root or "-",
+                _numa(device.numa_node),
+                device.link_layer or "-",
+                f"{device.speed_gbps}G" if device.speed_gbps else "-",
+                device.ports[0].state if device.ports else "-",
+                "; ".join(device.in_use) or "no",
+            )
+            for device in node.devices
+        ),
+    )
+
+
+def _netdevs(node: Node) -> Any:
+    from nri_rdma.cli.screen import Table
+
+    rows = tuple(row for device in node.devices for row in _netdev_rows(device))
+    return Table(title="", headings=("DEVICE", "NETDEV", "MAC", "MTU", "LINK", "CHARACTER DEVICES"), rows=rows)
+
+
+def _netdev_rows(device: RdmaDevice) -> list[tuple[str, ...]]:
+    nodes = ", ".join(map(_char_words, device.char_devices)) or "none"
+    if not device.netdevs:
+        return [(device.name, "none", "-", "-", "-", nodes)]
+    return [
+        (device.name, netdev.name, netdev.mac, str(netdev.mtu), "up" if netdev.up else "down", nodes)
+        for netdev in device.netdevs
+    ]
+
+
+def _char_words(char: CharDevice) -> str:
+    return f"{char.path.rpartition('/')[2]} {char.major}:{char.minor}"
+
+
+def _numa(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -1,0 +1,130 @@
+"""This node as a command sees it: hardware from sysfs, netdevs as the host has them. Needs no root.
+
+The daemon reads the host's links through a namespace that it holds, which takes privileges; a command only looks at the
+namespace it runs in. The sysfs root may be a tree of another node, made or saved, whose netdevs this host lacks: those
+are then as the tree describes them. What neither the host nor the tree has is in another network namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_rdma.attach.port import LinkState
+from nri_rdma.cgroup import has_rdma_controller
+from nri_rdma.config import Settings
+from nri_rdma.inventory import assemble
+from nri_rdma.model.device import Node
+from nri_rdma.sysfs.scan import scan
+
+_IFF_UP = 0x1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalNode:
+    """The node, with the names of netdevs that are not this host's: `described` by the tree only, or `elsewhere`."""
+
+    node: Node
+    described: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    problem: str = ""
+    """Why the host's links could not be read; "" when they could."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostLinks:
+    links: tuple[LinkState, ...] = ()
+    default_route_links: frozenset[int] = frozenset()
+    problem: str = ""
+
+
+def read_local_node(settings: Settings) -> LocalNode:
+    """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
+    found = scan(settings.sysfs_root, settings.dev_root)
+    names = tuple(name for of_device in found.netdev_names.values() for name in of_device)
+    host = _host_links() if names else _HostLinks()
+    described = _only_described(settings.sysfs_root / "class/net", names, host.links)
+    links, default_routes = _side_by_side(host, described)
+    present = {link.name for link in links}
+    return LocalNode(
+        node=assemble(found, links, default_routes, rdma_cgroup=has_rdma_controller(settings.cgroup_root)),
+        described=tuple(link.name for link in described),
+        elsewhere=tuple(name for name in names if name not in present),
+        problem=host.problem,
+    )
+
+
+def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
+    """What a reader has to know about where the facts are from, as sentences."""
+    sentences: list[str] = []
+    if local.problem:
+        sentences.append(f"The host's links cannot be read ({local.problem}): use by the host is not known.")
+    if local.described:
+        sentences.append(
+            f"This host does not have {_and(local.described)}: shown as {settings.sysfs_root} describes"
+            f" {'it' if len(local.described) == 1 else 'them'}. A daemon here would not find"
+            f" {'it' if len(local.described) == 1 else 'them'}."
+        )
+    if local.elsewhere:
+        sentences.append(f"Not on the host, so in another network namespace: {_and(local.elsewhere)}.")
+    return tuple(sentences)
+
+
+def _host_links() -> _HostLinks:
+    from nri_rdma.netlink.rtnl import IPRoute, NetlinkError, default_route_targets, link_state
+
+    try:
+        with IPRoute() as ip:
+            links = tuple(link_state(message) for message in ip.get_links())
+            targets = [default_route_targets(route) for route in ip.get_routes()]
+    except (OSError, NetlinkError) as error:
+        return _HostLinks(problem=str(error))
+    return _HostLinks(links=links, default_route_links=frozenset().union(*targets))
+
+
+def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:
+    """Links of the tree that this host lacks. One of the same name and another address is another one."""
+    on_host = {(link.name, link.mac) for link in links}
+    told = (_described_link(class_net / name) for name in names)
+    return tuple(link for link in told if link is not None and (link.name, link.mac) not in on_host)
+
+
+def _described_link(folder: Path) -> LinkState | None:
+    try:
+        return LinkState(
+            ifindex=int((folder / "ifindex").read_text()),
+            name=folder.name,
+            kind="",
+            parent="",
+            permanent_mac="",
+            mac=(folder / "address").read_text().strip(),
+            mtu=int((folder / "mtu").read_text()),
+            txqlen=0,
+            alias="",
+            alt_names=(),
+            up=bool(int((folder / "flags").read_text(), 16) & _IFF_UP),
+            master=_ifindex_of(folder / "master"),
+        )
+    except (OSError, ValueError):
+        return None  # not in this namespace, or no tree of a node at all
+
+
+def _ifindex_of(folder: Path) -> int:
+    try:
+        return int((folder / "ifindex").read_text())
+    except (OSError, ValueError):
+        return 0  # enslaved to nothing
+
+
+def _side_by_side(
+    host: _HostLinks, described: tuple[LinkState, ...]
+) -> tuple[tuple[LinkState, ...], frozenset[int]]:
+    """Described links beside the host's. Names and numbers of two machines may clash: the host's give way."""
+    names, numbers = {link.name for link in described}, {link.ifindex for link in described}
+    kept = tuple(link for link in host.links if link.name not in names and link.ifindex not in numbers)
+    return (*described, *kept), host.default_route_links - numbers
+
+
+def _and(words: tuple[str, ...]) -> str:
+    return ", ".join(words)

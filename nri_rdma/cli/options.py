@@ -1,0 +1,54 @@
+"""Options that several commands share: a flag for each setting, --config, -o."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, TypeAlias  # Any: click hands commands what their options say
+
+import click
+
+from nri_rdma.config import ENVIRONMENT_PREFIX, Settings, load_settings
+
+Command: TypeAlias = Callable[..., Any]
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table for people, or a JSON document for programs.",
+)
+
+
+def settings_options(*names: str) -> Callable[[Command], Command]:
+    """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
+    chosen = [item for item in fields(Settings) if not names or item.name in names]
+    flags = [*map(_flag, chosen), _CONFIG]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_settings(config: Path | None, **arguments: Any) -> Any:
+            given = {item.name: arguments.pop(item.name) for item in chosen}
+            return command(settings=load_settings(given, os.environ, config), **arguments)
+
+        return functools.reduce(lambda decorated, flag: flag(decorated), reversed(flags), with_settings)
+
+    return decorate
+
+
+_CONFIG = click.option(
+    "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Configuration file (TOML)."
+)
+
+
+def _flag(item: Field[Any]) -> Callable[[Command], Command]:
+    name = "--" + item.name.replace("_", "-")
+    text = f"{item.metadata['help']} [{ENVIRONMENT_PREFIX}{item.name.upper()}]"
+    if isinstance(item.default, bool):
+        return click.option(name, item.name, is_flag=True, default=None, help=text)
+    return click.option(name, item.name, default=None, metavar=item.metadata["metavar"], help=text)

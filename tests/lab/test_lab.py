@@ -1,0 +1,100 @@
+"""The lab's pure parts: they need neither root nor the machine."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.lab.errors import LabError
+from tests.lab.initrd import load_order
+from tests.lab.machine import Disk, Machine, qemu_command
+from tests.lab.recipe import CHECKOUT, Recipe, guest_requirements
+from tests.lab.vm import find_summary
+from tests.lab.workload import Layer, oci_archive
+
+PYPROJECT = """
+[project]
+dependencies = ["click>=8.1,<9", "protobuf>=6"]
+[dependency-groups]
+dev = ["grpcio>=1.74,<2", "grpcio-tools==1.74.0", "mypy", "pytest>=8.3", "pytest-timeout>=2.3"]
+"""
+MODULES_DEP = """kernel/fs/ext4/ext4.ko.xz: kernel/fs/jbd2/jbd2.ko.xz kernel/fs/mbcache.ko.xz kernel/lib/crc16.ko.xz
+kernel/fs/jbd2/jbd2.ko.xz: kernel/lib/crc16.ko.xz
+kernel/fs/mbcache.ko.xz:
+kernel/lib/crc16.ko.xz:
+kernel/drivers/block/virtio_blk.ko.xz:
+"""
+
+
+def test_the_guest_gets_the_products_dependencies_with_the_tests_own() -> None:
+    assert guest_requirements(PYPROJECT) == (
+        *("click>=8.1,<9", "grpcio>=1.74,<2", "protobuf>=6", "pytest-timeout>=2.3", "pytest>=8.3"),
+    )
+
+
+def test_an_image_is_cached_under_what_goes_into_it() -> None:
+    recipe = Recipe(suite="forky", packages=("runc",), left_out=(), requirements=("click",))
+    other = Recipe(suite="forky", packages=("runc",), left_out=(), requirements=("click>=9",))
+    assert recipe.digest() == recipe.digest()
+    assert recipe.digest() != other.digest()
+
+
+def test_a_module_is_loaded_after_everything_that_it_needs() -> None:
+    order = [Path(path).name for path in load_order(MODULES_DEP, ("virtio_blk", "ext4"))]
+    assert order == ["virtio_blk.ko.xz", "crc16.ko.xz", "mbcache.ko.xz", "jbd2.ko.xz", "ext4.ko.xz"]
+
+
+def test_a_module_that_the_kernel_lacks_is_named() -> None:
+    with pytest.raises(LabError, match="no module erofs"):
+        load_order(MODULES_DEP, ("erofs",))
+
+
+def test_the_cached_disk_is_never_written() -> None:
+    disk = Disk(serial="root", path=Path("/cache/root.img"), throwaway=True)
+    machine = Machine(kernel=Path("/k"), initrd=Path("/i"), disks=(disk,))
+    (drive,) = [word for word in qemu_command(machine, console_log=Path("/log")) if "root.img" in word]
+    assert "snapshot=on" in drive
+
+
+def test_each_nic_has_a_root_port_of_its_own() -> None:
+    machine = Machine(kernel=Path("/k"), initrd=Path("/i"), disks=(), nics=("e1000e", "igb"))
+    words = qemu_command(machine, console_log=None)
+    assert "e1000e,bus=port0,netdev=net0" in words
+    assert "igb,bus=port1,netdev=net1" in words
+
+
+@pytest.mark.parametrize(
+    ("line", "summary"),
+    [
+        ("======= 8 passed in 25.92s =======", "8 passed in 25.92s"),
+        (
+            "=== 1 failed, 7 passed, 2 warnings in 66.79s (0:01:06) ===",
+            "1 failed, 7 passed, 2 warnings in 66.79s (0:01:06)",
+        ),
+        ("3 passed in 41.20s", "3 passed in 41.20s"),
+        ("no tests ran in 0.00s", "no tests ran in 0.00s"),
+        ("test_main_job.py::test_x PASSED [ 12%]", ""),
+    ],
+)
+def test_pytests_summary_is_known_in_each_of_its_forms(line: str, summary: str) -> None:
+    assert find_summary(line) == summary
+
+
+def test_an_image_is_addressed_by_its_content() -> None:
+    archive = oci_archive("localhost/x:1", Layer(files={"bin/x": b"x"}), {"Env": []})
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        names = tar.getnames()
+    assert names[:2] == ["oci-layout", "index.json"]
+    assert len([name for name in names if name.startswith("blobs/sha256/")]) == 3
+
+
+def test_the_guests_tests_are_not_collected_on_the_host() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RDMA_LAB_RESULTS"}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests/lab"]
+    shown = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
+    assert "test_lab.py" in shown.stdout
+    assert "tests/lab/guest" not in shown.stdout

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
 from bench import start
-from bench.driver import DEFAULT, FLOOR, UNTRACED
+from bench.driver import DEFAULT, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
 from bench.processes import Place, resident_kib, started
 from nri_rdma.control import ask_trace
 
-RESULT = Path("build/bench.json")
+REPORT = Path("build/bench.json")
 TARGETS = {"sandbox event": 1.5, "create, tracing off": 2.0, "create, tracing on": 2.5}
 US_PER_NS = 1e-3
 
@@ -46,8 +46,8 @@ def main() -> int:
                 sys.stderr.write(f"--- {log.name}\n{log.read_text()}")
             sys.stderr.write(f"bench: {error}\n")
             return 1
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps([row.document() for row in rows], indent=1) + "\n")
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(json.dumps([row.document() for row in rows], indent=1) + "\n")
     print(table(rows))
     return exit_code(rows)
 
@@ -78,13 +78,11 @@ def event_rows(place: Place, rounds: int, events: int) -> list[Row]:
             )
             for name in names
         }
-        assert driver.stdout is not None
-        text = driver.stdout.read()
-        if not text:
-            raise RuntimeError("the driver failed")
+        _wait_for_end(driver, plugins)
         _check_tracing(place)
         memory = resident_kib(plugins[DEFAULT].pid, "VmHWM") / 1024
-    rows = [row for measured in json.loads(text) for row in _rows_of(measured)]
+    measured = json.loads((place.folder / RESULT).read_text())
+    rows = [row for case in measured for row in _rows_of(case)]
     rows.append(Row(figure="memory after the events", value=memory, unit="MiB", floor=memory, ratio=1.0))
     return rows
 
@@ -105,6 +103,16 @@ def _wait_for_sockets(place: Place, names: tuple[str, ...], driver: subprocess.P
         if driver.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the driver does not listen")
         time.sleep(0.01)
+
+
+def _wait_for_end(driver: subprocess.Popen[bytes], plugins: dict[str, subprocess.Popen[bytes]]) -> None:
+    while driver.poll() is None:
+        for name, plugin in plugins.items():
+            if plugin.poll() is not None and driver.poll() is None:
+                raise RuntimeError(f"the process of {name} ended")
+        time.sleep(0.2)
+    if driver.returncode:
+        raise RuntimeError("the driver failed")
 
 
 def _check_tracing(place: Place) -> None:

@@ -2,8 +2,8 @@
 
 `python -m bench.driver FOLDER ROUNDS EVENTS SUBJECT...` listens on FOLDER/SUBJECT.sock for each, takes every plugin
 through the handshake, and sends them the same bytes in alternating rounds: a block of events to the floor, a block to
-ours, and in the next round the other way about. An event is timed from before its write to after its read. The times go
-to stdout as JSON.
+ours, and in the next round the other way about. An event is timed from before its write to after its read. The times are
+left in FOLDER/driver.json.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
 
 FLOOR, DEFAULT, UNTRACED = "floor", "default", "untraced"
+RESULT = "driver.json"
 WARM_UP_EVENTS = 300
 
 
@@ -70,7 +71,8 @@ def main() -> None:
             if name != FLOOR:
                 _refuse_error(peer.call(run_pod(asking_pod())))
         gc.disable()  # a collection here would be in somebody's figure
-        json.dump(measure(peers, cases(), int(rounds), int(events)), sys.stdout)
+        measured = measure(peers, cases(), int(rounds), int(events))
+        Path(folder, RESULT).write_text(json.dumps(measured))
 
 
 def measure(peers: dict[str, Peer], measured: Sequence[Case], rounds: int, events: int) -> list[dict[str, object]]:

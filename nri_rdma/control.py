@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
+
+import msgspec
 
 from nri_rdma import __version__
 from nri_rdma.allocations import Allocations
@@ -16,15 +18,18 @@ from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.lifecycle import Lifecycle, NodeSource
-from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.device import Node
+from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.nri.plugin import RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.policy import default_policy
 from nri_rdma.ttrpc import Call, Client, ConnectionClosed, RpcError, Server
 
 SERVICE = "nri_rdma.control.v1.Control"
 DOCUMENT_VERSION = 1
+MEMLOCK_IS_SET = "the setting memlock says so"
 _ANSWER_TIMEOUT_S = 5.0
 
 
@@ -73,36 +78,61 @@ class ControlServer:
 
 
 def ask_status(path: Path) -> dict[str, Any]:
-    """The status document of the daemon that serves `path`. Raises NotReadyError when there is none."""
+    """The status document of the daemon that serves `path`. Raises NotReadyError when it cannot be asked."""
     reply = pb.StatusReply.FromString(_ask(path, "Status", pb.StatusRequest().SerializeToString()))
-    document: dict[str, Any] = json.loads(reply.json)
-    return document
+    return _document(reply.json, path)
 
 
 def ask_trace(path: Path, pod: str) -> dict[str, Any]:
-    """The trace document for a pod (namespace/name, uid or sandbox id); of all pods when it is ""."""
+    """The trace document for a pod (namespace/name, name, uid or sandbox id); of all pods when it is "". Raises as
+    ask_status."""
     reply = pb.TraceReply.FromString(_ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()))
-    document: dict[str, Any] = json.loads(reply.json)
-    return document
+    return _document(reply.json, path)
 
 
 def _ask(path: Path, method: str, payload: bytes) -> bytes:
     try:
         with Client(path) as client:
             return client.call(SERVICE, method, payload, timeout_s=_ANSWER_TIMEOUT_S)
+    except PermissionError as error:
+        raise NotReadyError(
+            ErrorCode.PRIVILEGE,
+            f"the daemon may not be asked: {error.strerror}",
+            where=str(path),
+            hint="run it as root",
+        ) from error
     except (OSError, ConnectionClosed, RpcError) as error:
         raise NotReadyError(
             ErrorCode.DAEMON_ABSENT,
-            f"the daemon does not answer: {error}",
+            f"the daemon does not answer: {error.strerror if isinstance(error, OSError) else error}",
             where=str(path),
             hint="start it with `nri-rdma run`, or give its --control-socket",
         ) from error
 
 
+def _document(text: str, path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(text)
+    if document.get("version") != DOCUMENT_VERSION:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"no daemon of this version answers: version {document.get('version')} instead of {DOCUMENT_VERSION}",
+            where=str(path),
+            hint="restart the daemon after an upgrade",
+        )
+    return document
+
+
 def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
-    """What `status` shows."""
-    node, runtime = facts.node.current, facts.runtime()
+    """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
+    runtime = facts.runtime()
+    policy = default_policy(facts.settings.allow_default_pool)
+    node = node_document(facts.node.current)
     taken = facts.allocations.taken()
+    for device in node["devices"]:
+        holders = taken.get(device["id"], frozenset())
+        device["holders"] = sorted(
+            ({"pod": it.owner, "mode": str(it.mode)} for it in holders), key=lambda it: it["pod"]
+        )
     return {
         "version": DOCUMENT_VERSION,
         "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
@@ -114,42 +144,53 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
             "error": facts.runner.last_error,
         },
         "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
-        "rdma_netns": str(node.rdma_netns),
-        "rdma_cgroup": node.rdma_cgroup,
+        "sysfs_root": str(facts.settings.sysfs_root),
+        "annotation_prefix": facts.settings.annotation_prefix,
+        "pools": [{"name": pool.name, "modes": [str(mode) for mode in pool.modes]} for pool in policy.pools.values()],
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
-        "devices": [
-            {
-                **device_document(device),
-                "holders": sorted(f"{holder.owner} ({holder.mode})" for holder in taken.get(device.id, ())),
-            }
-            for device in node.devices
-        ],
+        **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 
 
-def device_document(device: RdmaDevice) -> dict[str, Any]:
-    """A device as JSON, for `status` and `inventory`."""
-    return {
-        "id": str(device.id),
-        "name": device.name,
-        "node_type": device.node_type,
-        "pci": str(device.pci) if device.pci is not None else "",
-        "pci_root": device.pci_root,
-        "numa_node": device.numa_node,
-        "vendor": device.vendor,
-        "driver": device.driver,
-        "link_layer": str(device.link_layer or ""),
-        "speed_gbps": device.speed_gbps,
-        "state": device.ports[0].state if device.ports else "",
-        "netdevs": [
-            {"name": netdev.name, "mac": netdev.mac, "mtu": netdev.mtu, "up": netdev.up} for netdev in device.netdevs
-        ],
-        "char_devices": [{"path": node.path, "major": node.major, "minor": node.minor} for node in device.char_devices],
-        "in_use": list(device.in_use),
-    }
+def node_document(node: Node) -> dict[str, Any]:
+    """A node as JSON, for `status`, `inventory` and `explain`: every fact of it, and some words for people."""
+    document: dict[str, Any] = msgspec.to_builtins(node)
+    for told, gpu in zip(document["gpus"], node.gpus, strict=True):
+        told["pci"] = str(gpu.pci)
+    for told, device in zip(document["devices"], node.devices, strict=True):
+        told["pci"] = str(device.pci) if device.pci is not None else None
+        told["link_layer"] = device.link_layer
+        told["speed_gbps"] = device.speed_gbps
+        told["state"] = device.ports[0].state if device.ports else None
+    return document
+
+
+def node_from(document: Mapping[str, Any]) -> Node:
+    """The node of a document that `node_document` is part of. Raises NotReadyError when there is none in it."""
+    try:
+        node: Node = msgspec.convert(
+            {
+                **document,
+                "devices": [{**device, "pci": _pci_fields(device["pci"])} for device in document["devices"]],
+                "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in document["gpus"]],
+            },
+            Node,
+        )
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the document describes no node: {error}",
+            hint="restart the daemon after an upgrade",
+        ) from error
+    return node
+
+
+def _pci_fields(text: str | None) -> dict[str, int] | None:
+    address = parse_pci_address(text) if text else None
+    return asdict(address) if address is not None else None
 
 
 def choose_spans(spans: Iterable[Span], pod: str) -> tuple[Span, ...]:
@@ -194,11 +235,11 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:
     value = facts.lifecycle.default_memlock
-    reason = "set"
+    reason = MEMLOCK_IS_SET
     if facts.settings.memlock.automatic:
         reason = (
             "the runtime may raise it"
             if value is not None
             else f"the runtime may not raise it above {facts.lifecycle.memlock_ceiling} bytes"
         )
-    return {"bytes": value, "reason": reason}
+    return {"bytes": value, "reason": reason, "ceiling": facts.lifecycle.memlock_ceiling}

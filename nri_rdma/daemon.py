@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import logging
 import os
 import signal
@@ -30,11 +31,15 @@ from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.nri.peer import memlock_ceiling
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
+from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import default_policy
 from nri_rdma.sysfs.scan import scan
 
 log = logging.getLogger(__name__)
+
+KEPT_SPANS = 4096
+"""About three hundred pods of one device each."""
 
 
 class Daemon:
@@ -44,7 +49,10 @@ class Daemon:
         self._settings = settings
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = lock_state(settings.state_dir)
-        self._spans = Recorder()
+        self._exporter = make_exporter(os.environ) if settings.tracing else None
+        self._spans = Recorder(
+            capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
+        )
         self._kernel = LinuxKernel()
         self._node = NodeSource(lambda: read_node(settings, self._kernel))
         self._workers = Workers()
@@ -92,6 +100,7 @@ class Daemon:
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._on_signal)
         self._recover()
+        self._workers.submit("preload", preload_grammar)
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
@@ -110,6 +119,8 @@ class Daemon:
         self._watcher.close()
         self._workers.close()
         self._sandboxes.close()
+        if self._exporter is not None:
+            self._exporter.close()
         os.close(self._lock)
         log.info("stopped")
 
@@ -162,6 +173,11 @@ class Daemon:
         for sandbox in self._sandboxes.all():
             if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
                 self._namespace_gone(sandbox.pod.netns_path)
+
+
+def preload_grammar() -> None:
+    """Import what the first pod that asks would wait for: YAML, 8 ms."""
+    importlib.import_module("nri_rdma.model.grammar")
 
 
 def read_node(settings: Settings, kernel: LinuxKernel) -> Node:

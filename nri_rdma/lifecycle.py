@@ -10,16 +10,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
+from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.record import State
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.errors import ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.inject import inject
 from nri_rdma.model.device import Node
 from nri_rdma.model.edits import ContainerEdits
@@ -44,9 +45,14 @@ class NodeSource:
         self.current = read()
 
     def refresh(self) -> Node:
-        """Read the node anew."""
+        """Read the node anew. Raises InventoryError, and keeps what was known, when it cannot be read."""
         with self._lock:
-            self.current = self._read()
+            try:
+                self.current = self._read()
+            except (KernelError, OSError) as error:
+                raise InventoryError(
+                    ErrorCode.INVENTORY, f"the node cannot be read: {error}", hint="try again; see `nri-rdma inventory`"
+                ) from error
             return self.current
 
 
@@ -94,7 +100,10 @@ class Lifecycle:
             request = parse_pod_request(annotations, self._prefix)
         if request is None or not request.requests:
             return
-        if self._sandboxes.get(pod.sandbox_id) is not None:
+        known = self._sandboxes.get(pod.sandbox_id)
+        if known is not None and known.undo_done is not None:
+            raise _returning(pod)
+        if known is not None:
             return  # seen already, in Synchronize: events of one sandbox may be told twice
         self._return_older(pod, deadline)
         with self._spans.span("place") as span:
@@ -141,13 +150,16 @@ class Lifecycle:
             return
         try:
             undo.result(max(0.0, deadline - time.monotonic()))
-        except FutureTimeoutError:
+        except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 
-    def reconcile(self, pods: Collection[tuple[Pod, Mapping[str, str]]]) -> None:
-        """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer."""
+    def reconcile(self, pods: Collection[tuple[Pod, Mapping[str, str]]], known: Collection[Sandbox]) -> None:
+        """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
+
+        `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
+        """
         listed = {pod.sandbox_id for pod, _ in pods}
-        for sandbox in self._sandboxes.all():
+        for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
@@ -160,8 +172,9 @@ class Lifecycle:
             log.warning("pod runs without the devices it asks for", extra={"pod": str(item.pod), "why": item.why})
 
     def reconcile_later(self, pods: Collection[tuple[Pod, Mapping[str, str]]]) -> Future[None]:
-        """`reconcile` in a worker."""
-        return self._workers.submit("reconcile", lambda: self.reconcile(pods))
+        """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
+        known = self._sandboxes.all()
+        return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
 
     def _place(self, pod: Pod, request: PodRequest, deadline: float) -> tuple[Placed, ...]:
         """Place; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
@@ -170,7 +183,14 @@ class Lifecycle:
         except PlacementError:
             refreshed = self._workers.submit("refresh", lambda: _drop(self._node.refresh()))
             _wait(refreshed, deadline - time.monotonic())
-            return self._place_on(self._node.current, pod, request)
+        if not refreshed.done():
+            raise NotReadyError(
+                ErrorCode.NOT_READY,
+                "what was free is taken, and reading the node anew takes longer than the runtime waits",
+                where=str(pod),
+                hint="nothing to do: the kubelet tries again",
+            )
+        return self._place_on(self._node.current, pod, request)
 
     def _place_on(self, node: Node, pod: Pod, request: PodRequest) -> tuple[Placed, ...]:
         self._refuse_memlock(request)
@@ -202,12 +222,7 @@ class Lifecycle:
         if sandbox.state is State.ATTACHED:
             return
         if sandbox.state in {State.RETURNING, State.GONE}:
-            raise NotReadyError(
-                ErrorCode.RETURNING,
-                "the devices of this sandbox go back to the host",
-                where=str(sandbox.pod),
-                hint="nothing to do: the kubelet makes a new sandbox",
-            )
+            raise _returning(sandbox.pod)
         raise NotReadyError(
             ErrorCode.NOT_READY,
             f"network is not ready: {sandbox.steps_done} of {sandbox.steps_total} steps of the attach done",
@@ -233,6 +248,15 @@ def _wait(future: Future[None], timeout_s: float) -> None:
 
 def _drop(_value: object) -> None:
     """For tasks whose value nobody needs."""
+
+
+def _returning(pod: Pod) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.RETURNING,
+        "the devices of this sandbox go back to the host",
+        where=str(pod),
+        hint="nothing to do: the kubelet makes a new sandbox",
+    )
 
 
 def _not_attached(pod_name: str) -> NotReadyError:

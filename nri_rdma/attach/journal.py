@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ class Journal:
         errors: list[StateError] = []
         for path in sorted(self._directory.glob("*.json")):
             try:
-                records.append(decode_record(path.read_bytes(), where=str(path)))
+                records.append(_read(path))
             except StateError as error:
-                path.rename(path.with_suffix(".unreadable"))
+                with suppress(OSError):  # it stays where it is, and is reported again at the next start
+                    path.rename(path.with_suffix(".unreadable"))
                 errors.append(error)
         return tuple(records), tuple(errors)
 
@@ -55,6 +57,16 @@ class Journal:
         if not sandbox_id or "/" in sandbox_id or sandbox_id.startswith("."):
             raise StateError(ErrorCode.STATE_UNREADABLE, f"{sandbox_id!r} cannot be the id of a sandbox")
         return self._directory / f"{sandbox_id}.json"
+
+
+def _read(path: Path) -> SandboxRecord:
+    try:
+        record = decode_record(path.read_bytes(), where=str(path))
+    except OSError as error:
+        raise _unusable(str(error), str(path)) from error
+    if record.pod.sandbox_id != path.stem:
+        raise _unusable(f"it is about sandbox {record.pod.sandbox_id}", str(path))
+    return record
 
 
 def encode_record(record: SandboxRecord) -> bytes:
@@ -72,14 +84,18 @@ def decode_record(data: bytes, *, where: str) -> SandboxRecord:
         if document["checksum"] != _checksum(document["record"]):
             raise ValueError("the checksum does not fit")
         record: SandboxRecord = msgspec.convert(document["record"], SandboxRecord, dec_hook=_from_text)
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise StateError(
-            ErrorCode.STATE_UNREADABLE,
-            f"a journal record cannot be used: {error}",
-            where=where,
-            hint="the file was set aside as *.unreadable; compare it with `ip link` and bring its devices home by hand",
-        ) from error
+    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
+        raise _unusable(str(error), where) from error
     return record
+
+
+def _unusable(why: str, where: str) -> StateError:
+    return StateError(
+        ErrorCode.STATE_UNREADABLE,
+        f"a journal record cannot be used: {why}",
+        where=where,
+        hint="the file was set aside as *.unreadable; compare it with `ip link` and bring its devices home by hand",
+    )
 
 
 def _checksum(body: object) -> str:

@@ -6,7 +6,8 @@ anew undoes exactly what its predecessor intended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
 
@@ -26,6 +27,8 @@ class NetdevMove:
     device: str
     link: LinkState
     pod_name: str
+    pod_ifindex: int
+    """The number it gets in the pod: there it is known by this, which a pod cannot change."""
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
 
@@ -51,14 +54,17 @@ def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
 def plan_attach(
     placed: tuple[Placed, ...],
     captured: Mapping[int, LinkState],
-    pod_interfaces: frozenset[str],
+    pod_links: Iterable[LinkState],
 ) -> Plan:
     """The moves for `placed`.
 
-    `captured` has the present state of every moving netdev by ifindex; `pod_interfaces` are the names that the pod's
-    namespace has already. Raises PlacementError when a netdev is not what the inventory knew, or a name is taken.
+    `captured` has the present state of every moving netdev by ifindex; `pod_links` are the links that the pod's
+    namespace has already. Raises PlacementError when a netdev is not what the inventory knew, when the host would lose
+    something with it, or when a name is taken.
     """
-    names = _NameSource(pod_interfaces)
+    present = tuple(pod_links)
+    names = _NameSource(frozenset(name for link in present for name in (link.name, *link.alt_names)))
+    numbers = _NumberSource({link.ifindex for link in present}, captured.keys())
     moves: list[NetdevMove] = []
     for item in placed:
         if item.admitted.mode is not Mode.EXCLUSIVE:
@@ -67,10 +73,12 @@ def plan_attach(
         for number, device in enumerate(item.devices):
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
+                link = _same_link(device, netdev, captured)
                 moves.append(
                     NetdevMove(
                         device=device.name,
-                        link=_same_link(device, netdev, captured),
+                        link=link,
+                        pod_ifindex=numbers.take(link.ifindex),
                         pod_name=names.take(interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where),
                         mtu=interface.mtu,
                         addresses=addresses if port == 0 else (),
@@ -95,7 +103,28 @@ def _same_link(device: RdmaDevice, netdev: Netdev, captured: Mapping[int, LinkSt
             where=f"master ifindex {link.master}",
             hint="take it out of its bond, bridge or team, or ask for another device",
         )
+    if link.unreturnable:
+        raise PlacementError(
+            ErrorCode.DEVICE_IN_USE,
+            f"{device.name} is in use: {netdev.name} {'; '.join(link.unreturnable)}",
+            hint="take that away on the host, or ask for another device",
+        )
     return link
+
+
+class _NumberSource:
+    """Gives interface numbers inside one pod: the host's own where it is free there."""
+
+    def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
+        self._taken = set(taken)
+        self._next = max((*taken, *wished), default=0) + 1
+
+    def take(self, ifindex: int) -> int:
+        number = ifindex
+        if number in self._taken:
+            number, self._next = self._next, self._next + 1
+        self._taken.add(number)
+        return number
 
 
 class _NameSource:

@@ -18,6 +18,7 @@ class KernelError(Exception):
     def __init__(self, operation: str, error: int, detail: str = "") -> None:
         self.operation = operation
         self.errno = error
+        self.detail = detail
         name = errno.errorcode.get(error, str(error))
         super().__init__(f"{operation}: {name}" + (f" ({detail})" if detail else ""))
 
@@ -33,7 +34,7 @@ class Captured:
     text: str
     raw: bytes
     kernel_made: bool
-    """Made by the kernel as a consequence of something else: a connected route, a link-local address."""
+    """Made by the kernel when it likes, perhaps late (IPv6 link-local): restored when missing, never removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,10 @@ class LinkState:
     routes: tuple[Captured, ...] = ()
     neighbours: tuple[Captured, ...] = ()
     """The permanent ones; what the kernel learned it learns again."""
+    settings: tuple[tuple[str, int], ...] = ()
+    """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): what this kernel has of them."""
+    unreturnable: tuple[str, ...] = ()
+    """What of the host depends on this link and could not be restored: such a link is not given away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +110,11 @@ class Kernel(Protocol):
         """One link with its addresses and routes."""
         ...
 
-    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str) -> None:
-        """Move and rename in one request."""
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        """Move, rename and renumber in one request; without `as_ifindex` the kernel chooses.
+
+        EEXIST: the name, or an alternative name of the link, is taken there. EBUSY: the number is.
+        """
         ...
 
     def set_link(
@@ -121,6 +129,10 @@ class Kernel(Protocol):
         alias: str | None = None,
         up: bool | None = None,
     ) -> None: ...
+
+    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
+        """Set numbers of LinkState.settings, in one request."""
+        ...
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]

@@ -13,18 +13,16 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.plan import Plan, moving_netdevs, plan_attach
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity
+from nri_rdma.attach.plan import Plan, moving_netdevs
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.preparation import open_for, prepare
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.inject import AttachedDevice, AttachedRequest
-from nri_rdma.inventory import in_use_reasons
+from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice, RdmaDevice
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import Mode
 from nri_rdma.observe.spans import Recorder, current_span, under
 from nri_rdma.placement import Placed
 
@@ -33,7 +31,20 @@ log = logging.getLogger(__name__)
 Resolve = Callable[[RdmaDevice], RdmaDevice]
 """Reads the character devices of a device anew: the attach's last step."""
 
+Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
+"""Has something called after so many seconds; the result cancels that."""
+
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
+devices are stuck is let go, so that the kernel brings them home when it dies."""
+
+
+def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+    """The real Schedule: a thread that waits."""
+    timer = threading.Timer(pause_s, work)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
 
 
 class Sandbox:
@@ -47,6 +58,9 @@ class Sandbox:
         self.attach_done: Future[None] = Future()
         self.undo_done: Future[None] | None = None
         self.undo_error = ""
+        self.cancel_retry: Callable[[], None] | None = None
+        self.is_home = False
+        """Undone, forgotten by the journal, its namespace let go; only on_gone is missing."""
         self.steps_done = 0
         self.steps_total = 0
 
@@ -65,7 +79,10 @@ class Sandboxes:
         on_held: Callable[[str], None],
         on_gone: Callable[[str], None],
         boundary: Boundary = no_boundary,
+        schedule: Schedule = start_timer,
     ) -> None:
+        """`on_held` has a namespace's path watched, before it is opened; `on_gone` is told when everything of a sandbox
+        is home, and is called again after a pause when it raises."""
         self._kernel = kernel
         self._journal = journal
         self._workers = workers
@@ -76,7 +93,8 @@ class Sandboxes:
         self._boundary = boundary
         self._lock = threading.Lock()
         self._sandboxes: dict[str, Sandbox] = {}
-        self._timers: set[threading.Timer] = set()
+        self._schedule = schedule
+        self._closed = False
 
     def get(self, sandbox_id: str) -> Sandbox | None:
         """The sandbox of that id, if it holds anything."""
@@ -90,27 +108,28 @@ class Sandboxes:
     def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> Sandbox:
         """Have a worker attach `placed`; `attach_done` of the result tells the end or the error."""
         sandbox = Sandbox(pod)
-        with self._lock:
-            self._sandboxes[pod.sandbox_id] = sandbox
         parent = current_span()
 
         def work() -> None:
             with under(parent):
                 self._attach(sandbox, placed, rdma_cm)
 
-        sandbox.attach_done = self._workers.submit(pod.sandbox_id, work)
+        with self._lock:
+            sandbox.attach_done = self._workers.submit(pod.sandbox_id, work)
+            self._sandboxes[pod.sandbox_id] = sandbox
         return sandbox
 
     def end(self, sandbox_id: str) -> Future[None] | None:
-        """Have everything of a sandbox undone. Joinable: a second call gets the same future. None: it holds nothing."""
+        """Have everything of a sandbox undone. Joinable: a second call gets the same future, which is done when the
+        devices are home, however often that has to be tried. None: it holds nothing."""
         with self._lock:
             sandbox = self._sandboxes.get(sandbox_id)
             if sandbox is None:
                 return None
-            if sandbox.undo_done is not None:
-                return sandbox.undo_done
-            sandbox.state = State.RETURNING
-            sandbox.undo_done = self._submit_undo(sandbox)
+            if sandbox.undo_done is None:
+                sandbox.state = State.RETURNING
+                sandbox.undo_done = Future()
+                self._submit_undo(sandbox)
             return sandbox.undo_done
 
     def recover(self, on_record: Callable[[SandboxRecord], None]) -> tuple[NriRdmaError, ...]:
@@ -121,34 +140,41 @@ class Sandboxes:
         """
         records, errors = self._journal.load()
         for record in records:
+            if record.namespace is not None and record.namespace.boot_id != self._kernel.host.identity.boot_id:
+                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
+                self._journal.remove(record.pod.sandbox_id)
+                continue
             on_record(record)
-            sandbox = Sandbox(record.pod, record)
-            sandbox.namespace = self._open_again(record.namespace)
-            with self._lock:
-                self._sandboxes[record.pod.sandbox_id] = sandbox
-            namespace_gone = record.namespace is not None and sandbox.namespace is None
-            if record.state is State.ATTACHED and not namespace_gone:
-                sandbox.attach_done.set_result(None)
-                log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
-            else:
-                sandbox.attach_done.set_exception(_interrupted(record.pod))
-                self.end(record.pod.sandbox_id)
+            self._take_up(record)
         return errors
+
+    def _take_up(self, record: SandboxRecord) -> None:
+        sandbox = Sandbox(record.pod, record)
+        sandbox.namespace = self._open_again(record)
+        with self._lock:
+            self._sandboxes[record.pod.sandbox_id] = sandbox
+        # A path that vanished before the sandbox was known here told nobody: look again.
+        if record.state is State.ATTACHED and self._is_there(record):
+            sandbox.attach_done.set_result(None)
+            log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
+        else:
+            sandbox.attach_done.set_exception(_interrupted(record.pod))
+            self.end(record.pod.sandbox_id)
 
     def held(self) -> int:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
         return sum(1 for sandbox in self.all() if sandbox.namespace is not None)
 
     def close(self) -> None:
-        """Cancel pending retries and let all namespaces go; what is attached stays attached."""
+        """Cancel pending retries and let all namespaces go; what is attached stays attached. After Workers.close."""
         with self._lock:
-            timers, sandboxes = tuple(self._timers), tuple(self._sandboxes.values())
-            self._timers.clear()
-        for timer in timers:
-            timer.cancel()
+            self._closed = True
+            sandboxes = tuple(self._sandboxes.values())
+            cancels = [sandbox.cancel_retry for sandbox in sandboxes if sandbox.cancel_retry is not None]
+        for cancel in cancels:
+            cancel()
         for sandbox in sandboxes:
-            if sandbox.namespace is not None:
-                sandbox.namespace.close()
+            _let_go(sandbox)
 
     # -- in a worker -------------------------------------------------------------------------------------------------
 
@@ -157,81 +183,54 @@ class Sandboxes:
         with self._spans.span("attach", {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}):
             try:
                 self._attach_or_raise(sandbox, placed, rdma_cm)
-            except BaseException:
+            except BaseException as error:
+                log.warning("attach failed", extra={"pod": str(pod), "error": str(error)})
                 self._roll_back(sandbox)  # whatever went wrong, the host comes first
                 raise
 
     def _attach_or_raise(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
-        if sandbox.state is State.RETURNING:
-            raise _interrupted(sandbox.pod)
+        _refuse_ended(sandbox)
         try:
             record = self._plan(sandbox, placed, rdma_cm)
         except KernelError as error:
             raise AttachError(str(error), device=_device_names(placed), where=str(sandbox.pod)) from error
         steps = steps_of(record.plan)
-        sandbox.record, sandbox.steps_total = record, len(steps)
-        sandbox.state = State.ATTACHING
-        self._journal.write(record)
+        sandbox.steps_total = len(steps)
+        with self._lock:
+            _refuse_ended(sandbox)
+            sandbox.state = State.ATTACHING
+        self._write(record)
+        sandbox.record = record
         if sandbox.namespace is not None:
             do_steps(self._kernel, sandbox.namespace, steps, self._spans, self._counting(sandbox))
         self._finish_attach(sandbox, record)
 
+    def _write(self, record: SandboxRecord) -> None:
+        try:
+            self._journal.write(record)
+        except OSError as error:
+            raise AttachError(
+                f"the journal cannot be written: {error.strerror}",
+                device=record.device_names,
+                where=str(record.pod),
+                hint="make room for the state directory",
+                errno=error.errno,
+            ) from error
+
     def _plan(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> SandboxRecord:
         """Observe, refuse, decide: nothing on the host changes here."""
-        pod, kernel = sandbox.pod, self._kernel
-        netdevs = moving_netdevs(placed)
-        plan = Plan()
         with self._spans.span("plan"):
-            if netdevs:
-                sandbox.namespace = self._open_for(pod)
-                links = kernel.links(kernel.host)
-                defaults = kernel.default_route_links()
-                present = {link.ifindex for link in links}
-                captured = {
-                    netdev.ifindex: kernel.capture(kernel.host, netdev.ifindex)
-                    for netdev in netdevs
-                    if netdev.ifindex in present
-                }
-                for link in captured.values():
-                    _refuse_use(in_use_reasons(link, links, defaults))
-                names = frozenset(link.name for link in kernel.links(sandbox.namespace))
-                plan = plan_attach(placed, captured, names)
-        return SandboxRecord(
-            pod=pod,
-            state=State.ATTACHING,
-            namespace=sandbox.namespace.identity if sandbox.namespace is not None else None,
-            plan=plan,
-            attached=_attached(placed, plan),
-            rdma_cm=rdma_cm,
-        )
-
-    def _open_for(self, pod: Pod) -> Namespace:
-        if not pod.netns_path:
-            raise PlacementError(
-                ErrorCode.NO_NETWORK_NAMESPACE,
-                "the runtime names no network namespace for this pod",
-                where=str(pod),
-                hint="a pod with hostNetwork can only ask for mode: shared",
-            )
-        namespace = self._kernel.open_namespace(pod.netns_path)
-        if namespace.is_host:
-            namespace.close()
-            raise PlacementError(
-                ErrorCode.HOST_NETWORK,
-                "this pod runs on the host's network: a netdev cannot be moved into it",
-                where=str(pod),
-                hint="ask for mode: shared, or take hostNetwork away",
-            )
-        self._on_held(pod.netns_path)
-        return namespace
+            self._watch(sandbox.pod.netns_path)
+            if moving_netdevs(placed):
+                sandbox.namespace = open_for(self._kernel, sandbox.pod)
+            return prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
 
     def _counting(self, sandbox: Sandbox) -> Boundary:
         def boundary(place: str) -> None:
             self._boundary(place)
             if place.startswith("after "):
                 sandbox.steps_done += 1
-            if sandbox.state is State.RETURNING:
-                raise _interrupted(sandbox.pod)
+            _refuse_ended(sandbox)
 
         return boundary
 
@@ -245,110 +244,140 @@ class Sandboxes:
                 for request in record.attached
             )
         sandbox.record = replace(record, state=State.ATTACHED, attached=attached)
-        self._journal.write(sandbox.record)
+        self._write(sandbox.record)
         with self._lock:
             if sandbox.state is not State.RETURNING:
                 sandbox.state = State.ATTACHED
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": sandbox.record.device_names})
 
     def _roll_back(self, sandbox: Sandbox) -> None:
-        """Undo within the attach itself, so that its error is told when the host is as before; else retry later."""
+        """Undo within the attach itself, so that its error is told when the host is as before."""
         with self._lock:
+            if sandbox.undo_done is not None:
+                return  # somebody ended the sandbox: that undo is next in the queue
             sandbox.state = State.RETURNING
+            sandbox.undo_done = Future()
         self._undo(sandbox)
 
-    def _submit_undo(self, sandbox: Sandbox) -> Future[None]:
+    def _submit_undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
         parent = current_span()
 
         def work() -> None:
             with under(parent):
-                self._undo(sandbox)
+                self._undo(sandbox, attempt)
 
-        return self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
+        self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
     def _undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
-        if sandbox.state is State.GONE:
-            return
-        errors: tuple[NriRdmaError, ...] = ()
+        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`."""
         pod = sandbox.pod
-        if sandbox.record is not None:
-            steps = steps_of(sandbox.record.plan)
-            with self._spans.span(
-                "undo", {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
-            ):
-                errors = undo_steps(self._kernel, sandbox.namespace, steps, self._spans)
-        if errors:
-            self._retry_undo(sandbox, errors, attempt)
+        try:
+            if not sandbox.is_home:
+                self._bring_home(sandbox)
+            self._on_gone(pod.sandbox_id)
+        except Exception as error:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+            self._retry_undo(sandbox, error, attempt)
             return
-        self._journal.remove(pod.sandbox_id)
-        if sandbox.namespace is not None:
-            sandbox.namespace.close()
-            sandbox.namespace = None
         with self._lock:
-            sandbox.state = State.GONE
+            sandbox.state, sandbox.undo_error, sandbox.cancel_retry = State.GONE, "", None
             if self._sandboxes.get(pod.sandbox_id) is sandbox:
                 del self._sandboxes[pod.sandbox_id]
-        self._on_gone(pod.sandbox_id)
+        assert sandbox.undo_done is not None  # who submits an undo makes it
+        sandbox.undo_done.set_result(None)
         if sandbox.record is not None:
             log.info("returned", extra={"pod": str(pod), "devices": sandbox.record.device_names})
 
-    def _retry_undo(self, sandbox: Sandbox, errors: tuple[NriRdmaError, ...], attempt: int) -> None:
-        """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
-        sandbox.undo_error = "; ".join(str(error) for error in errors)
-        log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": sandbox.undo_error})
-        pause = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-        timer = threading.Timer(
-            pause,
-            lambda: self._workers.submit(sandbox.pod.sandbox_id, lambda: self._undo(sandbox, attempt + 1), urgent=True),
-        )
-        timer.daemon = True
-        with self._lock:
-            self._timers.add(timer)
-        timer.start()
+    def _bring_home(self, sandbox: Sandbox) -> None:
+        """undo(journal). Raises when anything is not as before."""
+        pod = sandbox.pod
+        if sandbox.record is not None:
+            self._note_returning(sandbox, sandbox.record)
+            attributes: dict[str, str | int | float | bool] = {
+                "k8s.pod.name": str(pod),
+                "k8s.pod.uid": pod.uid,
+                "sandbox": pod.sandbox_id,
+            }
+            with self._spans.span("undo", attributes):
+                errors = undo_steps(self._kernel, sandbox.namespace, steps_of(sandbox.record.plan), self._spans)
+            if errors:
+                raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
+        self._journal.remove(pod.sandbox_id)
+        _let_go(sandbox)
+        sandbox.is_home = True
 
-    def _open_again(self, identity: NamespaceIdentity | None) -> Namespace | None:
-        """The namespace of a record, if it is still the same one; paths are used again, cookies are not."""
-        if identity is None:
+    def _note_returning(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+        """A daemon that starts anew must not adopt what is half way home."""
+        if record.state is State.RETURNING:
+            return
+        sandbox.record = replace(record, state=State.RETURNING)
+        try:
+            self._journal.write(sandbox.record)
+        except OSError as error:  # a full disk must not keep hardware in a pod
+            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+
+    def _retry_undo(self, sandbox: Sandbox, error: Exception, attempt: int) -> None:
+        """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
+        sandbox.undo_error = error.message if isinstance(error, ExceptionGroup) else str(error)
+        log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": sandbox.undo_error})
+        if attempt >= len(RETRY_SECONDS) and sandbox.record is not None and _all_physical(sandbox.record.plan):
+            _let_go(sandbox)
+        with self._lock:
+            if not self._closed:
+                sandbox.cancel_retry = self._schedule(
+                    RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)],
+                    lambda: self._submit_undo(sandbox, attempt + 1),
+                )
+
+    def _watch(self, path: str) -> None:
+        """Before the namespace is opened: a removal after that is told, one before it makes opening fail."""
+        if not path:
+            return
+        try:
+            self._on_held(path)
+        except OSError as error:  # without the watch its end is noticed by the next Synchronize
+            log.warning("namespace is not watched", extra={"path": path, "error": str(error)})
+
+    def _open_again(self, record: SandboxRecord) -> Namespace | None:
+        """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not."""
+        self._watch(record.pod.netns_path)
+        if record.namespace is None:
             return None
         try:
-            namespace = self._kernel.open_namespace(identity.path)
+            namespace = self._kernel.open_namespace(record.namespace.path)
         except KernelError as error:
-            log.info("namespace is gone", extra={"path": identity.path, "error": str(error)})
+            log.info("namespace is gone", extra={"path": record.namespace.path, "error": str(error)})
             return None
-        if namespace.identity != identity:
+        if namespace.identity != record.namespace:
             namespace.close()
             return None
-        self._on_held(identity.path)
         return namespace
 
-
-def _attached(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
-    """What the pod will have, with the netdev names as they will be in it."""
-    in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
-    return tuple(
-        AttachedRequest(
-            admitted=item.admitted,
-            devices=tuple(
-                AttachedDevice(
-                    device=device,
-                    netdev_names=tuple(in_pod.get(netdev.ifindex, netdev.name) for netdev in device.netdevs)
-                    if item.admitted.mode is Mode.EXCLUSIVE
-                    else (),
-                )
-                for device in item.devices
-            ),
-        )
-        for item in placed
-    )
+    def _is_there(self, record: SandboxRecord) -> bool:
+        """Whether the pod's namespace is still at its path, and the same where we know which one it was."""
+        if not record.pod.netns_path:
+            return True
+        try:
+            namespace = self._kernel.open_namespace(record.pod.netns_path)
+        except KernelError:
+            return False
+        namespace.close()
+        return record.namespace is None or namespace.identity == record.namespace
 
 
-def _refuse_use(reasons: tuple[str, ...]) -> None:
-    if reasons:
-        raise PlacementError(
-            ErrorCode.DEVICE_IN_USE,
-            f"the host uses this device: {'; '.join(reasons)}",
-            hint="free it on the host, or ask for another device",
-        )
+def _let_go(sandbox: Sandbox) -> None:
+    namespace, sandbox.namespace = sandbox.namespace, None
+    if namespace is not None:
+        namespace.close()
+
+
+def _all_physical(plan: Plan) -> bool:
+    """Only these come home by themselves; a virtual netdev would die with its namespace."""
+    return all(move.link.parent for move in plan.moves)
+
+
+def _refuse_ended(sandbox: Sandbox) -> None:
+    if sandbox.state is State.RETURNING:
+        raise _interrupted(sandbox.pod)
 
 
 def _interrupted(pod: Pod) -> NotReadyError:

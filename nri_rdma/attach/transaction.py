@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from nri_rdma.attach.port import Kernel, Namespace
 from nri_rdma.attach.steps import Step
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import AttachError, NriRdmaError
 from nri_rdma.observe.spans import Recorder
 
 Boundary = Callable[[str], None]
@@ -31,7 +31,7 @@ def do_steps(
 def undo_steps(
     kernel: Kernel, namespace: Namespace | None, steps: tuple[Step, ...], spans: Recorder
 ) -> tuple[NriRdmaError, ...]:
-    """Undo all steps, last first, going on after an error: every device that can come home does.
+    """Undo all steps, last first, going on after an error, even one of our own: every device that can come home does.
 
     Returns the errors; empty means that the host is as before.
     """
@@ -42,4 +42,6 @@ def undo_steps(
                 step.undo(kernel, namespace)
         except NriRdmaError as error:
             errors.append(error)
+        except Exception as error:  # noqa: BLE001 - a bug in one step must not keep the devices of the others away
+            errors.append(AttachError(f"undo {step.name}: {type(error).__name__}: {error}", device=step.device))
     return tuple(errors)

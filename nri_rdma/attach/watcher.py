@@ -18,7 +18,7 @@ from pathlib import PurePath
 
 log = logging.getLogger(__name__)
 
-_IN_DELETE, _IN_MOVED_FROM, _IN_Q_OVERFLOW = 0x200, 0x40, 0x4000  # include/uapi/linux/inotify.h
+_IN_DELETE, _IN_MOVED_FROM, _IN_Q_OVERFLOW, _IN_IGNORED = 0x200, 0x40, 0x4000, 0x8000  # include/uapi/linux/inotify.h
 _EVENT = struct.Struct("=iIII")
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -26,7 +26,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class NamespaceWatcher:
     """Calls `on_gone(path)` in a thread of its own when a watched file is deleted. `close` joins the thread.
 
-    After a queue overflow `on_overflow` is called: anything may have gone unnoticed.
+    After a queue overflow, or when a watched folder itself is deleted, `on_overflow` is called: anything may have gone
+    unnoticed. What these raise is logged.
     """
 
     def __init__(self, on_gone: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
@@ -42,7 +43,7 @@ class NamespaceWatcher:
         self._thread.start()
 
     def watch(self, path: str) -> None:
-        """Watch the folder of `path`; many files of one folder share one watch."""
+        """Watch the folder of `path`; many files of one folder share one watch. Raises OSError without that folder."""
         folder = str(PurePath(path).parent)
         with self._lock:
             if folder in self._folders.values():
@@ -72,8 +73,16 @@ class NamespaceWatcher:
             watch, mask, _cookie, length = _EVENT.unpack_from(data, offset)
             name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
             offset += _EVENT.size + length
-            if mask & _IN_Q_OVERFLOW:
-                log.warning("inotify queue overflow, looking at all namespaces")
-                self._on_overflow()
-            elif watch in self._folders and name:
-                self._on_gone(f"{self._folders[watch]}/{os.fsdecode(name)}")
+            try:
+                self._tell(watch, mask, os.fsdecode(name))
+            except Exception:  # the next event must not be lost to what this one's listener did
+                log.exception("namespace watcher")
+
+    def _tell(self, watch: int, mask: int, name: str) -> None:
+        with self._lock:
+            folder = self._folders.pop(watch, None) if mask & _IN_IGNORED else self._folders.get(watch)
+        if mask & (_IN_Q_OVERFLOW | _IN_IGNORED):
+            log.warning("namespaces may have gone unnoticed, looking at all", extra={"folder": folder or ""})
+            self._on_overflow()
+        elif folder is not None and name:
+            self._on_gone(f"{folder}/{name}")

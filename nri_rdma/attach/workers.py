@@ -11,15 +11,29 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 
-Task = tuple[Callable[[], None], bool]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    work: Callable[[], None]
+    urgent: bool
+    done: Future[None]
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - the future carries it to who asked
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
 
 
 class Workers:
     """The owner of its threads: `close` ends and joins them."""
 
     def __init__(self, count: int = 4) -> None:
-        self._queues: dict[str, deque[Task]] = {}
+        self._queues: dict[str, deque[_Task]] = {}
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._closed = False
@@ -31,30 +45,24 @@ class Workers:
 
     def submit(self, key: str, work: Callable[[], None], *, urgent: bool = False) -> Future[None]:
         """Have `work` done; the future carries its end or its exception."""
-        future: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:  # noqa: BLE001 - the future carries it to who asked
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
+        task = _Task(work=work, urgent=urgent, done=Future())
         with self._changed:
             if self._closed:
-                future.cancel()
-                return future
-            self._queues.setdefault(key, deque()).append((run, urgent))
-            self._changed.notify()
-        return future
+                task.done.cancel()
+            else:
+                self._queues.setdefault(key, deque()).append(task)
+                self._changed.notify()
+        return task.done
 
     def close(self) -> None:
-        """Finish what is running, drop what is queued, join the threads."""
+        """Finish what is running, cancel what is queued, join the threads. Again does nothing."""
         with self._changed:
             self._closed = True
+            dropped = [task for queue in self._queues.values() for task in queue]
             self._queues.clear()
             self._changed.notify_all()
+        for task in dropped:
+            task.done.cancel()
         for thread in self._threads:
             thread.join()
 
@@ -67,10 +75,10 @@ class Workers:
                     key = self._next_key()
                 if key is None:
                     return
-                run, _ = self._queues[key].popleft()
+                task = self._queues[key].popleft()
                 self._running.add(key)
             try:
-                run()
+                task.run()
             finally:
                 with self._changed:
                     self._running.discard(key)
@@ -80,5 +88,7 @@ class Workers:
                     self._changed.notify()
 
     def _next_key(self) -> str | None:
+        """The key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""
         ready = [key for key, queue in self._queues.items() if queue and key not in self._running]
-        return next((key for key in ready if self._queues[key][0][1]), ready[0] if ready else None)
+        urgent = (key for key in ready if any(task.urgent for task in self._queues[key]))
+        return next(urgent, ready[0] if ready else None)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any  # Any: a JSON document
 import click
 
 from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.cli.screen import Screen, Table, print_json
 from nri_rdma.config import Settings
+from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 
 if TYPE_CHECKING:
     from nri_rdma.cli.node import LocalNode
-    from nri_rdma.cli.screen import Screen
-    from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 
+_ETHERNET_LENGTH = len("00:00:00:00:00:00")
 _NETNS_WORDS = {
     "shared": "shared (every network namespace sees every RDMA device)",
     "exclusive": "exclusive (an RDMA device is in one network namespace)",
@@ -25,7 +26,7 @@ _NETNS_WORDS = {
 @settings_options("sysfs_root", "dev_root", "cgroup_root")
 @output_option
 def inventory(settings: Settings, output: str) -> None:
-    """Show the RDMA devices of this node, their netdevs, and the GPUs.
+    """Show the RDMA devices and GPUs of this node.
 
     Needs no root. What pods hold is shown by `status`.
 
@@ -35,7 +36,6 @@ def inventory(settings: Settings, output: str) -> None:
       nri-rdma inventory --sysfs-root ./node/sys --dev-root ./node/dev -o json
     """
     from nri_rdma.cli.node import notes, read_local_node
-    from nri_rdma.cli.screen import Screen, print_json
 
     local = read_local_node(settings)
     sentences = notes(local, settings)
@@ -55,8 +55,6 @@ def _document(local: LocalNode, sentences: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
-    from nri_rdma.cli.screen import Table
-
     node = local.node
     if node.devices:
         screen.table(_devices(node))
@@ -67,7 +65,7 @@ def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
     screen.line()
     if node.gpus:
         rows = tuple((str(gpu.pci), gpu.pci_root, _numa(gpu.numa_node), gpu.vendor) for gpu in node.gpus)
-        screen.table(Table(title=f"{len(rows)} GPUs", headings=("PCI", "ROOT", "NUMA", "VENDOR"), rows=rows))
+        screen.table(Table(title=f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}", headings=("PCI", "ROOT", "NUMA", "VENDOR"), rows=rows))
         screen.line()
     screen.facts(
         (
@@ -78,12 +76,10 @@ def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
     )
 
 
-def _devices(node: Node) -> Any:
-    from nri_rdma.cli.screen import Table
-
+def _devices(node: Node) -> Table:
     return Table(
         title=f"{len(node.devices)} RDMA device{'' if len(node.devices) == 1 else 's'}",
-        headings=("DEVICE", "PCI", "ROOT", "NUMA", "LINK", "SPEED", "STATE", "USED BY THE HOST"),
+        headings=("DEVICE", "PCI", "ROOT", "NUMA", "LINK", "SPEED", "STATE", "IN USE"),
         rows=tuple(
             (
                 device.name,
@@ -100,9 +96,7 @@ def _devices(node: Node) -> Any:
     )
 
 
-def _netdevs(node: Node) -> Any:
-    from nri_rdma.cli.screen import Table
-
+def _netdevs(node: Node) -> Table:
     rows = tuple(row for device in node.devices for row in _netdev_rows(device))
     return Table(title="", headings=("DEVICE", "NETDEV", "MAC", "MTU", "LINK", "CHARACTER DEVICES"), rows=rows)
 
@@ -112,9 +106,14 @@ def _netdev_rows(device: RdmaDevice) -> list[tuple[str, ...]]:
     if not device.netdevs:
         return [(device.name, "none", "-", "-", "-", nodes)]
     return [
-        (device.name, netdev.name, netdev.mac, str(netdev.mtu), "up" if netdev.up else "down", nodes)
+        (device.name, netdev.name, _mac(netdev.mac), str(netdev.mtu), "up" if netdev.up else "down", nodes)
         for netdev in device.netdevs
     ]
+
+
+def _mac(address: str) -> str:
+    """Of the 20 octets of IPoIB the last eight, which are the port's GUID; the document has all."""
+    return address if len(address) <= _ETHERNET_LENGTH else f"..{address[-23:]}"
 
 
 def _char_words(char: CharDevice) -> str:

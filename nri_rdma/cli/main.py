@@ -69,7 +69,9 @@ def commands(context: click.Context) -> None:
 @commands.command()
 @settings_options()
 def run(settings: Settings) -> None:
-    """Run the daemon: connect to the runtime over NRI and serve until SIGTERM.
+    """Run the daemon.
+
+    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs.
 
     \b
     Example:
@@ -105,7 +107,10 @@ def _told(error: NriRdmaError | KernelError | click.ClickException | OSError) ->
     if isinstance(error, KernelError):
         return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
     return SettingError(
-        ErrorCode.SETTING, error.strerror or str(error), where=str(error.filename or ""), hint="see --help for the paths"
+        ErrorCode.SETTING,
+        error.strerror or str(error),
+        where=str(error.filename or ""),
+        hint="see --help for the paths",
     )
 
 

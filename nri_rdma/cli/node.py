@@ -117,9 +117,7 @@ def _ifindex_of(folder: Path) -> int:
         return 0  # enslaved to nothing
 
 
-def _side_by_side(
-    host: _HostLinks, described: tuple[LinkState, ...]
-) -> tuple[tuple[LinkState, ...], frozenset[int]]:
+def _side_by_side(host: _HostLinks, described: tuple[LinkState, ...]) -> tuple[tuple[LinkState, ...], frozenset[int]]:
     """Described links beside the host's. Names and numbers of two machines may clash: the host's give way."""
     names, numbers = {link.name for link in described}, {link.ifindex for link in described}
     kept = tuple(link for link in host.links if link.name not in names and link.ifindex not in numbers)

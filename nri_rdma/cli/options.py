@@ -28,7 +28,7 @@ output_option = click.option(
 def settings_options(*names: str) -> Callable[[Command], Command]:
     """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
     chosen = [item for item in fields(Settings) if not names or item.name in names]
-    flags = [*map(_flag, chosen), _CONFIG]
+    flags: list[Callable[[Command], Command]] = [*map(_flag, chosen), _CONFIG]
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
@@ -36,7 +36,10 @@ def settings_options(*names: str) -> Callable[[Command], Command]:
             given = {item.name: arguments.pop(item.name) for item in chosen}
             return command(settings=load_settings(given, os.environ, config), **arguments)
 
-        return functools.reduce(lambda decorated, flag: flag(decorated), reversed(flags), with_settings)
+        decorated: Command = with_settings
+        for flag in reversed(flags):
+            decorated = flag(decorated)
+        return decorated
 
     return decorate
 
@@ -50,5 +53,6 @@ def _flag(item: Field[Any]) -> Callable[[Command], Command]:
     name = "--" + item.name.replace("_", "-")
     text = f"{item.metadata['help']} [{ENVIRONMENT_PREFIX}{item.name.upper()}]"
     if isinstance(item.default, bool):
+        name = f"{name}/--no-{name.removeprefix('--')}" if item.default else name
         return click.option(name, item.name, is_flag=True, default=None, help=text)
     return click.option(name, item.name, default=None, metavar=item.metadata["metavar"], help=text)

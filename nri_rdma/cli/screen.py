@@ -1,6 +1,6 @@
-"""What a terminal is given: plain tables as wide as it is, colour only where it is wanted.
+"""What a terminal is given: plain tables as wide as it is, bold or coloured only where that is wanted.
 
-Every text goes through `printable`: device names, pod names and errors are not ours, and a terminal obeys what it reads.
+Every text goes through `printable`: names and errors are not ours, and a terminal obeys what it reads.
 """
 
 from __future__ import annotations
@@ -9,73 +9,91 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import zip_longest
 
 import click
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 WIDTH_WITHOUT_TERMINAL = 120
 NARROWEST = 60
+_GAP = "  "
+_LEAST_LAST_WIDTH = 24
+"""A last column that would be narrower goes below its row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under headings; the last column takes what is left of the width, and wraps."""
+    """Rows under headings; the last column takes what is left of the width. An empty heading is allowed."""
 
-    title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    title: str = ""
     indent: int = 0
 
 
 class Screen:
-    """Prints to stdout. Rich is imported here, when there is something to print."""
+    """Prints to stdout, as wide as the terminal is."""
 
     def __init__(self) -> None:
         self.width = max(NARROWEST, shutil.get_terminal_size((WIDTH_WITHOUT_TERMINAL, 24)).columns)
-        self._console = _console(self.width)
+        self._styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
-    def line(self, text: str = "", style: str = "") -> None:
-        """One paragraph, wrapped at words."""
-        from rich.text import Text
+    def line(self, text: str = "", *, bold: bool = False) -> None:
+        """A paragraph, wrapped at words."""
+        for line in textwrap.wrap(printable(text), self.width, break_on_hyphens=False) or [""]:
+            self.raw(line, bold=bold)
 
-        self._console.print(Text(printable(text), style=style))
-
-    def raw(self, text: str, style: str = "") -> None:
-        """A line that fits already; wrapped or padded it would lose its picture."""
-        from rich.text import Text
-
-        self._console.print(Text(printable(text), style=style, no_wrap=True, overflow="ignore"), crop=False)
+    def raw(self, text: str, *, bold: bool = False, colour: str | None = None) -> None:
+        """A line that fits already."""
+        text = printable(text.rstrip())
+        click.echo(click.style(text, bold=bold or None, fg=colour) if self._styled and (bold or colour) else text)
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Names and what they are, one below the other."""
-        self._grid((), tuple(facts), indent)
+        self.table(Table(headings=(), rows=tuple(facts), indent=indent))
 
     def table(self, table: Table) -> None:
-        """A title and a table."""
+        """A title, headings and rows; without headings only rows."""
+        margin = " " * table.indent
         if table.title:
-            self.raw(" " * table.indent + table.title, style="bold")
-        self._grid(table.headings, table.rows, table.indent)
+            self.raw(margin + table.title, bold=True)
+        heading, *lines = layout(table, self.width - table.indent)
+        if table.headings:
+            self.raw(margin + heading, bold=True)
+        for line in lines:
+            self.raw(margin + line)
 
-    def _grid(self, headings: Sequence[str], rows: Sequence[tuple[str, ...]], indent: int) -> None:
-        from rich import table as rich_table
-        from rich.padding import Padding
-        from rich.text import Text
 
-        columns = len(rows[0]) if rows else len(headings)
-        grid = rich_table.Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=bool(headings))
-        for number in range(columns):
-            heading = headings[number] if headings else ""
-            grid.add_column(
-                Text(heading, style="bold"), overflow="fold", no_wrap=number < columns - 1, max_width=self.width // 2
-            ) if number < columns - 1 else grid.add_column(Text(heading, style="bold"), overflow="fold")
-        for row in rows:
-            grid.add_row(*(Text(printable(cell)) for cell in row))
-        self._console.print(Padding(grid, (0, 0, 0, indent), expand=False))
+def layout(table: Table, width: int) -> tuple[str, ...]:
+    """The line of the headings, then those of the rows; of at most `width` characters where the columns allow it."""
+    rows = [tuple(map(printable, row)) for row in table.rows]
+    every = [table.headings, *rows] if table.headings else rows
+    widths = [min(width // 2, max(map(len, column))) for column in zip(*every, strict=True)][:-1]
+    rest = width - sum(widths) - len(_GAP) * len(widths)
+    longest = max((len(line) for row in rows for line in row[-1].split("\n")), default=0)
+    below = longest > rest and rest < _LEAST_LAST_WIDTH
+    lines = [_GAP.join(f"{cell:<{size}}" for cell, size in zip(table.headings, [*widths, 0], strict=False))]
+    for row in rows:
+        lines += _below(row, widths, width) if below else _beside(row, [*widths, max(rest, _LEAST_LAST_WIDTH)])
+    return tuple(lines)
+
+
+def _beside(row: tuple[str, ...], widths: list[int]) -> Iterator[str]:
+    cells = [_wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+    for parts in zip_longest(*cells, fillvalue=""):
+        yield _GAP.join(f"{part:<{size}}" for part, size in zip(parts, widths, strict=True))
+
+
+def _below(row: tuple[str, ...], widths: list[int], width: int) -> Iterator[str]:
+    yield from _beside(row[:-1], widths)
+    for line in _wrapped(row[-1], width - len(_GAP) * 2):
+        yield _GAP * 2 + line
+
+
+def _wrapped(cell: str, width: int) -> list[str]:
+    return [part for line in cell.split("\n") for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
 
 
 def print_json(document: object) -> None:
@@ -84,7 +102,7 @@ def print_json(document: object) -> None:
 
 
 def printable(text: str) -> str:
-    """Without what would move the cursor or colour the rest of the screen."""
+    """Without what would move the cursor or colour the rest of the screen; a newline stays."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode() for char in text
     )
@@ -97,18 +115,3 @@ def can_draw(characters: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _console(width: int) -> Console:
-    """A console without any style where stdout is no terminal or the user does not want colour (no-color.org)."""
-    from rich.console import Console
-
-    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
-    return Console(
-        width=width,
-        color_system=None if plain else "standard",
-        force_terminal=False if plain else None,
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )

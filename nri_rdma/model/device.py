@@ -77,8 +77,8 @@ class Netdev:
 class RdmaDevice:
     """One RDMA device: what a request is served with.
 
-    `pci_path` leads below `pci_root` (``pci0000:10``) over bridges to the function; both are empty without a PCI parent;
-    `vendor` is four hexadecimal digits in lower case, or empty. `in_use` holds the reasons for which the device
+    `pci_path` leads below `pci_root` (``pci0000:10``) over bridges to the function; both are empty without a PCI
+    parent. `vendor` is four hexadecimal digits in lower case, or empty. `in_use` holds the reasons for which the device
     belongs to nobody's pool; empty means free to give.
     """
 

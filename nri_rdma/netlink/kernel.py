@@ -13,17 +13,18 @@ from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 
 from nri_rdma.attach.port import Captured, KernelError, LinkState, Namespace
-from nri_rdma.netlink.namespace import HeldNamespace, HostNamespace, in_namespace, read_boot_id
+from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
+from nri_rdma.netlink.replay import Replayer
 from nri_rdma.netlink.rtnl import (
     IPRoute,
     NetlinkError,
-    Replayer,
     captured_address,
     captured_neighbour,
     captured_route,
     default_route_targets,
     link_state,
     route_link,
+    unreturnable,
 )
 
 T = TypeVar("T")
@@ -32,9 +33,11 @@ T = TypeVar("T")
 class LinuxKernel:
     """Links of this machine. Safe for use by several threads; all calls block."""
 
-    def __init__(self) -> None:
+    def __init__(self, host_path: str = "/proc/self/ns/net") -> None:
+        """`host_path` names the namespace that counts as the host's; by default the one this process started in."""
         self._boot_id = read_boot_id()
-        self._host = HostNamespace(boot_id=self._boot_id)
+        self._host = HeldNamespace(host_path, boot_id=self._boot_id)
+        self._host.is_host = True
         self._moves = threading.Lock()
 
     @property
@@ -59,13 +62,14 @@ class LinuxKernel:
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         return self._in(namespace, f"read link {ifindex}", lambda ip: _capture(ip, ifindex))
 
-    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str) -> None:
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        number = {"new_ifindex": as_ifindex} if as_ifindex else {}
         fd = _held(target).fd
         with self._moves:
             self._in(
                 source,
                 f"move link {ifindex} to {target.identity.path} as {name}",
-                lambda ip: ip.link("set", index=ifindex, net_ns_fd=fd, ifname=name),
+                lambda ip: ip.link("set", index=ifindex, net_ns_fd=fd, ifname=name, **number),
             )
 
     def set_link(
@@ -91,6 +95,14 @@ class LinuxKernel:
         changes = {key: value for key, value in wanted.items() if value is not None}
         what = ", ".join(f"{key} {value}" for key, value in changes.items())
         self._in(namespace, f"set link {ifindex}: {what}", lambda ip: ip.link("set", index=ifindex, **changes))
+
+    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
+        def send() -> None:
+            with Replayer() as replayer:
+                replayer.set_settings(ifindex, settings)
+
+        what = ", ".join(f"{name} {value}" for name, value in settings)
+        _visit(namespace, f"set link {ifindex}: {what}", send)
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
@@ -153,23 +165,20 @@ def _held(namespace: Namespace) -> HeldNamespace:
 def _capture(ip: IPRoute, ifindex: int) -> LinkState:
     (message,) = tuple(ip.get_links(ifindex))
     link = link_state(message)
-    addresses = tuple(
-        captured for address in ip.get_addr(index=ifindex) if (captured := captured_address(address)) is not None
-    )
-    routes = [
-        captured
-        for route in ip.get_routes()
-        if route_link(route) == ifindex and (captured := captured_route(route)) is not None
+    addresses, routes = tuple(ip.get_addr(index=ifindex)), tuple(ip.get_routes())
+    captured_routes = [
+        captured for route in routes if route_link(route) == ifindex and (captured := captured_route(route)) is not None
     ]
-    # What the kernel made comes first: the routes of people lead through connected ones.
-    routes.sort(key=lambda route: (not route.kernel_made, _has_gateway(route)))
+    captured_routes.sort(key=lambda route: " via " in route.text)  # others lead through the connected ones
     neighbours = tuple(
         captured
         for neighbour in ip.get_neighbours(ifindex=ifindex)
         if neighbour["ifindex"] == ifindex and (captured := captured_neighbour(neighbour)) is not None
     )
-    return replace(link, addresses=addresses, routes=tuple(routes), neighbours=neighbours)
-
-
-def _has_gateway(route: Captured) -> bool:
-    return " gateway " in f" {route.text} "
+    return replace(
+        link,
+        addresses=tuple(captured for address in addresses if (captured := captured_address(address)) is not None),
+        routes=tuple(captured_routes),
+        neighbours=neighbours,
+        unreturnable=unreturnable(ifindex, addresses, routes),
+    )

@@ -47,14 +47,6 @@ class HeldNamespace:
             self.fd = -1
 
 
-class HostNamespace(HeldNamespace):
-    """The namespace that this process started in."""
-
-    def __init__(self, *, boot_id: str) -> None:
-        super().__init__("/proc/self/ns/net", boot_id=boot_id)
-        self.is_host = True
-
-
 def in_namespace(fd: int, work: Callable[[], T]) -> T:
     """What `work` returns when it runs inside the namespace of `fd`; its exceptions pass through."""
     visit = _Visit(fd, work)

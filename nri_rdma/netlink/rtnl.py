@@ -1,39 +1,45 @@
 """rtnetlink messages, between pyroute2's loose dictionaries and our types.
 
 pyroute2 swallows misspelt keyword arguments and returns what it likes, so nothing outside this package sees it.
-Reads go through pyroute2; a captured message is sent again as the bytes the kernel told, on a plain socket, so that
-attributes which neither pyroute2 nor we know survive.
+Reads go through pyroute2; what is captured is sent again by netlink/replay.
 """
 
 from __future__ import annotations
 
-import errno
-import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
+from ipaddress import ip_address
 from typing import Any  # Any: pyroute2's messages are untyped dictionaries
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from nri_rdma.attach.port import Captured, KernelError, LinkState
+from nri_rdma.attach.port import Captured, LinkState
+from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES, attributes, link_settings
 
 Message = Any  # a pyroute2 nlmsg
 
-_RTM_NEWADDR, _RTM_NEWROUTE, _RTM_NEWNEIGH = 20, 24, 28  # each DEL is one more
-_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_EXCL, _NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
-_NLMSG_ERROR = 2
-_HEADER = struct.Struct("=IHHII")
 _IFF_UP = 0x1
-_IFA_F_PERMANENT, _IFA_F_TEMPORARY = 0x80, 0x01
-_IFA_CACHEINFO = 6
+_AF_INET6 = 10
+_IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
+_IFA_PROTO = 11  # Linux 5.18
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _RTPROT_KERNEL = 2
 _RTN_UNICAST = 1
 _RT_TABLE_LOCAL = 255
 _NUD_PERMANENT = 0x80
-_NDA_CACHEINFO, _NDA_PROBES = 3, 4
-_RTA_OIF, _RTA_CACHEINFO = 4, 12
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_TABLE, _RTA_NH_ID = (
+    1,
+    2,
+    4,
+    5,
+    6,
+    7,
+    15,
+    30,
+)
+_RTA_ADDRESSES = {_RTA_SRC: "from", _RTA_GATEWAY: "via", _RTA_PREFSRC: "src"}
+_RTA_NUMBERS = {_RTA_PRIORITY: "metric", _RTA_TABLE: "table"}
 _RTM_F_CLONED = 0x200
 _RTNH_F_ONLINK = 4
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04  # tentative, dadfailed, deprecated, optimistic
@@ -61,6 +67,7 @@ def link_state(message: Message) -> LinkState:
         master=message.get_attr("IFLA_MASTER") or 0,
         lower=_lower(message, kind),
         xdp=_has_xdp(message),
+        settings=link_settings(_raw(message)),
     )
 
 
@@ -80,7 +87,7 @@ def _has_xdp(message: Message) -> bool:
 def captured_address(message: Message) -> Captured | None:
     """An address; None for one that lives by itself only (an IPv6 temporary address)."""
     flags = message.get_attr("IFA_FLAGS") or message["flags"]
-    if flags & _IFA_F_TEMPORARY:
+    if message["family"] == _AF_INET6 and flags & _IFA_F_TEMPORARY:
         return None
     local = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
     parts = [
@@ -106,16 +113,33 @@ def captured_route(message: Message) -> Captured | None:
         return None
     if message["proto"] == _RTPROT_KERNEL and message["table"] == _RT_TABLE_LOCAL:
         return None
-    attributes = [
-        f"{name[4:].lower()} {value}"
-        for name, value in message["attrs"]
-        if name not in {"RTA_CACHEINFO", "RTA_OIF", "RTA_PREF", "UNKNOWN"}
-    ]
     text = (
-        f"family {message['family']} dst_len {message['dst_len']} tos {message['tos']} type {message['type']} "
-        f"proto {message['proto']} scope {message['scope']} " + " ".join(attributes)
+        f"{_destination(message)} type {message['type']} proto {message['proto']} scope {message['scope']} "
+        f"tos {message['tos']}{' onlink' if message['flags'] & _RTNH_F_ONLINK else ''}"
     )
-    return Captured(text=text, raw=_raw(message), kernel_made=message["proto"] == _RTPROT_KERNEL)
+    raw = _raw(message)
+    for kind, data in attributes(raw[28:]):
+        if kind not in {_RTA_DST, _RTA_OIF, RTA_CACHEINFO, RTA_EXPIRES}:
+            text += f" {_route_attribute(kind, data)}"
+    return Captured(text=text, raw=raw, kernel_made=message["proto"] == _RTPROT_KERNEL and _is_link_local(message))
+
+
+def _destination(message: Message) -> str:
+    default = "::" if message["family"] == _AF_INET6 else "0.0.0.0"
+    return f"{message.get_attr('RTA_DST') or default}/{message['dst_len']}"
+
+
+def _is_link_local(message: Message) -> bool:
+    return message["family"] == _AF_INET6 and ip_address(message.get_attr("RTA_DST") or "::").is_link_local
+
+
+def _route_attribute(kind: int, data: bytes) -> str:
+    """In words where we know it, else whole: two routes that differ anywhere differ in their text."""
+    if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
+        return f"{_RTA_ADDRESSES[kind]} {ip_address(data)}"
+    if kind in _RTA_NUMBERS and len(data) == 4:
+        return f"{_RTA_NUMBERS[kind]} {struct.unpack('=I', data)[0]}"
+    return f"attribute-{kind} {data.hex()}"
 
 
 def captured_neighbour(message: Message) -> Captured | None:
@@ -142,91 +166,20 @@ def default_route_targets(message: Message) -> frozenset[int]:
     return frozenset({int(path["oif"]) for path in paths} | {route_link(message)}) - {0}
 
 
-class Replayer:
-    """Sends captured messages again, from the namespace of the thread that made it."""
-
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        self._socket.bind((0, 0))
-        self._sequence = 0
-
-    def __enter__(self) -> Replayer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-    def restore(self, thing: Captured, ifindex: int) -> None:
-        """Add it; that it exists already is no error."""
-        flags = _NLM_F_REQUEST | _NLM_F_ACK | _NLM_F_CREATE | _NLM_F_EXCL
-        self._send(thing, ifindex, flags, add=True, tolerate=errno.EEXIST)
-
-    def remove(self, thing: Captured, ifindex: int) -> None:
-        """Delete it; that it does not exist is no error."""
-        tolerate = _ABSENT[_kind(thing)]
-        self._send(thing, ifindex, _NLM_F_REQUEST | _NLM_F_ACK, add=False, tolerate=tolerate)
-
-    def _send(self, thing: Captured, ifindex: int, flags: int, *, add: bool, tolerate: int) -> None:
-        kind = _kind(thing)
-        payload = _PAYLOADS[kind](thing, ifindex)
-        self._sequence += 1
-        self._socket.send(
-            _HEADER.pack(16 + len(payload), kind if add else kind + 1, flags, self._sequence, 0) + payload
-        )
-        answer = self._socket.recv(65536)
-        _, answer_kind, _, _, _ = _HEADER.unpack_from(answer)
-        if answer_kind != _NLMSG_ERROR:
-            raise KernelError("restore", errno.EPROTO, f"answer of type {answer_kind}")
-        error = -struct.unpack_from("=i", answer, 16)[0]
-        if error not in {0, tolerate}:
-            raise KernelError("restore" if add else "remove", error, thing.text)
-
-
-def _kind(thing: Captured) -> int:
-    return int(_HEADER.unpack_from(thing.raw)[1])
-
-
-def _address_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct ifaddrmsg with the index of today, then the attributes."""
-    family, prefix, flags, scope, _index = struct.unpack_from("=BBBBI", thing.raw, 16)
-    return struct.pack("=BBBBI", family, prefix, flags, scope, ifindex) + thing.raw[24:]
-
-
-def _route_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct rtmsg without flags that only the kernel may set, RTA_OIF of today, no cache information."""
-    fields = list(struct.unpack_from("=BBBBBBBBI", thing.raw, 16))
-    fields[8] &= _RTNH_F_ONLINK
-    payload = [struct.pack("=BBBBBBBBI", *fields)]
-    for kind, data in _attributes(thing.raw[28:]):
-        if kind != _RTA_CACHEINFO:
-            payload.append(_attribute(kind, struct.pack("=I", ifindex) if kind == _RTA_OIF else data))
-    return b"".join(payload)
-
-
-def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct ndmsg with the index of today, no cache information."""
-    family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
-    kept = [_attribute(*item) for item in _attributes(thing.raw[28:]) if item[0] not in {_NDA_CACHEINFO, _NDA_PROBES}]
-    return struct.pack("=BxxxiHBB", family, ifindex, state, flags, kind) + b"".join(kept)
-
-
-_PAYLOADS = {_RTM_NEWADDR: _address_payload, _RTM_NEWROUTE: _route_payload, _RTM_NEWNEIGH: _neighbour_payload}
-_ABSENT = {_RTM_NEWADDR: errno.EADDRNOTAVAIL, _RTM_NEWROUTE: errno.ESRCH, _RTM_NEWNEIGH: errno.ENOENT}
-"""How the kernel says that there is nothing to delete."""
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    offset = 0
-    while offset + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, offset)
-        if length < 4:
-            return
-        yield kind, data[offset + 4 : offset + length]
-        offset += (length + 3) & ~3
+def unreturnable(ifindex: int, addresses: Iterable[Message], routes: Iterable[Message]) -> tuple[str, ...]:
+    """What a host would lose with this link and could not have back: each goes on after the link's name."""
+    own = {address.get_attr("IFA_LOCAL") or address.get_attr("IFA_ADDRESS") for address in addresses}
+    found: list[str] = []
+    for route in routes:
+        where = _destination(route)
+        if any(path["oif"] == ifindex for path in route.get_attr("RTA_MULTIPATH") or ()):
+            found.append(f"is a path of the multipath route {where}")
+        elif route_link(route) == ifindex:
+            if any(kind == _RTA_NH_ID for kind, _ in attributes(_raw(route)[28:])):
+                found.append(f"carries the route {where} through a next hop object")
+        elif route["table"] != _RT_TABLE_LOCAL and route.get_attr("RTA_PREFSRC") in own:
+            found.append(f"has the source address of the route {where} through another link")
+    return tuple(sorted(set(found)))
 
 
 def _raw(message: Message) -> bytes:
@@ -243,8 +196,8 @@ def _scalar(message: Message, attribute: str) -> str:
 
 def _address_protocol(message: Message) -> int:
     """IFA_PROTO (11, Linux 5.18), which pyroute2 0.9 does not decode everywhere."""
-    for kind, data in _attributes(_raw(message)[24:]):
-        if kind == 11 and data:
+    for kind, data in attributes(_raw(message)[24:]):
+        if kind == _IFA_PROTO and data:
             return data[0]
     return 0
 
@@ -253,11 +206,11 @@ __all__ = [
     "IPRoute",
     "Message",
     "NetlinkError",
-    "Replayer",
     "captured_address",
     "captured_neighbour",
     "captured_route",
     "default_route_targets",
     "link_state",
     "route_link",
+    "unreturnable",
 ]

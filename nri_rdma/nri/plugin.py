@@ -105,13 +105,14 @@ class Plugin:
         pod, container = message.pod, message.container
         if not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
             return _EMPTY
+        name = container.name
         with self._event("CreateContainer", pod, request) as span:
-            span.attributes["k8s.container.name"] = container.name
+            span.attributes["k8s.container.name"] = name
             edits = self._lifecycle.edits(
                 pod.id,
                 f"{pod.namespace}/{pod.name}",
                 pod.annotations,
-                container.name,
+                name,
                 env_names(container),
                 device_numbers(container),
                 self._deadline(request),
@@ -155,11 +156,12 @@ class Plugin:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _event(self, name: str, pod: Any, request: Request) -> Span:
-        traceparent = next((value for key, value in request.metadata if key == "traceparent"), "")
+        if not self._spans.enabled:
+            return self._spans.span(name)
         return self._spans.span(
             name,
             {"k8s.pod.name": f"{pod.namespace}/{pod.name}", "k8s.pod.uid": pod.uid, "sandbox": pod.id},
-            traceparent=traceparent,
+            traceparent=request.metadata_value("traceparent"),
         )
 
     def _deadline(self, request: Request) -> float:

@@ -107,6 +107,14 @@ class Request:
         """Key-value pairs in the order sent, keys in lower case, repeated keys kept."""
         return tuple((pair.key.lower(), pair.value) for pair in self._message.metadata)
 
+    def metadata_value(self, key: str) -> str:
+        """The first value of a key (in lower case), "" when there is none."""
+        for pair in self._message.metadata:
+            if pair.key.lower() == key:
+                value: str = pair.value
+                return value
+        return ""
+
     def __repr__(self) -> str:
         size = len(self._message.payload)
         return f"Request(stream_id={self.stream_id}, {self.service}/{self.method}, {size} bytes)"

@@ -21,7 +21,7 @@ from tests.lab.recipe import Recipe
 from tests.lab.workload import workload_image
 from tests.rig.aptsources import main_archive, read_sources
 
-_UNFINISHED = "unfinished-"
+UNFINISHED = "unfinished-"
 _SITE = "usr/lib/lab/site"
 _FREE_MIB = 1024
 # The guest's wheels are fetched by another python: pip cannot ask that one what it takes.
@@ -56,7 +56,7 @@ def ensure_image(recipe: Recipe, cache: Path) -> Image:
             shutil.rmtree(stale)
     if entry.is_dir():
         return Image(folder=entry)
-    unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=cache))
+    unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=cache))
     try:
         with timed(f"building the {recipe.suite} image (once; kept in {cache.name}/{entry.name})"):
             _build(recipe, unfinished)

@@ -11,12 +11,9 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def timed(text: str, into: dict[str, float] | None = None) -> Iterator[None]:
-    """Announces a step and, when it succeeded, says how long it took (and notes it in `into`)."""
+def timed(text: str) -> Iterator[None]:
+    """Announces a step and, when it succeeded, says how long it took."""
     say(f"{text} ...")
     started = time.monotonic()
     yield
-    seconds = round(time.monotonic() - started, 1)
-    if into is not None:
-        into[text] = seconds
-    say(f"{text}: {seconds:.1f} s")
+    say(f"{text}: {time.monotonic() - started:.1f} s")

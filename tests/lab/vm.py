@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab.errors import LabError
-from tests.lab.image import Image
+from tests.lab.image import UNFINISHED, Image
 from tests.lab.machine import Disk, Machine, qemu_command
 from tests.lab.progress import say
 
@@ -29,6 +29,7 @@ BOOT_LIMIT_S = 120
 BOOT_ATTEMPTS = 2
 _RESULTS_BYTES = 64 << 20
 _OVERHEAD_S = 20  # the guest's own limit ends before ours, so that a hanging test still leaves its logs
+_ENDED_BY_INIT = 124  # guest/init.py
 _READY = b"lab: guest ready"
 _LEFT_OUT_AT_TOP = {".cache", ".git", ".venv", "build", "dist"}
 _SUMMARY = re.compile(r"^=*\s*((?:no tests ran|\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s(?: \([\d:]+\))?)\s*=*$")
@@ -69,7 +70,7 @@ def find_summary(line: str) -> str:
 
 def run_shell(image: Image, checkout: Path) -> int:
     """The same machine with a shell on its console."""
-    with _scratch() as scratch:
+    with _scratch(image) as scratch:
         machine = _machine(image, checkout, scratch, {"shell": True})
         return subprocess.run(_dying_with_us(qemu_command(machine, None)), check=False).returncode
 
@@ -79,7 +80,7 @@ def _attempt(
 ) -> Outcome:
     started = time.monotonic()
     job = {"shell": False, "pytest": pytest_arguments, "limit_s": limit_s - _OVERHEAD_S}
-    with _scratch() as scratch:
+    with _scratch(image) as scratch:
         machine = _machine(image, checkout, scratch, job)
         say(f"booting the machine ({machine.cpus} cpus, {machine.memory_mib} MiB, emulated)")
         output = _Output(copy_to=results / "pytest.log")
@@ -92,6 +93,8 @@ def _attempt(
         "total": round(time.monotonic() - started, 1),
     }
     (results / "timings.json").write_text(json.dumps({"boot_attempts": number, "seconds": seconds}, indent=2) + "\n")
+    if facts["exit"] == _ENDED_BY_INIT:
+        raise LabError(f"pytest was ended before it was done. Next: see {results / 'pytest.log'}, or raise --limit.")
     if not output.summary:
         raise LabError(f"pytest ended without a summary ({facts['exit']:.0f}). Next: read the logs in {results}.")
     return Outcome(exit_code=int(facts["exit"]), summary=output.summary, boot_attempts=number, seconds=seconds)
@@ -209,6 +212,7 @@ def _dying_with_us(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="nri-rdma-lab-") as folder:
+def _scratch(image: Image) -> Iterator[Path]:
+    """Beside the image: what a killed run leaves there, the next one removes."""
+    with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=image.folder.parent) as folder:
         yield Path(folder)

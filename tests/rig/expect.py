@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.rig.cri import Container, Cri
 from tests.rig.fabric import Fabric
+from tests.rig.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +87,17 @@ def host_link(name: str) -> dict[str, object] | None:
         return None
     document: list[dict[str, object]] = json.loads(done.stdout)
     return document[0]
+
+
+def real_mode(fabric: Fabric, name: str) -> str:
+    """The permissions of a character device's node on the host, in octal."""
+    return f"{(fabric.dev / 'infiniband' / name).stat().st_mode & 0o7777:o}"
+
+
+def described_root(node: Node, function: str) -> str:
+    """The PCI root, such as pci0000:17, above a function of the node's description."""
+    parents = {it.address: it.under for it in node.functions}
+    place = function
+    while place in parents:
+        place = parents[place]
+    return place

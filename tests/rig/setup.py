@@ -2,9 +2,13 @@
 
 It installs the few Debian packages that are missing, builds the virtual environment, and fetches a container runtime
 into a private folder; the machine's own package lists and runtimes stay as they are. Running it again does nothing
-unless pyproject.toml or the list of packages changed. Standard library only.
+unless pyproject.toml or the list of packages changed. With `--venv-only` it makes the virtual environment and nothing
+else: on any system, without root. Standard library only, and an older Python can read it far enough to be told so.
 """
 
+from __future__ import annotations
+
+import argparse
 import fcntl
 import hashlib
 import os
@@ -18,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.rig import aptsources, cache
+from tests.rig import cache
 
 # Raise it when a change of this file must run again on machines that are set up.
 REVISION = 1
@@ -27,6 +31,7 @@ PACKAGES_FROM_RUNTIME_SUITE = ("containerd",)
 # forky's runc wants a newer glibc than Debian 12 has, so these come from the machine's own suite.
 PACKAGES_FROM_OWN_SUITE = ("runc", "containernetworking-plugins", "busybox-static")
 KNOWN_SUITES = ("bookworm", "trixie")
+OLDEST_PYTHON = (3, 11)
 OLDEST_PIP = (25, 1)  # the first with --group
 LIBRARY_PACKAGES = {"libseccomp.so.2": "libseccomp2"}
 VENV_STAMP = cache.CACHE / "venv.stamp"
@@ -40,18 +45,23 @@ class SetupError(Exception):
     """What failed and what to do next, as a sentence."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Sets up, or says in one sentence why it cannot."""
+    parser = argparse.ArgumentParser(prog="python3 -m tests.rig.setup", description="Makes a machine able to run this.")
+    parser.add_argument("--venv-only", action="store_true", help="only the virtual environment: no root, any system")
+    venv_only = parser.parse_args(arguments).venv_only
+    done, work = (_venv_is_current, set_up_venv) if venv_only else (is_current, set_up)
     started = time.monotonic()
     try:
-        if is_current():
+        check_python()
+        if done():
             return 0
         cache.CACHE.mkdir(exist_ok=True)
         with _lock(LOCK):
-            if is_current():
+            if done():
                 return 0
             LOG.write_text("")
-            set_up()
+            work()
     except SetupError as failure:
         print(f"setup: {failure}", file=sys.stderr)
         return 1
@@ -77,10 +87,29 @@ def set_up() -> None:
         raise SetupError(" ".join(failures))
 
 
+def set_up_venv() -> None:
+    """The virtual environment alone; nothing is installed on the machine for it."""
+    if not _has_venv():
+        raise SetupError(
+            f"{sys.executable} cannot make virtual environments. Next: install the package with its modules venv and "
+            "ensurepip (on Debian and Ubuntu: python3-venv), or name another Python: make SYSTEM_PYTHON=python3.13 ..."
+        )
+    build_venv()
+
+
+def check_python() -> None:
+    """Refuses a Python that the project does not run on."""
+    if tuple(sys.version_info[:2]) < OLDEST_PYTHON:
+        raise SetupError(
+            f"{sys.executable} is Python {'.'.join(map(str, sys.version_info[:2]))}, but nri-rdma needs "
+            f"{'.'.join(map(str, OLDEST_PYTHON))} or newer. Next: name one: make SYSTEM_PYTHON=python3.13 ..."
+        )
+
+
 def install_system_packages() -> None:
     """What the steps and tests call on this machine: venv and ip."""
     wanted = []
-    if subprocess.run([sys.executable, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode:
+    if not _has_venv():
         wanted.append("python3-venv")
     if shutil.which("ip") is None:
         wanted.append("iproute2")
@@ -137,6 +166,8 @@ def fetch_runtime() -> None:
 
 
 def _private_sources(codename: str) -> str:
+    from tests.rig import aptsources  # late: only Debian needs it, and an older Python cannot read it
+
     sources = aptsources.read_sources(Path("/etc/apt"))
     archive = aptsources.main_archive(sources, codename)
     if archive is None:
@@ -148,6 +179,11 @@ def _private_sources(codename: str) -> str:
     if (security := aptsources.security_archive(sources, codename)) is not None:
         stanzas.append(security.stanza((f"{codename}-security",)))
     return "\n".join(stanzas)
+
+
+def _has_venv() -> bool:
+    # Debian ships venv without ensurepip, and then venv makes an environment without pip.
+    return _runs(Path(sys.executable), "import ensurepip, venv")
 
 
 def _unpack(packages: Sequence[Path]) -> None:

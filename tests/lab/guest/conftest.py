@@ -49,7 +49,7 @@ def containerd() -> Iterator[Server]:
     config = Path("/run/lab/containerd.toml")
     config.write_text(CONTAINERD_CONFIG)
     with Server(("containerd", "--config", str(config)), RESULTS / "containerd.log") as server:
-        server.wait_for_line("containerd successfully booted", seconds=60)
+        wait_until(lambda: server.has_logged("containerd successfully booted"), "containerd to boot", seconds=60)
         pause = Path("/run/lab/pause.tar")
         write_image(Path("/usr/bin/busybox"), pause)
         for archive in (pause, Path("/usr/lib/lab/images/workload.tar")):
@@ -81,9 +81,14 @@ def rdma_device() -> str:
 def daemon(containerd: Server, cri: Cri, rdma_device: str) -> Iterator[Server]:
     """The product, as the runtime knows it."""
     with Server(DAEMON, RESULTS / "nri-rdma.log") as server:
-        # The runtime's word, not the product's own: the plugin is registered and has answered Synchronize.
-        containerd.wait_for_line(r"plugin \S*nri-rdma\S* connected and ", seconds=60)
+        wait_until(lambda: _is_registered(server, containerd), "the daemon to be registered", seconds=60)
         yield server
+
+
+def _is_registered(daemon: Server, containerd: Server) -> bool:
+    """The runtime's word, not the product's own: the plugin is registered and has answered Synchronize."""
+    daemon.check_runs()
+    return containerd.has_logged(r"plugin \S*nri-rdma\S* connected and ")
 
 
 def _is_ready(client: Cri) -> bool:

@@ -1,30 +1,31 @@
-"""A server that a test starts: its log goes to a file, and a test can wait for a line of it."""
+"""A server that a test starts, with a log that goes to a file and can be asked for a line."""
 
 import re
 import subprocess
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+_TAIL_LINES = 8
+
+
+class ServerEndedError(AssertionError):
+    """The server is gone; the message holds its last words."""
 
 
 class Server:
     """Runs between __enter__ and __exit__; ends with SIGTERM, after 15 s with SIGKILL."""
 
-    def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
         self._log = log
-        self._environment = environment
         self._lines: list[str] = []
-        self._ended = False
-        self._news = threading.Condition()
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            self._command, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        pipe, merged = subprocess.PIPE, subprocess.STDOUT
+        self._process = subprocess.Popen(self._command, stdout=pipe, stderr=merged, text=True)
         assert self._process.stdout is not None  # asked for above
         self._reader = threading.Thread(target=self._copy, args=(self._process.stdout,), name=self._log.stem)
         self._reader.start()
@@ -39,33 +40,22 @@ class Server:
             self._process.wait()
         self._reader.join(timeout=15)
 
-    def wait_for_line(self, pattern: str, seconds: float) -> str:
-        """The first line, old or new, in which the pattern is found; fails with the log's end when there is none."""
-        end = time.monotonic() + seconds
-        seen = 0
-        with self._news:
-            while True:
-                for line in self._lines[seen:]:
-                    if re.search(pattern, line):
-                        return line
-                seen = len(self._lines)
-                left = end - time.monotonic()
-                if self._ended or left <= 0:
-                    why = "it ended" if self._ended else f"not after {seconds:g} s"
-                    raise AssertionError(f"{self._command[0]}: no line with {pattern!r}, {why}:\n{self._tail()}")
-                self._news.wait(left)
+    def has_logged(self, pattern: str) -> bool:
+        """Whether a line of the log so far holds the pattern; ServerEndedError when the server is gone."""
+        self.check_runs()
+        return any(re.search(pattern, line) for line in self._lines)
+
+    def check_runs(self) -> None:
+        """ServerEndedError when the server is gone."""
+        code = self._process.poll()
+        if code is not None:
+            self._reader.join(timeout=15)
+            words = "\n".join(self._lines[-_TAIL_LINES:])
+            raise ServerEndedError(f"{self._log.stem} ended with {code}; its last words:\n{words}")
 
     def _copy(self, output: IO[str]) -> None:
         with self._log.open("a") as log:
             for line in output:
                 log.write(line)
                 log.flush()
-                with self._news:
-                    self._lines.append(line.rstrip("\n"))
-                    self._news.notify_all()
-        with self._news:
-            self._ended = True
-            self._news.notify_all()
-
-    def _tail(self) -> str:
-        return "\n".join(self._lines[-20:])
+                self._lines.append(line.rstrip("\n"))

@@ -1,9 +1,10 @@
 """The main job on a node with an RDMA device: containers get the device they asked for, others do not."""
 
 import re
+import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -94,6 +95,27 @@ def test_the_node_is_as_before_when_the_pod_is_gone(cri: Cri, daemon: Server) ->
     with suppress(DeadlineError):
         wait_until(lambda: not before.differences_to(kernel.NodeState.take()), "the node to settle", seconds=20)
     assert before.differences_to(kernel.NodeState.take()) == []
+
+
+def test_the_comparison_with_before_notices_a_planted_difference() -> None:
+    before = kernel.NodeState.take()
+    with planted("ip link add planted type veth peer name planted-peer", "ip link delete planted"):
+        with planted("rdma link add rxe9 type rxe netdev planted", "rdma link delete rxe9"):
+            noticed = " ".join(before.differences_to(kernel.NodeState.take()))
+        assert "link planted" in noticed
+        assert "rdma link was" in noticed
+        assert f"{kernel.INFINIBAND} was" in noticed
+    assert before.differences_to(kernel.NodeState.take()) == []
+
+
+@contextmanager
+def planted(command: str, undo: str) -> Iterator[None]:
+    """A change of the host, for a while."""
+    subprocess.run(command.split(), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(undo.split(), check=True)
 
 
 def open_by_number(cri: Cri, container: Container) -> tuple[int, str]:

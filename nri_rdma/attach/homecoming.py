@@ -1,0 +1,200 @@
+"""The way home of a netdev: find it wherever it is, move it, make it what it was.
+
+Every function looks before it acts, so that all of this may run again at any point. A pod with NET_ADMIN may have done
+to its netdev whatever it liked: renamed and readdressed it, or given it names that stand in the way on the host.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.attach.port import Captured, Kernel, KernelError, LinkState, Namespace
+
+_ADDR_GEN_MODE = "addr_gen_mode"
+_ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
+
+
+def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
+    """The netdev on the host, moved there if need be; None when it does not exist any more.
+
+    A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
+    """
+    home = find_on_host(kernel.links(kernel.host), move)
+    if home is None and namespace is not None:
+        there = find_in_pod(kernel.links(namespace), move)
+        if there is not None:
+            _move_home(kernel, namespace, there, move)
+            home = find_on_host(kernel.links(kernel.host), move)
+    if home is None and move.link.parent:
+        raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
+    return home  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
+
+
+def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
+    """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
+
+    Order matters: the address before the name; the way up with IPv6 address generation off, so that nothing appears
+    late; addresses before the routes that need them.
+    """
+    host, tries = kernel.host, _Tries()
+    found = kernel.capture(host, ifindex)
+    if found.up and (found.name, found.mac) != (wanted.name, wanted.mac):
+        with tries.one():
+            kernel.set_link(host, ifindex, up=False)  # drivers, and kernels before 6.2, refuse both while it is up
+            found = replace(found, up=False)
+    if found.mac != wanted.mac:
+        with tries.one():
+            kernel.set_link(host, ifindex, mac=wanted.mac)
+    if found.name != wanted.name:
+        with tries.one():
+            kernel.set_link(host, ifindex, name=wanted.name)
+    _restore_alt_names(kernel, ifindex, found, wanted, tries)
+    _restore_numbers(kernel, ifindex, found, wanted, tries)
+    if found.up != wanted.up:
+        with tries.one():
+            kernel.set_link(host, ifindex, up=wanted.up)
+    _restore_captured(kernel, ifindex, wanted.addresses, lambda: kernel.capture(host, ifindex).addresses, tries)
+    _restore_captured(kernel, ifindex, wanted.neighbours, lambda: kernel.capture(host, ifindex).neighbours, tries)
+    _restore_captured(kernel, ifindex, wanted.routes, lambda: kernel.capture(host, ifindex).routes, tries)
+    with tries.one():
+        _set_settings(kernel, ifindex, kernel.capture(host, ifindex).settings, wanted.settings)
+    tries.finish()
+
+
+def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
+    """The netdev among the host's links; see `parked_name` for how a virtual one is known on its way."""
+    wanted, parked = move.link, parked_name(move.link)
+    if wanted.parent:
+        return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
+    return _first(
+        (link for link in links if link.kind == wanted.kind and not link.parent),
+        lambda link: (link.ifindex, link.mac) == (wanted.ifindex, wanted.mac),
+        lambda link: link.ifindex == wanted.ifindex and link.name in {wanted.name, parked},
+        lambda link: link.name == parked,
+        lambda link: (link.name, link.mac) == (wanted.name, wanted.mac),
+    )
+
+
+def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
+    """The netdev among the pod's links, by what a pod cannot change: hardware address, parent, number, kind.
+
+    A virtual netdev has its number only; a MAC or a name would let a pod pass off a link of its own.
+    """
+    wanted = move.link
+    if wanted.parent:
+        return _physical(links, wanted, move.pod_ifindex, {move.pod_name})
+    return next((link for link in links if (link.ifindex, link.kind) == (move.pod_ifindex, wanted.kind)), None)
+
+
+def parked_name(wanted: LinkState) -> str:
+    """The host's name for a netdev whose own name or number is taken; nobody else uses it. At most 15 characters."""
+    return f"nrirdma-{wanted.ifindex}"[:15]
+
+
+def _physical(links: tuple[LinkState, ...], wanted: LinkState, ifindex: int, names: set[str]) -> LinkState | None:
+    """By its parent; several netdevs of one function are told apart by permanent address, then by number and name."""
+    siblings = [link for link in links if link.parent == wanted.parent and link.kind == wanted.kind]
+    if wanted.permanent_mac:
+        siblings = [link for link in siblings if link.permanent_mac == wanted.permanent_mac]
+    return _first(
+        siblings,
+        lambda link: link.ifindex == ifindex,
+        lambda link: link.name in names,
+        lambda _link: len(siblings) == 1,
+    )
+
+
+def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkState], bool]) -> LinkState | None:
+    """The first link that passes the earliest test that any passes."""
+    candidates = list(links)
+    return next((link for test in tests for link in candidates if test(link)), None)
+
+
+def _move_home(kernel: Kernel, namespace: Namespace, there: LinkState, move: NetdevMove) -> None:
+    wanted = move.link
+    try:
+        kernel.move_link(namespace, there.ifindex, kernel.host, wanted.name, as_ifindex=wanted.ifindex)
+    except KernelError as error:
+        if error.errno not in {errno.EEXIST, errno.EBUSY}:
+            raise
+        # Name or number are taken on the host, or the pod gave the link an alternative name that is (the kernel
+        # refuses the move for those too). It comes home first; restore() tells what cannot be had back yet.
+        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=there.alt_names)
+        kernel.move_link(namespace, there.ifindex, kernel.host, parked_name(wanted))
+
+
+def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
+    """One by one: a name that somebody has taken must not cost the others."""
+    for name in found.alt_names:
+        if name not in wanted.alt_names:
+            with tries.one():
+                kernel.set_alt_names(kernel.host, ifindex, add=(), remove=(name,))
+    for name in wanted.alt_names:
+        if name not in found.alt_names:
+            with tries.one():
+                kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=())
+
+
+def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
+    if (found.mtu, found.txqlen, found.alias) != (wanted.mtu, wanted.txqlen, wanted.alias):
+        with tries.one():
+            kernel.set_link(kernel.host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias)
+    settings = wanted.settings
+    if wanted.up and not found.up:
+        settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)
+    with tries.one():
+        _set_settings(kernel, ifindex, found.settings, settings)
+
+
+def _set_settings(
+    kernel: Kernel, ifindex: int, found: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, int], ...]
+) -> None:
+    changes = tuple(setting for setting in wanted if setting not in found)
+    if changes:
+        kernel.set_settings(kernel.host, ifindex, changes)
+
+
+def _restore_captured(
+    kernel: Kernel,
+    ifindex: int,
+    wanted: tuple[Captured, ...],
+    present: Callable[[], tuple[Captured, ...]],
+    tries: _Tries,
+) -> None:
+    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along."""
+    found = present()
+    texts = {thing.text for thing in wanted}
+    extra = [thing for thing in found if thing.text not in texts and not thing.kernel_made]
+    for thing in extra:
+        with tries.one():
+            kernel.remove(kernel.host, ifindex, thing)
+    here = {thing.text for thing in (present() if extra else found)}
+    for thing in wanted:
+        if thing.text not in here:
+            with tries.one():
+                kernel.replay(kernel.host, ifindex, thing)
+
+
+class _Tries:
+    """Goes on after an error and tells all of them at the end."""
+
+    def __init__(self) -> None:
+        self._errors: list[KernelError] = []
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """One thing that may fail."""
+        try:
+            yield
+        except KernelError as error:
+            self._errors.append(error)
+
+    def finish(self) -> None:
+        """Raise the first error, with the others in its text."""
+        if self._errors:
+            first, *others = self._errors
+            raise KernelError(first.operation, first.errno, "; ".join([first.detail, *map(str, others)]).strip("; "))

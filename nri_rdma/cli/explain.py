@@ -1,0 +1,268 @@
+"""`nri-rdma explain`: what a pod would get on this node, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
+
+import click
+
+from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.cli.screen import Screen, Table, print_json
+from nri_rdma.config import Settings
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.model.request import UNLIMITED
+
+if TYPE_CHECKING:
+    from nri_rdma.cli.facts import Source
+    from nri_rdma.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation, PodManifest
+
+EXIT_REFUSED = 1
+MAX_MANIFEST_BYTES = 4 << 20
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@settings_options(
+    "sysfs_root",
+    "dev_root",
+    "cgroup_root",
+    "allow_default_pool",
+    "memlock",
+    "annotation_prefix",
+    "state_dir",
+    "control_socket",
+)
+@output_option
+@click.pass_context
+def explain(context: click.Context, manifest: Path, settings: Settings, output: str) -> None:
+    """Show what a pod would get on this node, and why.
+
+    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon answers, its settings and
+    what pods hold now count. Ends with 1 when a pod would be refused. Needs no root.
+
+    \b
+    Example:
+      nri-rdma explain pod.yaml
+      nri-rdma explain pod.yaml --allow-default-pool --sysfs-root ./node/sys --dev-root ./node/dev
+    """
+    pods = _read_manifest(manifest)
+    from nri_rdma.cli.facts import gather
+    from nri_rdma.explain import explain as explain_pod
+
+    source = gather(settings)
+    explanations = [explain_pod(pod, source.facts) for pod in pods]
+    if output == "json":
+        print_json(_document(explanations, source))
+    else:
+        _show(explanations, source)
+    for item in explanations:
+        if item.refusal is not None:
+            click.echo(str(item.refusal), err=True)
+    if any(item.refusal is not None for item in explanations):
+        context.exit(EXIT_REFUSED)
+
+
+# The manifest
+
+
+def _read_manifest(path: Path) -> tuple[PodManifest, ...]:
+    from nri_rdma.explain import read_pods
+
+    pods = tuple(pod for place, document in _documents(path) for pod in read_pods(document, place))
+    if not pods:
+        hint = "give a Pod, or a workload such as a Deployment or a Job"
+        raise SettingError(ErrorCode.SETTING, "there is no pod in the manifest", where=str(path), hint=hint)
+    return pods
+
+
+def _documents(path: Path) -> Iterator[tuple[str, object]]:
+    import yaml
+
+    with click.open_file(str(path), "rb") as file:
+        data = file.read(MAX_MANIFEST_BYTES + 1)
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise _unreadable(path, f"it is larger than {MAX_MANIFEST_BYTES} bytes")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        for number, document in enumerate(yaml.load_all(data, loader)):
+            yield (f"{path.name}" if number == 0 else f"{path.name} document {number + 1}"), document
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date of month 13 is a ValueError
+        raise _unreadable(path, " ".join(str(error).split())) from error
+
+
+def _unreadable(path: Path, why: str) -> SettingError:
+    return SettingError(ErrorCode.SETTING, f"the manifest cannot be read: {why}", where=str(path), hint="mend the file")
+
+
+# For people
+
+
+def _show(explanations: list[Explanation], source: Source) -> None:
+    screen = Screen()
+    for sentence in source.sentences:
+        screen.line(sentence)
+    for item in explanations:
+        screen.line()
+        _show_one(screen, item, source)
+
+
+def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
+    screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+    for request in item.requests:
+        screen.line()
+        screen.table(_request_table(request))
+    if item.moves:
+        screen.line()
+        screen.table(_moves_table(item))
+    for container in item.containers:
+        screen.line()
+        screen.line(f"Container {container.container.name}", bold=True)
+        screen.facts(tuple(_container_facts(container, source.memlock_reason)), indent=2)
+
+
+def _result(item: Explanation) -> str:
+    if item.refusal is not None:
+        return f"refused, {item.refusal.code}"
+    count = sum(1 for request in item.requests for candidate in request.candidates if candidate.given)
+    if not item.requests:
+        return "asks for nothing and gets nothing"
+    return f"gets {count} device{'' if count == 1 else 's'}"
+
+
+def _request_table(item: ExplainedRequest) -> Table:
+    request = item.admitted.request
+    count = "all" if request.count is None else str(request.count)
+    return Table(
+        title=f"Request {request.name}: {count} of pool {request.pool}, mode {item.admitted.mode} ({request.where})",
+        headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
+        rows=tuple(
+            (
+                candidate.device.name,
+                str(candidate.device.pci or "-"),
+                "-" if candidate.device.numa_node is None else str(candidate.device.numa_node),
+                _verdict(candidate),
+                candidate.why,
+            )
+            for candidate in item.candidates
+        ),
+        indent=2,
+    )
+
+
+def _verdict(candidate: Candidate) -> str:
+    if candidate.given:
+        return "GIVEN"
+    return "left" if candidate.free else "no"
+
+
+def _moves_table(item: Explanation) -> Table:
+    return Table(
+        title="Netdevs that move into the pod",
+        headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES"),
+        rows=tuple(
+            (
+                move.device,
+                move.link.name,
+                move.pod_name,
+                str(move.mtu or move.link.mtu),
+                ", ".join(map(str, move.addresses)) or "none",
+            )
+            for move in item.moves
+        ),
+        indent=2,
+    )
+
+
+def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
+    if item.container.privileged:
+        yield "note", "it is privileged: it sees every device of the host, whatever it is given"
+    if not item.requests:
+        yield "gets", "nothing"
+        return
+    yield "requests", ", ".join(item.requests)
+    for number, char in enumerate(item.edits.char_devices):
+        yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
+    for number, (name, value) in enumerate(item.edits.env):
+        yield ("" if number else "env"), f"{name}={value}"
+    if item.kept_env:
+        yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
+    because = "asked by the pod" if item.asks_memlock else memlock_reason
+    yield "memlock", f"{_memlock(item.edits.memlock)} ({because})"
+    for name, value in item.edits.unified:
+        for number, line in enumerate(value.splitlines()):
+            yield ("" if number else name), line
+
+
+def _memlock(value: int | None) -> str:
+    if value is None:
+        return "as the runtime has it"
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+# For programs
+
+
+def _document(explanations: list[Explanation], source: Source) -> dict[str, Any]:
+    from nri_rdma.control import DOCUMENT_VERSION
+
+    return {
+        "version": DOCUMENT_VERSION,
+        "source": list(source.sentences),
+        "pods": [_pod_document(item) for item in explanations],
+    }
+
+
+def _pod_document(item: Explanation) -> dict[str, Any]:
+    return {
+        "kind": item.pod.kind,
+        "pod": str(item.pod),
+        "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
+        "requests": [_request_document(request) for request in item.requests],
+        "netdevs": [
+            {
+                "device": move.device,
+                "host_name": move.link.name,
+                "mac": move.link.mac,
+                "pod_name": move.pod_name,
+                "mtu": move.mtu or move.link.mtu,
+                "addresses": [str(address) for address in move.addresses],
+            }
+            for move in item.moves
+        ],
+        "containers": [_container_document(container) for container in item.containers],
+    }
+
+
+def _refusal_document(error: NriRdmaError) -> dict[str, str]:
+    return {"code": str(error.code), "what": error.what, "where": error.where, "hint": error.hint, "text": str(error)}
+
+
+def _request_document(item: ExplainedRequest) -> dict[str, Any]:
+    return {
+        "name": item.admitted.request.name,
+        "where": item.admitted.request.where,
+        "pool": item.admitted.request.pool,
+        "mode": str(item.admitted.mode),
+        "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
+        "candidates": [
+            {"device": it.device.name, "given": it.given, "free": it.free, "why": it.why} for it in item.candidates
+        ],
+    }
+
+
+def _container_document(item: ExplainedContainer) -> dict[str, Any]:
+    return {
+        "name": item.container.name,
+        "privileged": item.container.privileged,
+        "requests": list(item.requests),
+        "char_devices": [
+            {"path": char.path, "major": char.major, "minor": char.minor, "mode": f"{char.mode:04o}"}
+            for char in item.edits.char_devices
+        ],
+        "env": dict(item.edits.env),
+        "kept_env": list(item.kept_env),
+        "memlock": "unlimited" if item.edits.memlock == UNLIMITED else item.edits.memlock,
+        "unified": dict(item.edits.unified),
+    }

@@ -1,0 +1,93 @@
+"""What `explain` decides with: what the daemon knows now, or else the node as it is with nothing taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any  # Any: the daemon's JSON document
+
+from nri_rdma.cli.node import notes, read_local_node
+from nri_rdma.config import Settings
+from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from
+from nri_rdma.errors import NotReadyError
+from nri_rdma.explain import Facts
+from nri_rdma.model.device import DeviceId
+from nri_rdma.model.request import Mode
+from nri_rdma.placement import Holding, Taken
+from nri_rdma.policy import Policy, Pool, default_policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Facts, and where they are from as sentences."""
+
+    facts: Facts
+    sentences: tuple[str, ...]
+    memlock_reason: str
+
+
+def gather(settings: Settings) -> Source:
+    """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's."""
+    try:
+        document = ask_status(settings.control_path)
+    except NotReadyError as error:
+        return _from_node(settings, f"What pods hold now counts as free: {error.what} ({settings.control_path}).")
+    told = Path(document["sysfs_root"])
+    default = next(item.default for item in fields(Settings) if item.name == "sysfs_root")
+    if settings.sysfs_root not in {told, default}:
+        return _from_node(
+            settings,
+            f"The daemon reads its hardware from {told}, not from {settings.sysfs_root}: what pods hold there is not"
+            " counted.",
+        )
+    return _from_daemon(document)
+
+
+def _from_node(settings: Settings, sentence: str) -> Source:
+    local = read_local_node(settings)
+    facts = Facts(
+        node=local.node,
+        policy=default_policy(settings.allow_default_pool),
+        taken=MappingProxyType({}),
+        annotation_prefix=settings.annotation_prefix,
+        default_memlock=settings.memlock.bytes,
+    )
+    reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
+    return Source(
+        facts=facts,
+        sentences=(f"Decided on the hardware of {settings.sysfs_root}. {sentence}", *notes(local, settings)),
+        memlock_reason=reason,
+    )
+
+
+def _from_daemon(document: Mapping[str, Any]) -> Source:
+    memlock = document["memlock"]
+    pools = (Pool(name=pool["name"], modes=tuple(map(Mode, pool["modes"]))) for pool in document["pools"])
+    facts = Facts(
+        node=node_from(document),
+        policy=Policy(pools=MappingProxyType({pool.name: pool for pool in pools})),
+        taken=_taken(document),
+        annotation_prefix=document["annotation_prefix"],
+        default_memlock=memlock["bytes"],
+        memlock_ceiling=memlock["ceiling"],
+    )
+    held = sum(1 for device in document["devices"] if device["holders"])
+    sentence = (
+        f"Decided with what the daemon (pid {document['daemon']['pid']}) knows now: {held} of"
+        f" {len(document['devices'])} devices are held by pods."
+    )
+    return Source(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
+
+
+def _taken(document: Mapping[str, Any]) -> Taken:
+    return MappingProxyType(
+        {
+            DeviceId(device["id"]): frozenset(
+                Holding(owner=holder["pod"], mode=Mode(holder["mode"])) for holder in device["holders"]
+            )
+            for device in document["devices"]
+            if device["holders"]
+        }
+    )

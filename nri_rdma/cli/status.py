@@ -1,0 +1,127 @@
+"""`nri-rdma status`: what the daemon is doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any  # Any: the daemon's JSON document
+
+import click
+
+from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.cli.screen import Screen, Table, print_json
+from nri_rdma.config import Settings
+from nri_rdma.model.request import UNLIMITED
+
+_ID_LENGTH = 13
+"""As crictl shortens the ids of sandboxes."""
+
+
+@click.command()
+@settings_options("state_dir", "control_socket")
+@output_option
+def status(settings: Settings, output: str) -> None:
+    """Show what the daemon is doing, and who holds which device.
+
+    Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when the daemon does not answer.
+
+    \b
+    Example:
+      nri-rdma status
+      nri-rdma status -o json
+    """
+    from nri_rdma.control import ask_status
+
+    document = ask_status(settings.control_path)
+    if output == "json":
+        print_json(document)
+        return
+    screen = Screen()
+    screen.facts(tuple(_facts(document)))
+    for table in _tables(document):
+        screen.line()
+        screen.table(table)
+
+
+def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    daemon, runtime, guard = document["daemon"], document["runtime"], document["guard"]
+    yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {_age(time.time() - daemon['started'])}"
+    who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
+    yield "Runtime", f"{who}: {runtime['link']}, {runtime['socket']}"
+    if runtime["error"]:
+        yield "", f"last error: {runtime['error']}"
+    yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]
+    for pool in document["pools"]:
+        yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}"
+    yield "RDMA netns", document["rdma_netns"]
+    yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
+    yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
+    yield "Namespaces", f"{document['namespaces_held']} held open"
+
+
+def _tables(document: dict[str, Any]) -> Iterator[Table]:
+    if document["devices"]:
+        yield _devices(document["devices"])
+    else:
+        yield Table(title="This machine has no RDMA device.", headings=(), rows=())
+    if document["sandboxes"]:
+        yield _sandboxes(document["sandboxes"])
+    if document["unserved"]:
+        rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
+        yield Table(title="WARNING: pods that run without the devices they ask for", headings=("POD", "WHY"), rows=rows)
+
+
+def _devices(devices: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="",
+        headings=("DEVICE", "PCI", "NUMA", "STATE", "NETDEV", "HELD BY"),
+        rows=tuple(
+            (
+                device["name"],
+                device["pci"] or "-",
+                "-" if device["numa_node"] is None else str(device["numa_node"]),
+                device["state"] or "-",
+                ", ".join(netdev["name"] for netdev in device["netdevs"]) or "not here",
+                _held_by(device),
+            )
+            for device in devices
+        ),
+    )
+
+
+def _held_by(device: dict[str, Any]) -> str:
+    holders = [f"{holder['pod']} ({holder['mode']})" for holder in device["holders"]]
+    if holders:
+        return ", ".join(holders)
+    return f"the host: {'; '.join(device['in_use'])}" if device["in_use"] else "-"
+
+
+def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="",
+        headings=("POD", "SANDBOX", "STATE", "DEVICES"),
+        rows=tuple(
+            (
+                item["pod"],
+                item["id"][:_ID_LENGTH],
+                item["state"],
+                ", ".join(item["devices"]) + (f"\nUNDO FAILED: {item['undo_error']}" if item["undo_error"] else ""),
+            )
+            for item in sandboxes
+        ),
+    )
+
+
+def _memlock(value: int | None) -> str:
+    if value is None:
+        return "as the runtime has it"
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+def _age(seconds: float) -> str:
+    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{int(seconds)} s"

@@ -1,0 +1,230 @@
+"""Waterfalls of traces: spans of the daemon's document become blocks, and blocks become lines. Pure.
+
+A block is one event: a span whose parent this node does not know, with everything below it. Its width is its duration,
+up to the end of its last span: an attach goes on in a worker after RunPodSandbox has been answered.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import zip_longest
+
+import msgspec
+
+from nri_rdma.errors import ErrorCode, NotReadyError
+
+_SHOWN_ATTRIBUTES = ("rdma.device", "rdma.devices", "k8s.container.name", "step", "reason")
+_NAME_SHARE, _BAR_SHARE = 0.36, 0.40
+_NAME_WIDTHS, _BAR_WIDTHS = (22, 34), (18, 60)
+_DURATION_WIDTH = 9
+_LEAST_TEXT_WIDTH = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRow:
+    """A span as the trace document has it."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    start_ns: int
+    end_ns: int
+    attributes: Mapping[str, str | int | float | bool]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A span in its block. `last` says, from the top down to the span, whether each is the last of its siblings."""
+
+    span: SpanRow
+    last: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One event: its spans as a tree, in order of time; the first row is the event itself."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def event(self) -> SpanRow:
+        return self.rows[0].span
+
+    @property
+    def end_ns(self) -> int:
+        return max(row.span.end_ns for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line of a picture."""
+
+    text: str
+    is_header: bool = False
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pen:
+    """The characters of a picture: what a bar is made of, shortest piece first, and the lines of the tree."""
+
+    pieces: str
+    branch: str
+    corner: str
+    pipe: str
+
+
+UNICODE = Pen(pieces="▏▎▍▌▋▊▉█", branch="├ ", corner="└ ", pipe="│ ")
+ASCII = Pen(pieces="#", branch="|-", corner="`-", pipe="| ")
+
+
+def read_spans(document: Mapping[str, object]) -> tuple[SpanRow, ...]:
+    """The spans of a trace document. Raises NotReadyError when it is none."""
+    try:
+        spans: tuple[SpanRow, ...] = msgspec.convert(document.get("spans"), tuple[SpanRow, ...])
+    except msgspec.ValidationError as error:
+        hint = "restart the daemon after an upgrade"
+        raise NotReadyError(ErrorCode.DAEMON_ABSENT, f"the trace cannot be read: {error}", hint=hint) from error
+    return spans
+
+
+def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
+    """The events of these spans, in order of time."""
+    ordered = sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
+    children: dict[tuple[str, str], list[SpanRow]] = {}
+    events: list[SpanRow] = []
+    known = {(span.trace_id, span.span_id) for span in ordered}
+    for span in ordered:
+        parent = (span.trace_id, span.parent_id)
+        if parent not in known and (unfinished := _event_around(span, events)) is not None:
+            parent = (unfinished.trace_id, unfinished.span_id)
+        if parent in known:
+            children.setdefault(parent, []).append(span)
+        else:
+            events.append(span)
+    return tuple(Block(rows=tuple(_rows(event, children, ()))) for event in events)
+
+
+def _event_around(span: SpanRow, events: Sequence[SpanRow]) -> SpanRow | None:
+    """The event of a span whose parent still runs and so is not told yet; only an event says which sandbox it is of."""
+    if "sandbox" in span.attributes:
+        return None
+    return next((event for event in reversed(events) if event.trace_id == span.trace_id), None)
+
+
+def _rows(span: SpanRow, children: Mapping[tuple[str, str], list[SpanRow]], last: tuple[bool, ...]) -> Iterator[Row]:
+    yield Row(span=span, last=last)
+    below = children.get((span.trace_id, span.span_id), [])
+    for number, child in enumerate(below, start=1):
+        yield from _rows(child, children, (*last, number == len(below)))
+
+
+# Drawing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """How wide the parts of a line are."""
+
+    name: int
+    bar: int
+    details: int
+
+    @classmethod
+    def of(cls, width: int) -> _Columns:
+        name = _between(round(width * _NAME_SHARE), *_NAME_WIDTHS)
+        bar = _between(round(width * _BAR_SHARE), *_BAR_WIDTHS)
+        return cls(name=name, bar=bar, details=width - name - bar - _DURATION_WIDTH - 4)
+
+
+def draw(block: Block, width: int, pen: Pen) -> Iterator[Line]:
+    """The block as lines of at most `width` characters."""
+    columns = _Columns.of(width)
+    for text in textwrap.wrap(_header(block), width, subsequent_indent="  ", break_on_hyphens=False):
+        yield Line(text=text, is_header=True)
+    for row, following in zip_longest(block.rows, block.rows[1:]):
+        gutter = _gutter(row, following, pen)
+        details = _details(row.span)
+        beside = details if len(details) <= columns.details else ""
+        is_error = bool(row.span.error)
+        yield Line(text=_row_text(row, block, columns, pen, beside), is_error=is_error)
+        for text in _below("" if beside else details, gutter, width):
+            yield Line(text=text)
+        for text in _below(f"ERROR {row.span.error}" if is_error else "", gutter, width):
+            yield Line(text=text, is_error=True)
+
+
+def _header(block: Block) -> str:
+    event = block.event
+    when = datetime.fromtimestamp(event.start_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    total = f"{_time(block.end_ns - event.start_ns)} in all"
+    if block.end_ns > event.end_ns:
+        total += f", answered after {_time(event.end_ns - event.start_ns)}"
+    failed = "ERROR" if any(row.span.error for row in block.rows) else ""
+    pod = str(event.attributes.get("k8s.pod.name", ""))
+    return "  ".join(filter(None, (event.name, pod, when, total, failed)))
+
+
+def _row_text(row: Row, block: Block, columns: _Columns, pen: Pen, details: str) -> str:
+    name = _shortened(_branches(row.last, pen) + row.span.name, columns.name)
+    bar = _bar(row.span, block, columns.bar, pen)
+    duration = _time(row.span.end_ns - row.span.start_ns)
+    return f"{name:<{columns.name}} {bar:<{columns.bar}} {duration:>{_DURATION_WIDTH}}  {details}".rstrip()
+
+
+def _branches(last: tuple[bool, ...], pen: Pen) -> str:
+    if not last:
+        return ""
+    return "".join("  " if is_last else pen.pipe for is_last in last[:-1]) + (pen.corner if last[-1] else pen.branch)
+
+
+def _gutter(row: Row, following: Row | None, pen: Pen) -> str:
+    """What leads on to later rows beside the text under a row."""
+    lines = "".join("  " if is_last else pen.pipe for is_last in row.last)
+    has_children = following is not None and len(following.last) > len(row.last)
+    return lines + (pen.pipe if has_children else "  ")
+
+
+def _below(text: str, gutter: str, width: int) -> Iterator[str]:
+    for line in textwrap.wrap(text, max(_LEAST_TEXT_WIDTH, width - len(gutter) - 2), break_on_hyphens=False):
+        yield f"{gutter}  {line}"
+
+
+def _bar(span: SpanRow, block: Block, width: int, pen: Pen) -> str:
+    """A bar from start to end in a line of `width` cells; the shortest one is one piece."""
+    total = max(1, block.end_ns - block.event.start_ns)
+    pieces = len(pen.pieces)
+    first = min(width - 1, (span.start_ns - block.event.start_ns) * width // total)
+    end = round((span.end_ns - block.event.start_ns) * width * pieces / total)
+    length = max(1, min(end, width * pieces) - first * pieces)
+    full, rest = divmod(length, pieces)
+    return " " * max(0, first) + pen.pieces[-1] * full + (pen.pieces[rest - 1] if rest else "")
+
+
+def _details(span: SpanRow) -> str:
+    """What matters of the attributes; a step's sentence names its device already."""
+    told: list[str] = []
+    for key in _SHOWN_ATTRIBUTES:
+        value = str(span.attributes.get(key, ""))
+        if value and not any(value in text for text in told):
+            told.append(value)
+    return ": ".join(told)
+
+
+def _time(ns: int) -> str:
+    if ns < 1_000_000:
+        return f"{ns // 1000} us"
+    return f"{ns / 1e6:.1f} ms" if ns < 100_000_000 else f"{ns / 1e6:.0f} ms"
+
+
+def _shortened(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 2] + ".."
+
+
+def _between(value: int, low: int, high: int) -> int:
+    return max(low, min(high, value))

@@ -1,0 +1,358 @@
+"""What a pod would get on a node, and why.
+
+The decision is the daemon's, made by the same functions; this module only asks them without a pod being there, and asks
+on for what a person wants to know besides: why not the other devices. Pure.
+
+It sees the pod's containers, which the daemon does not when the sandbox starts: a name that no container has is refused
+here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.annotations import parse_pod_request
+from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
+from nri_rdma.attach.port import LinkState
+from nri_rdma.attach.sandboxes import _attached as attached_of
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
+from nri_rdma.inject import inject
+from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.refusals import listed, quoted, refused
+from nri_rdma.model.request import UNLIMITED, PodRequest
+from nri_rdma.placement import Placed, Taken, place
+from nri_rdma.policy import Admitted, Policy, admit
+from nri_rdma.topology import distance
+
+_TEMPLATES: Mapping[str, tuple[str, ...]] = {
+    "Pod": (),
+    "PodTemplate": ("template",),
+    "Deployment": ("spec", "template"),
+    "ReplicaSet": ("spec", "template"),
+    "ReplicationController": ("spec", "template"),
+    "StatefulSet": ("spec", "template"),
+    "DaemonSet": ("spec", "template"),
+    "Job": ("spec", "template"),
+    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+}
+"""Where the pod is in each kind of manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerManifest:
+    """A container of a manifest; `env` has the names of the variables it sets itself."""
+
+    name: str
+    env: frozenset[str] = frozenset()
+    privileged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodManifest:
+    """A pod of a manifest, or the template of one: `kind` says of what, `containers` has init containers first."""
+
+    kind: str
+    namespace: str
+    name: str
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerManifest, ...]
+    host_network: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the lifecycle has them."""
+
+    node: Node
+    policy: Policy
+    taken: Taken
+    annotation_prefix: str
+    default_memlock: int | None = None
+    memlock_ceiling: int = UNLIMITED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not."""
+
+    device: RdmaDevice
+    given: bool
+    free: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRequest:
+    """A request with all devices of the node; those it gets come first, in its order."""
+
+    admitted: Admitted
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedContainer:
+    """What a container gets. `kept_env` are variables that it sets itself, so that ours are left out."""
+
+    container: ContainerManifest
+    edits: ContainerEdits
+    requests: tuple[str, ...]
+    kept_env: tuple[str, ...]
+    asks_memlock: bool
+    """Whether the limit is what the pod asks for, and not the node's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers."""
+
+    pod: PodManifest
+    requests: tuple[ExplainedRequest, ...] = ()
+    moves: tuple[NetdevMove, ...] = ()
+    containers: tuple[ExplainedContainer, ...] = ()
+    refusal: NriRdmaError | None = None
+
+
+def explain(pod: PodManifest, facts: Facts) -> Explanation:
+    """What the pod would get. What the pod of that name holds already counts as free: it is its own."""
+    facts = replace(facts, taken=_without(facts.taken, str(pod)))
+    admitted: tuple[Admitted, ...] = ()
+    try:
+        request = parse_pod_request(pod.annotations, facts.annotation_prefix)
+        refuse_unknown_containers(pod, request, facts.annotation_prefix)
+        if request is None:
+            return Explanation(pod=pod)
+        refuse_memlock(request, facts.memlock_ceiling)
+        admitted = admit(facts.policy, facts.node, request, pod.host_network)
+        placed = place(facts.node, facts.taken, admitted)
+        plan = _plan(placed)
+    except NriRdmaError as refusal:
+        return Explanation(pod=pod, requests=_requests(facts, admitted, ()), refusal=refusal)
+    return Explanation(
+        pod=pod,
+        requests=_requests(facts, admitted, placed),
+        moves=plan.moves,
+        containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
+    )
+
+
+def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
+    """Raise RequestError for a container that is asked for and that the pod does not have."""
+    names = {container.name for container in pod.containers}
+    own = f"{prefix}/container."
+    for key in sorted(pod.annotations):
+        if key.startswith(own) and key.removeprefix(own) not in names:
+            raise _unknown_container(key.removeprefix(own), key, names)
+    for item in request.requests if request is not None else ():
+        for name in sorted((item.scope.only or frozenset()) - names):
+            raise _unknown_container(name, f"{item.where}.containers", names)
+
+
+def refuse_memlock(request: PodRequest, ceiling: int) -> None:
+    """Raise PlacementError for a limit that the runtime may not set."""
+    for item in request.requests:
+        if item.memlock is not None and item.memlock > ceiling:
+            raise PlacementError(
+                ErrorCode.MEMLOCK_LIMIT,
+                f"the runtime may not raise RLIMIT_MEMLOCK above {ceiling} bytes",
+                where=item.where,
+                hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
+            )
+
+
+def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"write {near[0]}; " if near else ""
+    there = f"the containers are {listed(sorted(names))}" if names else "the pod has none"
+    return refused(where, f"the pod has no container {quoted(name)}", f"{meant}{there}")
+
+
+def _without(taken: Taken, owner: str) -> Taken:
+    others = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in taken.items()}
+    return {key: held for key, held in others.items() if held}
+
+
+def _plan(placed: tuple[Placed, ...]) -> Plan:
+    captured = {
+        netdev.ifindex: _link(netdev) for item in placed for device in item.devices for netdev in device.netdevs
+    }
+    return plan_attach(placed, captured, _POD_LINKS)
+
+
+def _link(netdev: Netdev) -> LinkState:
+    """What the plan asks of a link; the rest is for the way back, which nobody goes here."""
+    return LinkState(
+        ifindex=netdev.ifindex,
+        name=netdev.name,
+        kind="",
+        parent="",
+        permanent_mac="",
+        mac=netdev.mac,
+        mtu=netdev.mtu,
+        txqlen=0,
+        alias="",
+        alt_names=(),
+        up=netdev.up,
+    )
+
+
+_POD_LINKS = tuple(
+    _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
+    for ifindex, name in enumerate(("lo", "eth0"), 1)
+)
+"""What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
+
+
+def _container(
+    container: ContainerManifest, placed: tuple[Placed, ...], plan: Plan, facts: Facts
+) -> ExplainedContainer:
+    attached = attached_of(placed, plan)
+    edits, everything = (
+        inject(attached, facts.node.rdma_cm, container.name, present, {}, facts.default_memlock)
+        for present in (container.env, frozenset[str]())
+    )
+    requests = [item.admitted.request for item in placed if item.admitted.request.scope.covers(container.name)]
+    return ExplainedContainer(
+        container=container,
+        edits=edits,
+        requests=tuple(request.name for request in requests),
+        kept_env=tuple(name for name, _ in everything.env if name in container.env),
+        asks_memlock=any(request.memlock is not None for request in requests),
+    )
+
+
+# Why this device and not that one
+
+
+def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
+    given = {device.id: item.admitted.request.name for item in placed for device in item.devices}
+    own = {item.admitted.request.name: item for item in placed}
+    return tuple(
+        ExplainedRequest(
+            admitted=item,
+            candidates=(*_given(own.get(item.request.name)), *_others(facts, item, given)),
+        )
+        for item in admitted
+    )
+
+
+def _given(placed: Placed | None) -> Iterator[Candidate]:
+    if placed is None:
+        return
+    for device, reason in zip(placed.devices, placed.reasons, strict=True):
+        yield Candidate(device=device, given=True, free=True, why=reason.removeprefix(f"{device.name}: "))
+
+
+def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
+    for device in facts.node.devices:
+        to = given.get(device.id)
+        if to is None:
+            why_not = _why_not(facts, admitted, device)
+            why = why_not or _why_later(facts.node, admitted, device)
+            yield Candidate(device=device, given=False, free=not why_not, why=why)
+        elif to != admitted.request.name:
+            yield Candidate(device=device, given=False, free=False, why=f"given to request {to} of this pod")
+
+
+def _why_not(facts: Facts, admitted: Admitted, device: RdmaDevice) -> str:
+    """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
+    request = admitted.request
+    if request.match.device not in {None, device.name}:
+        return "it is not what match asks for"
+    only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
+    try:
+        place(facts.node, facts.taken, (replace(admitted, request=only),))
+    except PlacementError as error:
+        if error.where.endswith(".match"):
+            return "it is not what match asks for"
+        return error.what.removeprefix(f"{device.name} is ")
+    return ""
+
+
+def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
+    gpus = [gpu for gpu in node.gpus if gpu.pci in admitted.request.gpus]
+    if not gpus:
+        return "free"
+    nearest = min(gpus, key=lambda gpu: distance(device, gpu))
+    return f"free; farther from GPU {nearest.pci} ({distance(device, nearest).words})"
+
+
+# Manifests
+
+
+def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
+    """The pods of one document of a manifest: a pod, the template of a workload, or the items of a list; none when it
+    is something else. Raises RequestError where Kubernetes would not take it."""
+    if not isinstance(document, dict):
+        return ()
+    kind = str(document.get("kind", ""))
+    if kind == "List" or isinstance(document.get("items"), list):
+        items = _list(document.get("items"), f"{where}.items")
+        return tuple(pod for number, item in enumerate(items) for pod in read_pods(item, f"{where}.items[{number}]"))
+    if kind not in _TEMPLATES:
+        return ()
+    pod: Mapping[str, Any] = document
+    place_of_pod = where
+    for key in _TEMPLATES[kind]:
+        pod, place_of_pod = _mapping(pod.get(key), f"{place_of_pod}.{key}"), f"{place_of_pod}.{key}"
+    return (_pod(kind, _mapping(document.get("metadata"), f"{where}.metadata"), pod, place_of_pod),)
+
+
+def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:
+    metadata = _mapping(pod.get("metadata"), f"{where}.metadata")
+    spec = _mapping(pod.get("spec"), f"{where}.spec")
+    return PodManifest(
+        kind=kind,
+        namespace=str(owner.get("namespace") or "default"),
+        name=str(owner.get("name") or owner.get("generateName") or "unnamed"),
+        annotations=_annotations(metadata.get("annotations"), f"{where}.metadata.annotations"),
+        containers=tuple(
+            _container_manifest(item, f"{where}.spec.{key}[{number}]")
+            for key in ("initContainers", "containers", "ephemeralContainers")
+            for number, item in enumerate(_list(spec.get(key), f"{where}.spec.{key}"))
+        ),
+        host_network=spec.get("hostNetwork") is True,
+    )
+
+
+def _container_manifest(value: object, where: str) -> ContainerManifest:
+    container = _mapping(value, where)
+    security = _mapping(container.get("securityContext"), f"{where}.securityContext")
+    variables = _list(container.get("env"), f"{where}.env")
+    names = (_mapping(item, f"{where}.env[{number}]").get("name") for number, item in enumerate(variables))
+    return ContainerManifest(
+        name=str(container.get("name") or ""),
+        env=frozenset(str(name) for name in names),
+        privileged=security.get("privileged") is True,
+    )
+
+
+def _annotations(value: object, where: str) -> Mapping[str, str]:
+    annotations = _mapping(value, where)
+    for key, text in annotations.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            what = f"{key} is not text, and Kubernetes takes nothing else"
+            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |')
+    return annotations
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise refused(where, "it is not a mapping", "write key: value there, as Kubernetes does")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise refused(where, "it is not a list", "write - in front of each entry, as Kubernetes does")
+    return value

@@ -1,0 +1,178 @@
+"""Recorded spans become spans of the OpenTelemetry SDK in a thread of their own, and go to an exporter.
+
+The hot path only puts a span into a bounded queue; when that is full the span is dropped and counted. Whether anything
+is exported, and how, is said by OpenTelemetry's own environment variables. The SDK is imported only then.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from nri_rdma import __version__
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.observe.spans import Span
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import SpanContext
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 4096
+BATCH = 512
+PAUSE_S = 0.5
+"""Between two looks into the queue: a wake-up for every span would compete with the hot path for the interpreter."""
+CLOSE_S = 2.0
+
+_HTTP_PROTOCOL = "http/protobuf"
+
+
+class SpanExportThread:
+    """Hands spans to an exporter. Whoever makes it closes it; `put` may be called by any thread and never blocks."""
+
+    def __init__(self, exporter: SpanExporter, resource: Resource, *, capacity: int = CAPACITY) -> None:
+        self._exporter = exporter
+        self._resource = resource
+        self._capacity = capacity
+        self._queue: deque[Span] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = False
+        self.dropped = 0
+        """Spans that found the queue full."""
+        self.failed = 0
+        """Spans that the exporter did not take."""
+        self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
+        self._thread.start()
+
+    def put(self, span: Span) -> None:
+        """Have a finished span exported; drop it when too many wait."""
+        with self._lock:
+            if len(self._queue) >= self._capacity or self._closing:
+                self.dropped += 1
+                return
+            self._queue.append(span)
+            many = len(self._queue) >= BATCH
+        if many:
+            self._wake.set()
+
+    def close(self) -> None:
+        """Export what waits, within 2 s, and end the thread. What an exporter that hangs still holds is lost."""
+        with self._lock:
+            self._closing = True
+        self._wake.set()
+        deadline = time.monotonic() + CLOSE_S
+        self._thread.join(CLOSE_S * 0.75)
+        self._exporter.shutdown()  # ends the retries of one that waits for its collector
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive() or self.dropped or self.failed:
+            log.warning("spans were not exported", extra={"dropped": self.dropped, "failed": self._lost()})
+
+    def _lost(self) -> int:
+        with self._lock:
+            return self.failed + len(self._queue)
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(PAUSE_S)
+            self._wake.clear()
+            while batch := self._take():
+                self._export(batch)
+            if self._closing:
+                return
+
+    def _take(self) -> list[Span]:
+        with self._lock:
+            return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+
+    def _export(self, batch: Sequence[Span]) -> None:
+        from opentelemetry.sdk.trace.export import SpanExportResult
+
+        try:
+            result = self._exporter.export([readable_span(span, self._resource) for span in batch])
+        except Exception as error:  # noqa: BLE001 - an exporter is foreign code, and pods must not wait for its health
+            log.warning("the span exporter failed", extra={"error": str(error)})
+            result = SpanExportResult.FAILURE
+        if result is not SpanExportResult.SUCCESS:
+            self.failed += len(batch)
+
+
+def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
+    """The export that OTEL_TRACES_EXPORTER asks for; None when it asks for none. Raises SettingError."""
+    kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
+    if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    if kind == "console":
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return SpanExportThread(ConsoleSpanExporter(), make_resource(environment))
+    if kind == "otlp":
+        return SpanExportThread(_otlp_exporter(environment), make_resource(environment))
+    raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")
+
+
+def make_resource(environment: Mapping[str, str]) -> Resource:
+    """Who sends the spans; OTEL_SERVICE_NAME goes before our own name."""
+    from opentelemetry.sdk.resources import Resource
+
+    return Resource.create(
+        {
+            "service.name": environment.get("OTEL_SERVICE_NAME") or "nri-rdma",
+            "service.version": __version__,
+            "host.name": platform.node(),
+        }
+    )
+
+
+def readable_span(span: Span, resource: Resource) -> ReadableSpan:
+    """The same span in the SDK's form."""
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Status, StatusCode
+
+    return ReadableSpan(
+        name=span.name,
+        context=_context(span.trace_id, span.span_id),
+        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        resource=resource,
+        attributes=dict(span.attributes),
+        status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=InstrumentationScope("nri_rdma", __version__),
+    )
+
+
+def _context(trace_id: int, span_id: int) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+
+
+def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(name, "").strip() or _HTTP_PROTOCOL
+        if protocol != _HTTP_PROTOCOL:
+            raise _refused(name, protocol, f"set it to {_HTTP_PROTOCOL}, which collectors take on port 4318")
+    try:
+        module = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra: it may be missing
+    except ImportError as error:
+        hint = "pip install 'nri-rdma[otlp]', or set it to none or console"
+        raise _refused("OTEL_TRACES_EXPORTER", "otlp", hint, f", because {error.name} is not installed") from error
+    exporter: SpanExporter = module.OTLPSpanExporter()
+    return exporter
+
+
+def _refused(name: str, value: str, hint: str, why: str = "") -> SettingError:
+    return SettingError(ErrorCode.SETTING, f"{name} = {value!r} cannot be used{why}", hint=hint)

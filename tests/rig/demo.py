@@ -1,0 +1,111 @@
+"""The demo, as `make demo` starts it: `python -m tests.rig.demo`.
+
+The story itself is a process of its own (demo_story.py), in a session of its own. So Ctrl-C in a terminal reaches this
+process alone: it asks the story to stop in order, once, and clears the host afterwards even when the story was killed.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from tests.rig import cache, fabric, leftovers
+from tests.rig.deadline import wait_until
+from tests.rig.record import Record, all_records
+
+_TITLE = """
+nri-rdma: containers get their own RDMA hardware
+================================================
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tells the story and returns its exit code: 0 all checks passed, 1 not, 128 + n after signal n."""
+    parser = argparse.ArgumentParser(prog="python -m tests.rig.demo", description="A real containerd starts four pods.")
+    parser.add_argument(
+        "--check-against", metavar="NODE.toml", help="the description to check against, if not the one that was built"
+    )
+    chosen = parser.parse_args(arguments)
+    print(_TITLE, end="", flush=True)
+    if problem := _problem():
+        print(f"demo: {problem}", file=sys.stderr)
+        return 1
+    sweep()
+    code = _Story(["--check-against", chosen.check_against] if chosen.check_against else []).tell()
+    sweep()
+    return code
+
+
+def sweep() -> None:
+    """Removes what demos and rigs left whose process was killed."""
+    for record in all_records():
+        if not record.owner_lives():
+            _end_daemons(record)
+    leftovers.sweep()
+    fabric.sweep()
+
+
+class _Story:
+    """The process that tells, and the signals that end it early."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        self._command = [sys.executable, "-m", "tests.rig.demo_story", *arguments]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped_by = 0
+
+    def tell(self) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        self._process = subprocess.Popen(self._command, cwd=cache.PROJECT, start_new_session=True)
+        if self._stopped_by:
+            self._process.send_signal(signal.SIGINT)
+        code = self._process.wait()
+        if self._stopped_by:
+            return 128 + self._stopped_by
+        return code if code >= 0 else 128 - code
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._stopped_by:
+            return  # it is being done
+        self._stopped_by = number
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+
+def _problem() -> str:
+    if sys.platform != "linux":
+        return "it needs Linux. Next: run it on Debian 12 or 13."
+    if os.geteuid() != 0:
+        return "it needs root: it makes links, device nodes and containers. Next: sudo make demo"
+    if missing := cache.missing():
+        return f"{missing[0]} is missing. Next: make setup"
+    return ""
+
+
+def _end_daemons(record: Record) -> None:
+    """Ends the daemons of a rig that has no owner any more; nothing else ends them."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        words = _words(folder)
+        if str(record.run / "nri.sock") in words:
+            os.kill(int(folder.name), signal.SIGKILL)
+            wait_until(partial(_has_ended, folder, words), f"process {folder.name} to end after SIGKILL")
+
+
+def _words(process: Path) -> list[str]:
+    try:
+        return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it ended while we looked
+
+
+def _has_ended(process: Path, words: Sequence[str]) -> bool:
+    return _words(process) != words
+
+
+if __name__ == "__main__":
+    sys.exit(main())

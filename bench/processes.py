@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,15 +53,18 @@ def bare_command() -> list[str]:
 
 
 @contextmanager
-def started(command: list[str], log: Path, *, tracing: bool = True) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, from its start to its end; what it writes to stderr is in `log`."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("NRI_RDMA_")}
-    if not tracing:
-        environment["NRI_RDMA_TRACING"] = "false"
+def started(
+    command: list[str], log: Path, *, settings: Mapping[str, str] | None = None, stdout: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, from its start to its end; what it writes to stderr is in `log`.
+
+    Settings are environment variables; ours and OpenTelemetry's of the caller's environment are left out.
+    """
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("NRI_RDMA_", "OTEL_"))}
     with (
         log.open("ab") as stderr,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment
+            command, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, env={**kept, **(settings or {})}
         ) as process,
     ):
         try:

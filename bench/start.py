@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 from bench.figures import Row, paired_row
@@ -40,7 +41,7 @@ def rows(place: Place, runs: int) -> list[Row]:
 
 def _bare(place: Place) -> tuple[float, int]:
     begin = time.perf_counter()
-    with started(bare_command(), place.folder / "bare.log") as process:
+    with started(bare_command(), place.folder / "bare.log", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         if process.stdout.read(1) != b"x":
             raise ValueError("the bare process could not import")

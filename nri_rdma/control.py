@@ -14,11 +14,12 @@ import msgspec
 
 from nri_rdma import __version__
 from nri_rdma.allocations import Allocations
+from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.lifecycle import Lifecycle, NodeSource
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Netdev, Node
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.nri.plugin import RuntimeFacts
 from nri_rdma.nri.runner import Runner
@@ -228,9 +229,17 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
         "pod": str(sandbox.pod),
         "uid": sandbox.pod.uid,
         "state": str(sandbox.state),
-        "devices": record.device_names.split(", ") if record is not None else [],
+        "devices": [item.device.name for it in record.attached for item in it.devices] if record is not None else [],
+        "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
         "undo_error": sandbox.undo_error,
     }
+
+
+def _move(move: NetdevMove) -> dict[str, Any]:
+    """A netdev that is in a pod, as it was on the host."""
+    link = move.link
+    netdev = Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up)
+    return {"device": move.device, "pod_name": move.pod_name, "netdev": asdict(netdev)}
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.port import LinkState
-from nri_rdma.attach.sandboxes import _attached as attached_of
+from nri_rdma.attach.preparation import _attached as attached_of
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.inject import inject
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, PodRequest
-from nri_rdma.placement import Placed, Taken, place
+from nri_rdma.placement import Holding, Placed, Taken, place
 from nri_rdma.policy import Admitted, Policy, admit
 from nri_rdma.topology import distance
 
@@ -67,6 +67,15 @@ class PodManifest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A netdev that a pod has, as it was on the host."""
+
+    owner: str
+    device: str
+    netdev: Netdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the lifecycle has them."""
 
@@ -74,6 +83,7 @@ class Facts:
     policy: Policy
     taken: Taken
     annotation_prefix: str
+    away: tuple[Away, ...] = ()
     default_memlock: int | None = None
     memlock_ceiling: int = UNLIMITED
 
@@ -110,9 +120,13 @@ class ExplainedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers."""
+    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers.
+
+    `holds` names the devices that a pod of this name has now: before it gets others it gives these back.
+    """
 
     pod: PodManifest
+    holds: tuple[str, ...] = ()
     requests: tuple[ExplainedRequest, ...] = ()
     moves: tuple[NetdevMove, ...] = ()
     containers: tuple[ExplainedContainer, ...] = ()
@@ -120,22 +134,24 @@ class Explanation:
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
-    """What the pod would get. What the pod of that name holds already counts as free: it is its own."""
-    facts = replace(facts, taken=_without(facts.taken, str(pod)))
+    """What the pod would get, after giving back what it holds now."""
+    holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
+    facts = _given_back(facts, str(pod))
     admitted: tuple[Admitted, ...] = ()
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
         if request is None:
-            return Explanation(pod=pod)
+            return Explanation(pod=pod, holds=holds)
         refuse_memlock(request, facts.memlock_ceiling)
         admitted = admit(facts.policy, facts.node, request, pod.host_network)
         placed = place(facts.node, facts.taken, admitted)
         plan = _plan(placed)
     except NriRdmaError as refusal:
-        return Explanation(pod=pod, requests=_requests(facts, admitted, ()), refusal=refusal)
+        return Explanation(pod=pod, holds=holds, requests=_requests(facts, admitted, ()), refusal=refusal)
     return Explanation(
         pod=pod,
+        holds=holds,
         requests=_requests(facts, admitted, placed),
         moves=plan.moves,
         containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
@@ -173,9 +189,18 @@ def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
     return refused(where, f"the pod has no container {quoted(name)}", f"{meant}{there}")
 
 
-def _without(taken: Taken, owner: str) -> Taken:
-    others = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in taken.items()}
-    return {key: held for key, held in others.items() if held}
+def _holds(pod: PodManifest, holders: frozenset[Holding]) -> bool:
+    return any(holding.owner == str(pod) for holding in holders)
+
+
+def _given_back(facts: Facts, owner: str) -> Facts:
+    taken = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in facts.taken.items()}
+    home = [item for item in facts.away if item.owner == owner]
+    devices = tuple(
+        replace(device, netdevs=(*device.netdevs, *(item.netdev for item in home if item.device == device.name)))
+        for device in facts.node.devices
+    )
+    return replace(facts, taken=taken, node=replace(facts.node, devices=devices))
 
 
 def _plan(placed: tuple[Placed, ...]) -> Plan:

@@ -56,7 +56,7 @@ def inject(
         return NOTHING
     return ContainerEdits(
         char_devices=_char_devices(covering, rdma_cm, present_devices),
-        env=tuple((name, value) for name, value in _env(covering) if name not in present_env),
+        env=tuple([pair for pair in _env(covering) if pair[0] not in present_env]),
         memlock=_memlock(covering, default_memlock),
         unified=_unified(covering),
     )
@@ -74,7 +74,7 @@ def _char_devices(
                     by_path[char.path] = char
         if rdma_cm is not None and CharKind.RDMA_CM in kinds:
             by_path[rdma_cm.path] = rdma_cm
-    return tuple(char for path, char in by_path.items() if present.get(path) != (char.major, char.minor))
+    return tuple([char for path, char in by_path.items() if present.get(path) != (char.major, char.minor)])
 
 
 def _env(covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:

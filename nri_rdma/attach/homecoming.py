@@ -53,10 +53,7 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
         with tries.one():
             kernel.set_link(host, ifindex, name=wanted.name)
     _restore_alt_names(kernel, ifindex, found, wanted, tries)
-    _restore_numbers(kernel, ifindex, found, wanted, tries)
-    if found.up != wanted.up:
-        with tries.one():
-            kernel.set_link(host, ifindex, up=wanted.up)
+    _restore_numbers_then_up(kernel, ifindex, found, wanted, tries)
     _restore_captured(kernel, ifindex, wanted.addresses, lambda: kernel.capture(host, ifindex).addresses, tries)
     _restore_captured(kernel, ifindex, wanted.neighbours, lambda: kernel.capture(host, ifindex).neighbours, tries)
     _restore_captured(kernel, ifindex, wanted.routes, lambda: kernel.capture(host, ifindex).routes, tries)
@@ -139,7 +136,7 @@ def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: L
                 kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=())
 
 
-def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
+def _restore_numbers_then_up(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
     if (found.mtu, found.txqlen, found.alias) != (wanted.mtu, wanted.txqlen, wanted.alias):
         with tries.one():
             kernel.set_link(kernel.host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias)
@@ -148,6 +145,8 @@ def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: Lin
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)
     with tries.one():
         _set_settings(kernel, ifindex, found.settings, settings)
+        if found.up != wanted.up:  # not before the settings are in place: something might appear that was not there
+            kernel.set_link(kernel.host, ifindex, up=wanted.up)
 
 
 def _set_settings(

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.errors import ErrorCode, StateError
 
@@ -83,10 +84,9 @@ def decode_record(data: bytes, *, where: str) -> SandboxRecord:
             raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
         if document["checksum"] != _checksum(document["record"]):
             raise ValueError("the checksum does not fit")
-        record: SandboxRecord = msgspec.convert(document["record"], SandboxRecord, dec_hook=_from_text)
-    except (ValueError, KeyError, TypeError, RecursionError, msgspec.ValidationError) as error:
+        return from_plain(SandboxRecord, document["record"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _unusable(str(error), where) from error
-    return record
 
 
 def _unusable(why: str, where: str) -> StateError:
@@ -106,9 +106,3 @@ def _to_text(value: object) -> object:
     if isinstance(value, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)):
         return str(value)
     raise NotImplementedError(type(value).__name__)
-
-
-def _from_text(kind: type, value: object) -> object:
-    if kind in {ipaddress.IPv4Interface, ipaddress.IPv6Interface}:
-        return ipaddress.ip_interface(str(value))
-    raise NotImplementedError(kind.__name__)

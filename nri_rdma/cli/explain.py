@@ -39,8 +39,8 @@ MAX_MANIFEST_BYTES = 4 << 20
 def explain(context: click.Context, manifest: Path, settings: Settings, output: str) -> None:
     """Show what a pod would get on this node, and why.
 
-    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon answers, its settings and
-    what pods hold now count. Ends with 1 when a pod would be refused. Needs no root.
+    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon
+    answers, its settings and what pods hold now count. Ends with 1 when a pod would be refused. Needs no root.
 
     \b
     Example:
@@ -110,6 +110,8 @@ def _show(explanations: list[Explanation], source: Source) -> None:
 
 def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
     screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+    if item.holds:
+        screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
     for request in item.requests:
         screen.line()
         screen.table(_request_table(request))
@@ -218,6 +220,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
     return {
         "kind": item.pod.kind,
         "pod": str(item.pod),
+        "holds": list(item.holds),
         "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
         "requests": [_request_document(request) for request in item.requests],
         "netdevs": [

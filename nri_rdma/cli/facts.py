@@ -12,8 +12,8 @@ from nri_rdma.cli.node import notes, read_local_node
 from nri_rdma.config import Settings
 from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from
 from nri_rdma.errors import NotReadyError
-from nri_rdma.explain import Facts
-from nri_rdma.model.device import DeviceId
+from nri_rdma.explain import Away, Facts
+from nri_rdma.model.device import DeviceId, Netdev
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Holding, Taken
 from nri_rdma.policy import Policy, Pool, default_policy
@@ -69,6 +69,7 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
         node=node_from(document),
         policy=Policy(pools=MappingProxyType({pool.name: pool for pool in pools})),
         taken=_taken(document),
+        away=_away(document),
         annotation_prefix=document["annotation_prefix"],
         default_memlock=memlock["bytes"],
         memlock_ceiling=memlock["ceiling"],
@@ -79,6 +80,14 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
         f" {len(document['devices'])} devices are held by pods."
     )
     return Source(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
+
+
+def _away(document: Mapping[str, Any]) -> tuple[Away, ...]:
+    return tuple(
+        Away(owner=sandbox["pod"], device=move["device"], netdev=Netdev(**move["netdev"]))
+        for sandbox in document["sandboxes"]
+        for move in sandbox["moves"]
+    )
 
 
 def _taken(document: Mapping[str, Any]) -> Taken:

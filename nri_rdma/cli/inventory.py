@@ -65,7 +65,13 @@ def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
     screen.line()
     if node.gpus:
         rows = tuple((str(gpu.pci), gpu.pci_root, _numa(gpu.numa_node), gpu.vendor) for gpu in node.gpus)
-        screen.table(Table(title=f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}", headings=("PCI", "ROOT", "NUMA", "VENDOR"), rows=rows))
+        screen.table(
+            Table(
+                title=f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}",
+                headings=("PCI", "ROOT", "NUMA", "VENDOR"),
+                rows=rows,
+            )
+        )
         screen.line()
     screen.facts(
         (

@@ -103,15 +103,17 @@ def _told(error: NriRdmaError | KernelError | click.ClickException | OSError) ->
     if isinstance(error, click.ClickException):
         return _usage(error)
     if error.errno in _NO_PRIVILEGE:
-        return NriRdmaError(ErrorCode.PRIVILEGE, str(error), hint="run it as root")
+        return NriRdmaError(ErrorCode.PRIVILEGE, _words(error), hint="run it as root")
     if isinstance(error, KernelError):
         return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
-    return SettingError(
-        ErrorCode.SETTING,
-        error.strerror or str(error),
-        where=str(error.filename or ""),
-        hint="see --help for the paths",
-    )
+    return SettingError(ErrorCode.SETTING, _words(error), hint="see --help for the paths")
+
+
+def _words(error: KernelError | OSError) -> str:
+    """What the system said, and of which path."""
+    if isinstance(error, KernelError):
+        return str(error)
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 def _usage(error: click.ClickException) -> SettingError:

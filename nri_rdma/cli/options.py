@@ -53,6 +53,5 @@ def _flag(item: Field[Any]) -> Callable[[Command], Command]:
     name = "--" + item.name.replace("_", "-")
     text = f"{item.metadata['help']} [{ENVIRONMENT_PREFIX}{item.name.upper()}]"
     if isinstance(item.default, bool):
-        name = f"{name}/--no-{name.removeprefix('--')}" if item.default else name
-        return click.option(name, item.name, is_flag=True, default=None, help=text)
+        return click.option(f"{name}/--no-{name.removeprefix('--')}", item.name, default=None, help=text)
     return click.option(name, item.name, default=None, metavar=item.metadata["metavar"], help=text)

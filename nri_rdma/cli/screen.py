@@ -48,7 +48,7 @@ class Screen:
     def raw(self, text: str, *, bold: bool = False, colour: str | None = None) -> None:
         """A line that fits already."""
         text = printable(text.rstrip())
-        click.echo(click.style(text, bold=bold or None, fg=colour) if self._styled and (bold or colour) else text)
+        print(click.style(text, bold=bold or None, fg=colour) if self._styled and (bold or colour) else text)
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Names and what they are, one below the other."""
@@ -72,11 +72,11 @@ def layout(table: Table, width: int) -> tuple[str, ...]:
     every = [table.headings, *rows] if table.headings else rows
     widths = [min(width // 2, max(map(len, column))) for column in zip(*every, strict=True)][:-1]
     rest = width - sum(widths) - len(_GAP) * len(widths)
-    longest = max((len(line) for row in rows for line in row[-1].split("\n")), default=0)
-    below = longest > rest and rest < _LEAST_LAST_WIDTH
     lines = [_GAP.join(f"{cell:<{size}}" for cell, size in zip(table.headings, [*widths, 0], strict=False))]
     for row in rows:
-        lines += _below(row, widths, width) if below else _beside(row, [*widths, max(rest, _LEAST_LAST_WIDTH)])
+        longest = max(map(len, row[-1].split("\n")))
+        fits = longest <= rest or rest >= _LEAST_LAST_WIDTH
+        lines += _beside(row, [*widths, rest]) if fits else _below(row, widths, width)
     return tuple(lines)
 
 
@@ -98,7 +98,7 @@ def _wrapped(cell: str, width: int) -> list[str]:
 
 def print_json(document: object) -> None:
     """A document for programs, on stdout."""
-    click.echo(json.dumps(document, indent=2))
+    print(json.dumps(document, indent=2))
 
 
 def printable(text: str) -> str:

@@ -23,7 +23,8 @@ _ID_LENGTH = 13
 def status(settings: Settings, output: str) -> None:
     """Show what the daemon is doing, and who holds which device.
 
-    Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when the daemon does not answer.
+    Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
+    the daemon does not answer.
 
     \b
     Example:
@@ -61,7 +62,7 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _tables(document: dict[str, Any]) -> Iterator[Table]:
     if document["devices"]:
-        yield _devices(document["devices"])
+        yield _devices(document)
     else:
         yield Table(title="This machine has no RDMA device.", headings=(), rows=())
     if document["sandboxes"]:
@@ -71,7 +72,8 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield Table(title="WARNING: pods that run without the devices they ask for", headings=("POD", "WHY"), rows=rows)
 
 
-def _devices(devices: list[dict[str, Any]]) -> Table:
+def _devices(document: dict[str, Any]) -> Table:
+    moves = [move for sandbox in document["sandboxes"] for move in sandbox["moves"]]
     return Table(
         title="",
         headings=("DEVICE", "PCI", "NUMA", "STATE", "NETDEV", "HELD BY"),
@@ -81,12 +83,18 @@ def _devices(devices: list[dict[str, Any]]) -> Table:
                 device["pci"] or "-",
                 "-" if device["numa_node"] is None else str(device["numa_node"]),
                 device["state"] or "-",
-                ", ".join(netdev["name"] for netdev in device["netdevs"]) or "not here",
+                _netdev_words(device, moves),
                 _held_by(device),
             )
-            for device in devices
+            for device in document["devices"]
         ),
     )
+
+
+def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
+    here = [netdev["name"] for netdev in device["netdevs"]]
+    away = [f"{it['netdev']['name']} as {it['pod_name']}" for it in moves if it["device"] == device["name"]]
+    return ", ".join([*here, *away]) or "none"
 
 
 def _held_by(device: dict[str, Any]) -> str:

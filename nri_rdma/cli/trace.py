@@ -31,7 +31,8 @@ DEFAULT_LAST = 20
 def trace(pod: str, last: int, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.
 
-    POD is namespace/name, name, UID or sandbox id; without it, all pods. One waterfall per event of the runtime, oldest first; the daemon remembers recent ones only.
+    POD is namespace/name, name, UID or sandbox id; without it, all pods. One waterfall per event of the runtime, oldest
+    first; the daemon remembers recent ones only.
 
     \b
     Example:
@@ -49,7 +50,7 @@ def trace(pod: str, last: int, settings: Settings, output: str) -> None:
         return
     if not blocks:
         of = f" of a pod {pod}" if pod else ""
-        click.echo(f"The daemon remembers nothing{of}. A pod that asks for no RDMA device leaves no trace.")
+        Screen().line(f"The daemon remembers nothing{of}. A pod that asks for no RDMA device leaves no trace.")
         return
     _show(blocks)
 

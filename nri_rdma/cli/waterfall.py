@@ -16,7 +16,7 @@ import msgspec
 
 from nri_rdma.errors import ErrorCode, NotReadyError
 
-_SHOWN_ATTRIBUTES = ("rdma.device", "rdma.devices", "k8s.container.name", "step", "reason")
+_SHOWN_ATTRIBUTES = ("rdma.device", "rdma.devices", "k8s.container.name", "step")
 _NAME_SHARE, _BAR_SHARE = 0.36, 0.40
 _NAME_WIDTHS, _BAR_WIDTHS = (22, 34), (18, 60)
 _DURATION_WIDTH = 9
@@ -149,13 +149,12 @@ def draw(block: Block, width: int, pen: Pen) -> Iterator[Line]:
         yield Line(text=text, is_header=True)
     for row, following in zip_longest(block.rows, block.rows[1:]):
         gutter = _gutter(row, following, pen)
-        details = _details(row.span)
+        details, error = _details(row.span), _error(row, block)
         beside = details if len(details) <= columns.details else ""
-        is_error = bool(row.span.error)
-        yield Line(text=_row_text(row, block, columns, pen, beside), is_error=is_error)
+        yield Line(text=_row_text(row, block, columns, pen, beside), is_error=bool(error))
         for text in _below("" if beside else details, gutter, width):
             yield Line(text=text)
-        for text in _below(f"ERROR {row.span.error}" if is_error else "", gutter, width):
+        for text in _below(error, gutter, width):
             yield Line(text=text, is_error=True)
 
 
@@ -206,14 +205,17 @@ def _bar(span: SpanRow, block: Block, width: int, pen: Pen) -> str:
     return " " * max(0, first) + pen.pieces[-1] * full + (pen.pieces[rest - 1] if rest else "")
 
 
+def _error(row: Row, block: Block) -> str:
+    """The error is told where it comes from: above that only that there is one."""
+    error = row.span.error
+    inside = any(other.span.error == error for other in block.rows if other.span.parent_id == row.span.span_id)
+    return "" if not error else "ERROR, see below" if inside else f"ERROR {error}"
+
+
 def _details(span: SpanRow) -> str:
-    """What matters of the attributes; a step's sentence names its device already."""
-    told: list[str] = []
-    for key in _SHOWN_ATTRIBUTES:
-        value = str(span.attributes.get(key, ""))
-        if value and not any(value in text for text in told):
-            told.append(value)
-    return ": ".join(told)
+    """What matters of the attributes; a reason names its devices."""
+    shown = (str(span.attributes.get(key, "")) for key in _SHOWN_ATTRIBUTES)
+    return str(span.attributes.get("reason", "")) or ": ".join(filter(None, shown))
 
 
 def _time(ns: int) -> str:

@@ -66,8 +66,11 @@ class SpanExportThread:
             self._wake.set()
 
     def close(self) -> None:
-        """Export what waits, within 2 s, and end the thread. What an exporter that hangs still holds is lost."""
+        """Export what waits, within 2 s, and end the thread; again is no error. What an exporter that hangs still holds
+        is lost."""
         with self._lock:
+            if self._closing:
+                return
             self._closing = True
         self._wake.set()
         deadline = time.monotonic() + CLOSE_S
@@ -87,9 +90,10 @@ class SpanExportThread:
         while True:
             self._wake.wait(PAUSE_S)
             self._wake.clear()
+            closing = self._closing  # before the queue is emptied: nothing is put into it after
             while batch := self._take():
                 self._export(batch)
-            if self._closing:
+            if closing:
                 return
 
     def _take(self) -> list[Span]:

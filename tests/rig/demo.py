@@ -16,7 +16,7 @@ from types import FrameType
 
 from tests.rig import cache, fabric, leftovers
 from tests.rig.deadline import wait_until
-from tests.rig.record import Record, all_records
+from tests.rig.record import Record, all_records, find_in_bases
 
 _TITLE = """
 nri-rdma: containers get their own RDMA hardware
@@ -31,12 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--check-against", metavar="NODE.toml", help="the description to check against, if not the one that was built"
     )
     chosen = parser.parse_args(arguments)
-    print(_TITLE, end="", flush=True)
     if problem := _problem():
         print(f"demo: {problem}", file=sys.stderr)
         return 1
+    print(_TITLE, flush=True)
+    story = _Story(["--check-against", chosen.check_against] if chosen.check_against else [])
     sweep()
-    code = _Story(["--check-against", chosen.check_against] if chosen.check_against else []).tell()
+    if others := find_in_bases("nrirdma-fabric-*"):
+        print(f"demo: a test run or another demo is under way ({others[0]}). Next: wait for its end.", file=sys.stderr)
+        return 1
+    code = story.tell()
     sweep()
     return code
 
@@ -57,13 +61,13 @@ class _Story:
         self._command = [sys.executable, "-m", "tests.rig.demo_story", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped_by = 0
-
-    def tell(self) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+
+    def tell(self) -> int:
         self._process = subprocess.Popen(self._command, cwd=cache.PROJECT, start_new_session=True)
         if self._stopped_by:
-            self._process.send_signal(signal.SIGINT)
+            self._process.terminate()
         code = self._process.wait()
         if self._stopped_by:
             return 128 + self._stopped_by
@@ -73,8 +77,9 @@ class _Story:
         if self._stopped_by:
             return  # it is being done
         self._stopped_by = number
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        if self._process is not None:
+            # Not SIGINT: while the story is still being imported that would print where.
+            self._process.terminate()
 
 
 def _problem() -> str:

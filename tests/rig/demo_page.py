@@ -15,6 +15,7 @@ OK, FAILED = "ok", "FAILED"
 _INDENT = "  "
 # Label, what should be, what is; with the indent, the gaps and FAILED that is 79.
 _COLUMNS = (20, 24, 24)
+_QUOTED_LINES = 8
 _BOLD, _DIM, _GREEN, _RED = "1", "2", "32", "1;31"
 
 
@@ -54,9 +55,13 @@ class Page:
         self._line(output.rstrip("\n"))
 
     def quote(self, text: str) -> None:
-        """Words of somebody else."""
-        for line in textwrap.wrap(text, WIDTH - 8, break_on_hyphens=False):
-            self._line(f"{_INDENT * 2}| {line}")
+        """Words of somebody else; of many lines the first and the last ones."""
+        lines = text.strip().splitlines()
+        if len(lines) > _QUOTED_LINES:
+            lines = [lines[0], "...", *lines[2 - _QUOTED_LINES :]]
+        for raw in lines:
+            for line in textwrap.wrap(raw, WIDTH - 8, break_on_hyphens=False):
+                self._line(f"{_INDENT * 2}| {line}")
 
     @contextmanager
     def progress(self, what: str) -> Iterator[None]:
@@ -95,7 +100,7 @@ class Page:
         self.quote(text)
 
     def summary(self, logs: str) -> None:
-        """The last line."""
+        """The last line: what was checked, and where to look when that was not enough."""
         every = self.passed + self.failed
         self._line()
         if self.failed:

@@ -11,17 +11,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from time import monotonic
 from types import FrameType
 
 from tests.rig import cache, hoststate
 from tests.rig.containerd import Containerd
-from tests.rig.cri import Container, CriError, Sandbox
+from tests.rig.cri import CriError, Sandbox
 from tests.rig.daemon import MEMLOCK, Daemon
 from tests.rig.deadline import DeadlineError, wait_until
-from tests.rig.demo_page import Page
+from tests.rig.demo_page import WIDTH, Page
 from tests.rig.expect import Seen, described_root, host_link, look, real_mode, tree_number
 from tests.rig.fabric import Fabric, FabricError
 from tests.rig.node import Node, load
@@ -89,7 +90,6 @@ class Stage:
     containerd: Containerd
     daemon: Daemon
     before: hoststate.HostState
-    containers: dict[str, Container] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +108,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check-against", type=Path)
     against = parser.parse_args(arguments).check_against
     stop = Stop()
+    os.environ["COLUMNS"] = str(WIDTH)  # for the commands that it shows
     page = Page(sys.stdout)
+    runs: list[Path] = []
     node = Node.parse(against.read_text()) if against else load("eight")
     start = hoststate.take()
     try:
         with _surviving(page):
-            tell(page, node, stop)
-        look_at_the_end(page, start)
+            tell(page, node, stop, runs)
+        look_at_the_end(page, start, runs)
     except Stopped:
-        page.heading("Stopped. Pods, links, namespaces and processes of the demo are gone.")
+        page.text("Stopped: its pods, links, namespaces, mounts and processes are gone.")
         return 130
     except BrokenPipeError:
         # Nobody reads any more. Everything is cleared by now; keep Python's last flush from complaining.
@@ -126,19 +128,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if page.failed else 0
 
 
-def tell(page: Page, node: Node, stop: Stop) -> None:
-    """The whole story; at its end, however it comes, everything it made is gone."""
+def tell(page: Page, node: Node, stop: Stop, runs: list[Path]) -> None:
+    """The whole story; at its end, however it comes, everything it made is gone. `runs` gets the folders it used."""
     page.text(
         f"This machine stands in for a server with {node.summary}. The adapters are described in a file; their links "
-        "(veth) and device nodes (mknod) are real, and so are containerd, the pods and the daemon."
+        "(veth) and device nodes (mknod) are real, and so are containerd, the pods and the daemon. Four pods come, "
+        "each asks for something else; beside what it asked for you see what its containers got."
     )
     page.heading("Getting ready")
-    with ExitStack() as stack:
+    with ExitStack() as stack, _announcing(page):
         with page.progress("the node: links, device nodes, a sysfs tree"):
             fabric = stack.enter_context(Fabric(load("eight")))
+            runs.append(fabric.run)
         for old in (_WORK / "containerd.log", _WORK / "nri-rdma.log"):
             old.unlink(missing_ok=True)
         containerd = Containerd(_WORK)
+        runs.append(containerd.run)
         stack.callback(containerd.stop)
         with page.progress("a private containerd with NRI"), stop.allowed():
             containerd.start()
@@ -160,22 +165,44 @@ def tell(page: Page, node: Node, stop: Stop) -> None:
             for part in (_aligned, _two, _nothing, _refused, _trace, _status, _give_back):
                 with _surviving(page):
                     part(stage)
+        page.heading("The end of everything else")
+        with page.progress("stopping the daemon and containerd, removing the node"):
+            stack.close()
 
 
-def look_at_the_end(page: Page, start: hoststate.HostState) -> None:
+def look_at_the_end(page: Page, start: hoststate.HostState, runs: Sequence[Path]) -> None:
     """After everything has ended: the host is the one we came to."""
-    page.table("after the demo")
-    _check_host(page, "links, routes, ...", start)
-    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    page.check("mounts left", "none", ", ".join(it for it in mounts if "nrirdma-" in it) or "none")
+    page.table("against the start")
+    _check_host(page, "the host's network", start)
+    for label, found in (("folders", _folders(runs)), ("mounts", _mounts(runs)), ("processes", _processes(runs))):
+        page.check(f"{label} left", "none", f"{len(found)}: {found[0]}" if found else "none")
+
+
+def _folders(runs: Sequence[Path]) -> list[str]:
+    return [str(run) for run in runs if run.exists()]
+
+
+def _mounts(runs: Sequence[Path]) -> list[str]:
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if any(point.startswith(f"{run}/") for run in runs)]
+
+
+def _processes(runs: Sequence[Path]) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended while we looked
+            words = (process / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
+            found += [f"{process.name} {words}" for run in runs if str(run) in words]
+    return found
 
 
 def _aligned(stage: Stage) -> None:
     stage.page.heading("1. One adapter, next to the pod's GPU")
     pod = _run_pod(stage, "aligned", _ALIGNED)
-    seen = _look(stage, pod, "main")
+    seen = look(stage.containerd.cri, stage.containerd.cri.run_container(pod, "main"))
     stage.page.text(
-        "Checked by the `dev` files of sysfs and the node's description; `is` was asked inside the container."
+        "`should be` is from sysfs and the node's description, `is` from inside the container; neither is what "
+        "nri-rdma says of itself."
     )
     stage.page.table("container main")
     _check_grant(stage, seen, Grant(name="FABRIC", devices=["mlx5_5"], mtu=4200, addresses=["10.0.0.5/24"]))
@@ -187,24 +214,24 @@ def _aligned(stage: Stage) -> None:
 def _two(stage: Stage) -> None:
     stage.page.heading("2. Two adapters, for one of two containers")
     pod = _run_pod(stage, "two", _TWO)
-    trainer = _look(stage, pod, "trainer")
-    sidecar = _look(stage, pod, "sidecar")
+    cri = stage.containerd.cri
+    trainer, sidecar = cri.run_container(pod, "trainer"), cri.run_container(pod, "sidecar")
     stage.page.table("container trainer")
     grant = Grant(name="RAILS", devices=["mlx5_0", "mlx5_1"], addresses=["10.0.0.1/24", "10.0.1.1/24"])
-    _check_grant(stage, trainer, grant)
-    stage.page.table("container sidecar")
-    _check_untouched(stage, sidecar)
-    stage.page.check("links (the pod's)", "eth0 lo rdma0 rdma1", _names(sidecar.macs))
-    stage.page.table("between the pods", expected="asked", seen="answered")
-    answer = stage.containerd.cri.exec(stage.containers["trainer"], ["ping", "-c", "1", "-W", "5", "10.0.0.5"])
+    _check_grant(stage, look(cri, trainer), grant)
+    answer = cri.exec(trainer, ["ping", "-c", "1", "-W", "5", "10.0.0.5"])
     replies = [line.split(":")[0] for line in answer.stdout.splitlines() if "bytes from" in line]
-    stage.page.check("ping over the rails", "64 bytes from 10.0.0.5", " ".join(replies) or answer.stderr or "nothing")
+    stage.page.check("ping to the 1st pod", "64 bytes from 10.0.0.5", " ".join(replies) or answer.stderr or "nothing")
+    stage.page.table("container sidecar")
+    seen = look(cri, sidecar)
+    _check_untouched(stage, seen)
+    stage.page.check("links (the pod's)", "eth0 lo rdma0 rdma1", _names(seen.macs))
 
 
 def _nothing(stage: Stage) -> None:
     stage.page.heading("3. A pod that asks for nothing")
     pod = _run_pod(stage, "plain", "")
-    seen = _look(stage, pod, "main")
+    seen = look(stage.containerd.cri, stage.containerd.cri.run_container(pod, "main"))
     stage.page.table("container main")
     _check_untouched(stage, seen)
     stage.page.check("links", "eth0 lo", _names(seen.macs))
@@ -213,34 +240,47 @@ def _nothing(stage: Stage) -> None:
 def _refused(stage: Stage) -> None:
     page = stage.page
     page.heading("4. A device that is in use is refused")
-    page.text(f"The host routes over rail7 (a default route in table {_TABLE}, only for this part).")
+    page.text(f"The host itself routes over rail7: a default route in table {_TABLE}, made for this part.")
     _ip("route", "add", "default", "dev", "rail7", "table", _TABLE)
     try:
         text = _refusal(stage)
     finally:
         _ip("route", "delete", "default", "dev", "rail7", "table", _TABLE)
-    page.text("containerd answers the kubelet with:")
+    page.text("It is not started. What the kubelet gets as the error of RunPodSandbox:")
     page.quote(text)
-    page.table("the answer", expected="must hold", seen="holds")
-    for label, words in (("a code", "DEVICE-IN-USE"), ("the reason", "rail7 carries a default route")):
-        page.check(label, words, words if words in text else "not that")
-    page.check("the next step", "Next: ...", "Next: ..." if "Next: " in text else "none")
-    page.check("pods that came of it", "none", _names(it.name for it in _pods(stage) if it.name == "busy"))
+    page.table("the error", expected="must hold", seen="holds")
+    for label, words in (
+        ("its code", "DEVICE-IN-USE"),
+        ("the link", "rail7"),
+        ("the reason", "default route"),
+        ("what to do", "Next:"),
+    ):
+        page.check(label, words, words if words in text else "nothing of it")
+    page.table("afterwards")
+    page.check("left of the pod", "none", _names(it.name for it in _pods(stage) if it.name == "busy"))
     page.check("rail7 on the host", "there", _on_host("rail7"))
-    page.text("The route is removed and the same request sent again:")
+    page.text("Now the route is removed, and the same request is sent again.")
     pod = _run_pod(stage, "busy", _IN_USE, show=False)
-    seen = _look(stage, pod, "main")
+    seen = look(stage.containerd.cri, stage.containerd.cri.run_container(pod, "main"))
+    page.table("container main")
     page.check("rdma0 is rail7", _mac(stage.node, "mlx5_7"), seen.macs.get("rdma0", "no rdma0"))
 
 
 def _trace(stage: Stage) -> None:
-    stage.page.heading("What the daemon did for the first pod, step by step")
-    _show(stage, "trace", "aligned")
+    stage.page.heading("What nri-rdma did for the first pod, step by step")
+    text = _show(stage, "trace", "aligned")
+    stage.page.table("the trace", expected="must show", seen="shows")
+    for label, words in (("the runtime's calls", ("RunPodSandbox", "CreateContainer")), ("steps", ("place", "attach"))):
+        stage.page.check(label, " ".join(words), " ".join(it for it in words if it in text) or "neither")
 
 
 def _status(stage: Stage) -> None:
     stage.page.heading("What it holds now")
-    _show(stage, "status")
+    rows = _show(stage, "status").splitlines()
+    stage.page.table("the pods in it", expected="must show", seen="shows")
+    for pod, devices in (("aligned", "mlx5_5"), ("two", "mlx5_0, mlx5_1"), ("busy", "mlx5_7"), ("plain", "nothing")):
+        row = next((it for it in rows if it.startswith(f"default/{pod} ")), "nothing")
+        stage.page.check(f"default/{pod}", devices, devices if row.endswith(devices) else row)
 
 
 def _give_back(stage: Stage) -> None:
@@ -251,24 +291,24 @@ def _give_back(stage: Stage) -> None:
         _delete_pods(stage.containerd)
     state = stage.before
     page.text(
-        f"The host is compared with what it was before the pods: {len(state.links)} links, {len(state.addresses)} "
-        f"addresses, {len(state.routes)} routes, {len(state.rules)} rules and {len(state.neighbours)} neighbours, "
-        "every field that `ip -d` shows except counters and lifetimes."
+        f"The host's network is compared with what it was before the pods: {_size(state)}; every field that `ip -d` "
+        "shows except counters and lifetimes."
     )
-    page.table("the host")
-    _check_host(page, "links, routes, ...", state)
+    page.table("after the pods")
+    _check_host(page, "the host's network", state)
     status = stage.daemon.status()
-    page.check("pods it still serves", "0", str(len(status["sandboxes"])))
+    page.check("pods still served", "0", str(len(status["sandboxes"])))
     page.check("namespaces held", "0", str(status["namespaces_held"]))
-    page.text("Would the comparison notice? One field is changed by hand, and put back:")
+    page.text("Would the comparison notice? The MTU of rail0 is changed by hand, and put back.")
     _ip("link", "set", "rail0", "mtu", "8000")
     try:
         found = hoststate.difference(state, hoststate.take())
     finally:
         _ip("link", "set", "rail0", "mtu", str(stage.fabric.node.netdev("rail0").mtu))
     noticed = next((it for it in found if it.startswith("link rail0 ") and ": mtu " in it), "nothing")
-    page.check("planted: an MTU", "mtu was 9000, is 8000", noticed.rpartition(": ")[2])
-    _check_host(page, "put back", state)
+    page.table("the comparison", expected="must say", seen="says")
+    page.check("rail0, changed", "mtu was 9000, is 8000", noticed.rpartition(": ")[2])
+    _check_host(page, "rail0, put back", state)
 
 
 def _check_grant(stage: Stage, seen: Seen, grant: Grant) -> None:
@@ -310,7 +350,7 @@ def _check_host(page: Page, label: str, before: hoststate.HostState) -> None:
     found = hoststate.difference(before, hoststate.take())
     page.check(label, "as before", f"{len(found)} differences" if found else "as before")
     for sentence in found[:5]:
-        page.quote(sentence)
+        page.quote(shorten(sentence, 2 * WIDTH - 20))
 
 
 def _run_pod(stage: Stage, name: str, asked: str, *, show: bool = True) -> Sandbox:
@@ -319,14 +359,8 @@ def _run_pod(stage: Stage, name: str, asked: str, *, show: bool = True) -> Sandb
         stage.page.block(asked.lstrip("\n"))
     started = monotonic()
     pod = stage.containerd.cri.run_pod(name, annotations={_KEY: asked} if asked else {})
-    stage.page.text(f"It has its sandbox after {(monotonic() - started) * 1000:.0f} ms.")
+    stage.page.text(f"containerd has started it after {(monotonic() - started) * 1000:.0f} ms.")
     return pod
-
-
-def _look(stage: Stage, pod: Sandbox, name: str) -> Seen:
-    container = stage.containerd.cri.run_container(pod, name)
-    stage.containers[name] = container
-    return look(stage.containerd.cri, container)
 
 
 def _refusal(stage: Stage) -> str:
@@ -337,11 +371,12 @@ def _refusal(stage: Stage) -> str:
     return "(it was not refused)"
 
 
-def _show(stage: Stage, *arguments: str) -> None:
+def _show(stage: Stage, *arguments: str) -> str:
+    """One of the product's own commands, as a person would call it."""
     done = stage.daemon.cli(*arguments)
     stage.page.command(f"nri-rdma {' '.join(arguments)}", done.stdout + done.stderr)
-    stage.page.table("the command")
-    stage.page.check("exit code", "0", str(done.returncode))
+    assert done.returncode == 0, f"it ended with exit code {done.returncode}"
+    return done.stdout
 
 
 def _pods(stage: Stage) -> Sequence[Sandbox]:
@@ -365,6 +400,18 @@ def _root_of_mac(node: Node, mac: str) -> str:
     return described_root(node, functions[0]) if functions else "not of this node"
 
 
+def _size(state: hoststate.HostState) -> str:
+    counts = {
+        "link": len(state.links),
+        "address": len(state.addresses),
+        "route": len(state.routes),
+        "rule": len(state.rules),
+        "permanent neighbour": len(state.neighbours),
+    }
+    plural = {"address": "addresses"}
+    return ", ".join(f"{number} {it if number == 1 else plural.get(it, it + 's')}" for it, number in counts.items())
+
+
 def _on_host(link: str) -> str:
     return "gone" if host_link(link) is None else "there"
 
@@ -377,6 +424,16 @@ def _ip(*arguments: str) -> None:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise FabricError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+@contextmanager
+def _announcing(page: Page) -> Iterator[None]:
+    """Says at once that a signal was heard."""
+    try:
+        yield
+    except Stopped:
+        page.text("Stopping: everything the demo made is being removed ...")
+        raise
 
 
 @contextmanager

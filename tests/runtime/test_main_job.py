@@ -144,16 +144,6 @@ def test_containerd_restarted_with_two_pods_attached_returns_everything_when_the
     assert_given_back(before, daemon)
 
 
-def test_a_pod_removed_while_the_daemon_was_away_gives_its_devices_back_at_the_next_start(
-    host_equal: None, cri: Cri, daemon: Daemon
-) -> None:
-    pod = cri.run_pod("gone", annotations=annotations("- {match: {device: mlx5_4}}"))
-    daemon.kill()
-    cri.delete_pod(pod)
-    daemon.start()
-    assert daemon.status()["sandboxes"] == []
-
-
 @pytest.mark.parametrize("boundary", ["after move-netdev", "before configure-netdev", "after configure-netdev"])
 def test_a_step_that_fails_after_the_move_leaves_the_host_as_it_was(
     host_equal: None, containerd: Containerd, cri: Cri, node: Fabric, boundary: str

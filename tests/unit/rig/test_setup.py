@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rig import setup
+from tests.rig import cache, setup
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +28,29 @@ def test_a_missing_program_is_named() -> None:
 
 def test_the_stamps_of_a_changed_project_differ() -> None:
     assert setup._digest("a", "b") != setup._digest("ab")
+
+
+def test_a_python_without_venv_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "_has_venv", lambda: False)
+    with pytest.raises(setup.SetupError, match=r"cannot make virtual environments\. Next: .*python3-venv"):
+        setup.set_up_venv()
+
+
+def test_an_old_python_is_told_which_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    with pytest.raises(setup.SetupError, match=r"is Python 3\.9, but nri-rdma needs 3\.11 or newer\. Next: "):
+        setup.check_python()
+
+
+def test_the_virtual_environment_alone_needs_nothing_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(cache, "CACHE", tmp_path)
+    monkeypatch.setattr(setup, "LOCK", tmp_path / "setup.lock")
+    monkeypatch.setattr(setup, "VENV_STAMP", tmp_path / "venv.stamp")
+    monkeypatch.setattr(setup, "build_venv", lambda: calls.append("venv"))
+    for refused in ("install_system_packages", "fetch_runtime", "_codename"):
+        monkeypatch.setattr(setup, refused, lambda: pytest.fail("only for the whole set-up"))
+    assert setup.main(["--venv-only"]) == 0
+    assert calls == ["venv"]

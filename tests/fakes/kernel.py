@@ -1,0 +1,538 @@
+"""A kernel that keeps state and can fail: links, addresses and routes of the host and of network namespaces.
+
+`World` is the machine, `FakeKernel` one process's view of it (its descriptors close when it dies), `FaultyKernel` a
+view of any kernel that fails at its n-th operation. tests/contract holds FakeKernel to what Linux does; where kernels
+differ it is the strictest: no renaming and no new MAC while a link is up.
+"""
+
+import errno
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from typing import Any, Self, TypeVar
+
+from nri_rdma.attach.port import Captured, Kernel, KernelError, LinkState, Namespace, NamespaceIdentity
+
+T = TypeVar("T")
+LINK_LOCAL = IPv6Network("fe80::/64")
+_DEFAULT_SETTINGS = {"flags": 0x1000, "group": 0, "gso_max_size": 65536, "addr_gen_mode": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """An address of a link; `secondary` is the kernel's doing."""
+
+    interface: IPv4Interface | IPv6Interface
+    label: str = ""
+    no_prefix_route: bool = False
+    secondary: bool = False
+    kernel_made: bool = False
+
+    @property
+    def text(self) -> str:
+        words = [str(self.interface), self.label]
+        words += [word for word in ("no_prefix_route", "secondary", "kernel_made") if getattr(self, word)]
+        return " ".join(filter(None, words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route of the link that holds it; a connected one is the kernel's."""
+
+    to: IPv4Network | IPv6Network
+    via: IPv4Address | IPv6Address | None = None
+    src: IPv4Address | IPv6Address | None = None
+    metric: int = 0
+    table: int = 254
+    onlink: bool = False
+    connected: bool = False
+
+    @property
+    def text(self) -> str:
+        words = [str(self.to), f"via {self.via}" if self.via else "", f"src {self.src}" if self.src else ""]
+        words += [f"metric {self.metric}", f"table {self.table}", "onlink" if self.onlink else ""]
+        return " ".join(filter(None, [*words, "connected" if self.connected else ""]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """A permanent neighbour."""
+
+    address: IPv4Address | IPv6Address
+    mac: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.address} {self.mac}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """A link in some namespace."""
+
+    ifindex: int
+    name: str
+    mac: str
+    kind: str = "veth"
+    parent: str = ""
+    permanent_mac: str = ""
+    mtu: int = 1500
+    txqlen: int = 1000
+    alias: str = ""
+    alt_names: list[str] = field(default_factory=list)
+    up: bool = False
+    master: int = 0
+    lower: int = 0
+    xdp: bool = False
+    settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
+    addresses: list[Address] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    neighbours: list[Neighbour] = field(default_factory=list)
+    unreturnable: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> set[str]:
+        """What nobody else in its namespace may be called."""
+        return {self.name, *self.alt_names}
+
+    def raise_up(self) -> None:
+        """What happens by itself then: connected routes, a link-local address."""
+        if self.up:
+            return
+        self.up = True
+        if self.settings["addr_gen_mode"] == 0:
+            self.add_address(Address(interface=_link_local(self.mac), kernel_made=True))
+        for address in self.addresses:
+            self._connect(address)
+
+    def take_down(self) -> None:
+        """IPv4 addresses stay."""
+        self.up = False
+        self.routes.clear()
+        self.addresses = [address for address in self.addresses if address.interface.version == 4]
+
+    def add_address(self, address: Address) -> None:
+        """Add it unless it is there."""
+        if any(it.interface == address.interface for it in self.addresses):
+            raise KernelError("add address", errno.EEXIST)
+        siblings = [it for it in self.addresses if it.interface.network == address.interface.network]
+        secondary = address.interface.version == 4 and bool(siblings)
+        label = address.label or (self.name if address.interface.version == 4 else "")
+        self.addresses.append(replace(address, secondary=secondary, label=label))
+        if self.up:
+            self._connect(self.addresses[-1])
+
+    def remove_address(self, address: Address) -> None:
+        """A primary IPv4 address takes its secondary ones along; routes from it and to its network go too."""
+        network = address.interface.network
+        gone = [it for it in self.addresses if it.interface == address.interface]
+        if not address.secondary and address.interface.version == 4:
+            gone += [it for it in self.addresses if it.secondary and it.interface.network == network]
+        self.addresses = [it for it in self.addresses if it not in gone]
+        sources = {it.interface.ip for it in gone}
+        left = {it.interface.network for it in self.addresses}
+        self.routes = [
+            route
+            for route in self.routes
+            if route.src not in sources and not (route.connected and route.to == network and network not in left)
+        ]
+
+    def add_route(self, route: Route) -> None:
+        """Refused when the link is down, the gateway not reached, the source not ours."""
+        if not self.up:
+            raise KernelError("add route", errno.ENETDOWN)
+        if route in self.routes:
+            raise KernelError("add route", errno.EEXIST)
+        reached = any(it.connected and route.via in it.to for it in self.routes) if route.via else True
+        if not reached and not route.onlink:
+            raise KernelError("add route", errno.ENETUNREACH)
+        if route.src is not None and route.src not in {it.interface.ip for it in self.addresses}:
+            raise KernelError("add route", errno.EINVAL)
+        self.routes.append(route)
+
+    def _connect(self, address: Address) -> None:
+        network = address.interface.network
+        if address.no_prefix_route or address.secondary or network.prefixlen == network.max_prefixlen:
+            return
+        source = address.interface.ip if address.interface.version == 4 else None
+        metric = 256 if address.interface.version == 6 else 0
+        route = Route(to=network, src=source, metric=metric, connected=True)
+        if route not in self.routes:
+            self.routes.append(route)
+
+
+@dataclass(slots=True, kw_only=True)
+class Netns:
+    """A network namespace; it lives while it has a path or an open descriptor."""
+
+    cookie: int
+    links: dict[int, Link] = field(default_factory=dict)
+    paths: set[str] = field(default_factory=set)
+    descriptors: int = 0
+    last_ifindex: int = 1
+
+    def new_ifindex(self) -> int:
+        """The next number that is free."""
+        self.last_ifindex += 1
+        while self.last_ifindex in self.links:
+            self.last_ifindex += 1
+        return self.last_ifindex
+
+    def taken_names(self) -> set[str]:
+        """All names and alternative names."""
+        return {name for link in self.links.values() for name in link.names}
+
+
+class World:
+    """The machine."""
+
+    def __init__(self, boot_id: str = "boot-1") -> None:
+        self.boot_id = boot_id
+        self.host = Netns(cookie=1, paths={"/proc/self/ns/net"})
+        self._namespaces = [self.host]
+        self._last_cookie = 1
+
+    def namespace(self, path: str) -> Netns | None:
+        """The namespace at a path."""
+        return next((netns for netns in self._namespaces if path in netns.paths), None)
+
+    def add_namespace(self, path: str) -> Netns:
+        """A new one."""
+        self._last_cookie += 1
+        self._namespaces.append(Netns(cookie=self._last_cookie, paths={path}))
+        return self._namespaces[-1]
+
+    def remove_namespace(self, path: str) -> None:
+        """The path goes; the namespace with it, unless somebody holds it open."""
+        netns = self.namespace(path)
+        assert netns is not None
+        netns.paths.discard(path)
+        self.bury(netns)
+
+    def add_link(self, netns: Netns, name: str, **fields: Any) -> Link:
+        """A new link; its MAC comes from its number."""
+        ifindex = int(fields.pop("ifindex", 0)) or netns.new_ifindex()
+        mac = fields.pop("mac", f"02:00:00:00:{netns.cookie:02x}:{ifindex:02x}")
+        netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
+        return netns.links[ifindex]
+
+    def bury(self, netns: Netns) -> None:
+        """End a namespace that nothing refers to: virtual links die, physical ones go to the host."""
+        if netns.paths or netns.descriptors or netns not in self._namespaces:
+            return
+        self._namespaces.remove(netns)
+        for link in [link for link in netns.links.values() if link.parent]:
+            taken = self.host.taken_names()
+            link.name = f"dev{link.ifindex}" if link.name in taken else link.name
+            link.alt_names = [name for name in link.alt_names if name not in taken]
+            put(link, self.host, link.ifindex if link.ifindex not in self.host.links else self.host.new_ifindex())
+
+    def snapshot(self) -> dict[int, tuple[object, ...]]:
+        """All that the host has, to be compared; order counts for nothing."""
+        return {link.ifindex: _shown(link) for link in self.host.links.values()}
+
+    @property
+    def held(self) -> int:
+        """Descriptors of namespaces other than the host's."""
+        return sum(netns.descriptors for netns in self._namespaces if netns is not self.host)
+
+
+def put(link: Link, target: Netns, ifindex: int) -> None:
+    """What every move does: all configuration of the link in its namespace is lost."""
+    link.take_down()
+    link.addresses.clear()
+    link.neighbours.clear()
+    link.ifindex, link.master = ifindex, 0
+    link.settings["addr_gen_mode"] = 0
+    target.links[ifindex] = link
+
+
+class FakeNamespace:
+    """An open descriptor."""
+
+    def __init__(self, world: World, netns: Netns, path: str) -> None:
+        self._world = world
+        self.netns = netns
+        self.is_open = True
+        self.identity = NamespaceIdentity(boot_id=world.boot_id, cookie=netns.cookie, path=path)
+        netns.descriptors += 1
+
+    @property
+    def is_host(self) -> bool:
+        return self.netns is self._world.host
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self.netns.descriptors -= 1
+            self._world.bury(self.netns)
+
+
+class FakeKernel:
+    """One process's view of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._opened: list[FakeNamespace] = []
+        self.host: Namespace = FakeNamespace(world, world.host, "/proc/self/ns/net")
+
+    def die(self) -> None:
+        """The process ends: what it had open closes."""
+        for namespace in self._opened:
+            namespace.close()
+
+    def open_namespace(self, path: str) -> Namespace:
+        netns = self._world.namespace(path)
+        if netns is None:
+            raise KernelError(f"open the network namespace {path}", errno.ENOENT)
+        self._opened.append(FakeNamespace(self._world, netns, path))
+        return self._opened[-1]
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
+        return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
+
+    def default_route_links(self) -> frozenset[int]:
+        links = self._world.host.links.values()
+        return frozenset(link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes))
+
+    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+        return _state(_link(namespace, ifindex), whole=True)
+
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        link, there = _link(source, ifindex), _netns(target)
+        taken = there.taken_names()
+        if name in taken or any(alt_name in taken for alt_name in link.alt_names):
+            raise KernelError("move link", errno.EEXIST, name)
+        if as_ifindex in there.links:
+            raise KernelError("move link", errno.EBUSY, str(as_ifindex))
+        here = _netns(source)
+        here.links = {
+            number: it for number, it in here.links.items() if number != ifindex and (it.lower != ifindex or it is link)
+        }
+        link.name = name
+        put(link, there, as_ifindex or (ifindex if ifindex not in there.links else there.new_ifindex()))
+
+    def set_link(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        name: str | None = None,
+        mtu: int | None = None,
+        mac: str | None = None,
+        txqlen: int | None = None,
+        alias: str | None = None,
+        up: bool | None = None,
+    ) -> None:
+        link = _link(namespace, ifindex)
+        if link.up and (mac or name):
+            raise KernelError("set link", errno.EBUSY)
+        if mtu is not None and mtu < 68:
+            raise KernelError("set link", errno.EINVAL, f"mtu {mtu}")
+        link.mac = mac or link.mac
+        link.mtu = mtu or link.mtu
+        if name is not None and name != link.name:
+            if name in _netns(namespace).taken_names():
+                raise KernelError("set link", errno.EEXIST, name)
+            relabelled = [replace(it, label=name) if it.label == link.name else it for it in link.addresses]
+            link.name, link.addresses = name, relabelled
+        link.alias = alias if alias is not None else link.alias
+        link.txqlen = txqlen if txqlen is not None else link.txqlen
+        if up is not None:
+            (link.raise_up if up else link.take_down)()
+
+    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
+        _link(namespace, ifindex).settings.update(settings)
+
+    def set_alt_names(
+        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
+    ) -> None:
+        link = _link(namespace, ifindex)
+        for name in remove:
+            if name not in link.alt_names:
+                raise KernelError("remove alternative name", errno.ENOENT, name)
+            link.alt_names.remove(name)
+        for name in add:
+            if name in _netns(namespace).taken_names():
+                raise KernelError("add alternative name", errno.EEXIST, name)
+            link.alt_names.append(name)
+
+    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
+        _link(namespace, ifindex).add_address(Address(interface=address))
+
+    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        link, item = _link(namespace, ifindex), pickle.loads(thing.raw)
+        try:
+            match item:
+                case Address():
+                    link.add_address(item)
+                case Route():
+                    link.add_route(item)
+                case Neighbour() if item not in link.neighbours:
+                    link.neighbours.append(item)
+        except KernelError as error:
+            if error.errno != errno.EEXIST:
+                raise
+
+    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        link, item = _link(namespace, ifindex), pickle.loads(thing.raw)
+        match item:
+            case Address():
+                link.remove_address(item)
+            case Route() if item in link.routes:
+                link.routes.remove(item)
+            case Neighbour() if item in link.neighbours:
+                link.neighbours.remove(item)
+
+
+class CrashError(BaseException):
+    """The process was killed here. Nothing of it runs any more: every later operation raises it again."""
+
+
+class FaultyKernel:
+    """Fails at its n-th operation, before or after it took effect; with `crash`, for ever."""
+
+    def __init__(
+        self, kernel: Kernel, *, fail_at: int = 0, after: bool = False, error: int = errno.ENOBUFS, crash: bool = False
+    ) -> None:
+        self._kernel = kernel
+        self.fail_at = fail_at
+        self._after = after
+        self._error = error
+        self._crash = crash
+        self._dead = False
+        self.operations = 0
+
+    @classmethod
+    def counting(cls, kernel: Kernel) -> Self:
+        """One that does not fail."""
+        return cls(kernel)
+
+    @contextmanager
+    def operation(self, name: str) -> Iterator[None]:
+        """Anything that counts; the journal's operations may, too."""
+        self.operations += 1
+        now = self.operations == self.fail_at
+        if self._dead or (now and not self._after):
+            self._fail(name)
+        yield
+        if now and self._after:
+            self._fail(name)
+
+    def _fail(self, name: str) -> None:
+        if self._crash:
+            self._dead = True
+            raise CrashError(name)
+        raise KernelError(name, self._error, "injected")
+
+    def _do(self, name: str, work: Callable[[], T]) -> T:
+        with self.operation(name):
+            return work()
+
+    @property
+    def host(self) -> Namespace:
+        return self._kernel.host
+
+    def open_namespace(self, path: str) -> Namespace:
+        return self._kernel.open_namespace(path)  # not counted: a descriptor that nobody got would never be closed
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
+        return self._do("links", lambda: self._kernel.links(namespace))
+
+    def default_route_links(self) -> frozenset[int]:
+        return self._do("default_route_links", self._kernel.default_route_links)
+
+    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+        return self._do("capture", lambda: self._kernel.capture(namespace, ifindex))
+
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        self._do("move_link", lambda: self._kernel.move_link(source, ifindex, target, name, as_ifindex=as_ifindex))
+
+    def set_link(self, namespace: Namespace, ifindex: int, **changes: Any) -> None:
+        self._do("set_link", lambda: self._kernel.set_link(namespace, ifindex, **changes))
+
+    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
+        self._do("set_settings", lambda: self._kernel.set_settings(namespace, ifindex, settings))
+
+    def set_alt_names(
+        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
+    ) -> None:
+        self._do("set_alt_names", lambda: self._kernel.set_alt_names(namespace, ifindex, add=add, remove=remove))
+
+    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
+        self._do("add_address", lambda: self._kernel.add_address(namespace, ifindex, address))
+
+    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        self._do("replay", lambda: self._kernel.replay(namespace, ifindex, thing))
+
+    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        self._do("remove", lambda: self._kernel.remove(namespace, ifindex, thing))
+
+
+def _netns(namespace: Namespace) -> Netns:
+    assert isinstance(namespace, FakeNamespace)
+    if not namespace.is_open:
+        raise KernelError("enter the network namespace", errno.EBADF)
+    return namespace.netns
+
+
+def _link(namespace: Namespace, ifindex: int) -> Link:
+    link = _netns(namespace).links.get(ifindex)
+    if link is None:
+        raise KernelError("find the link", errno.ENODEV)
+    return link
+
+
+def _link_local(mac: str) -> IPv6Interface:
+    octets = bytes.fromhex(mac.replace(":", ""))
+    eui64 = bytes([octets[0] ^ 2]) + octets[1:3] + b"\xff\xfe" + octets[3:]
+    return IPv6Interface((LINK_LOCAL.network_address.packed[:8] + eui64, 64))
+
+
+@cache
+def _captured(item: Address | Route | Neighbour, *, kernel_made: bool) -> Captured:
+    return Captured(text=item.text, raw=pickle.dumps(item), kernel_made=kernel_made)
+
+
+def _state(link: Link, *, whole: bool) -> LinkState:
+    bare = LinkState(
+        ifindex=link.ifindex,
+        name=link.name,
+        kind=link.kind,
+        parent=link.parent,
+        permanent_mac=link.permanent_mac,
+        mac=link.mac,
+        mtu=link.mtu,
+        txqlen=link.txqlen,
+        alias=link.alias,
+        alt_names=tuple(link.alt_names),
+        up=link.up,
+        master=link.master,
+        lower=link.lower,
+        xdp=link.xdp,
+        settings=tuple(link.settings.items()),
+    )
+    if not whole:
+        return bare
+    routes = sorted(link.routes, key=lambda route: not route.connected)
+    return replace(
+        bare,
+        addresses=tuple(_captured(it, kernel_made=it.kernel_made) for it in link.addresses),
+        routes=tuple(_captured(it, kernel_made=it.connected and it.to == LINK_LOCAL) for it in routes),
+        neighbours=tuple(_captured(it, kernel_made=False) for it in link.neighbours),
+        unreturnable=link.unreturnable,
+    )
+
+
+def _shown(link: Link) -> tuple[object, ...]:
+    return (
+        (link.name, link.kind, link.parent, link.mac, link.mtu, link.txqlen, link.alias, link.up, link.master),
+        frozenset(link.alt_names),
+        frozenset(link.settings.items()),
+        frozenset(link.addresses),
+        frozenset(link.routes),
+        frozenset(link.neighbours),
+    )

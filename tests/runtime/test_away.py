@@ -1,0 +1,43 @@
+"""Pods that end while the daemon is away."""
+
+import pytest
+
+from tests.rig.containerd import Containerd
+from tests.rig.cri import Cri
+from tests.rig.daemon import Daemon
+from tests.rig.expect import host_link
+from tests.rig.fabric import Fabric
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime]
+
+
+def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten_at_the_next_start(
+    containerd: Containerd, eight: Fabric, cri: Cri
+) -> None:
+    """A virtual netdev dies with its namespace, a fact of the kernel; physical ones are the lab's to test."""
+    with Daemon(containerd, eight) as daemon:
+        pod = cri.run_pod("gone", annotations={"rdma.noderesource.dev": "[{match: {device: mlx5_4}}]"})
+        daemon.kill()
+        cri.delete_pod(pod)
+        daemon.start()
+        status = daemon.status()
+        assert status["sandboxes"] == []
+        assert status["namespaces_held"] == 0
+        assert host_link("rail4") is None
+        assert next(device for device in status["devices"] if device["name"] == "mlx5_4")["holders"] == []
+        other = cri.run_pod("other", annotations={"rdma.noderesource.dev": "7"})
+        cri.delete_pod(other)
+        assert daemon.status()["sandboxes"] == []
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_container(
+    containerd: Containerd, eight: Fabric, cri: Cri
+) -> None:
+    with Daemon(containerd, eight) as daemon:
+        daemon.kill()
+        pod = cri.run_pod("early", annotations={"rdma.noderesource.dev": "1"})
+        daemon.start()
+        with pytest.raises(Exception, match="nri-rdma: NOT-ATTACHED: "):
+            cri.create_container(pod, "main")
+        assert [item["pod"] for item in daemon.status()["unserved"]] == ["default/early"]
+        cri.delete_pod(pod)

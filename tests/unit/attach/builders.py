@@ -1,0 +1,74 @@
+"""Pods, devices and plans for tests of the attach."""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Interface, IPv6Interface
+
+from nri_rdma.attach.plan import Plan, plan_attach
+from nri_rdma.attach.port import Kernel, LinkState, Namespace
+from nri_rdma.attach.preparation import prepare
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Netdev, RdmaDevice
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
+from nri_rdma.placement import Placed
+from nri_rdma.policy import Admitted
+
+POD_PATH = "/run/netns/pod-1"
+Interfaces = tuple[IPv4Interface | IPv6Interface, ...]
+
+
+def make_pod(sandbox_id: str = "sandbox-1", *, uid: str = "uid-1", path: str = POD_PATH) -> Pod:
+    """A pod sandbox."""
+    return Pod(sandbox_id=sandbox_id, uid=uid, name="train", namespace="ml", netns_path=path)
+
+
+def make_device(name: str, links: Iterable[LinkState]) -> RdmaDevice:
+    """An RDMA device with these netdevs and one character device."""
+    return RdmaDevice(
+        id=DeviceId(name),
+        index=0,
+        name=name,
+        node_type="CA",
+        node_guid="",
+        driver="mlx5_core",
+        vendor="15b3",
+        pci=None,
+        pci_root="",
+        pci_path=(),
+        numa_node=None,
+        ports=(),
+        char_devices=(
+            CharDevice(
+                kind=CharKind.UVERBS, path=f"/dev/infiniband/{name}", major=231, minor=192, mode=0o666, uid=0, gid=0
+            ),
+        ),
+        netdevs=tuple(
+            Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in links
+        ),
+    )
+
+
+def make_placed(
+    devices: tuple[RdmaDevice, ...],
+    *,
+    mode: Mode = Mode.EXCLUSIVE,
+    name: str | None = None,
+    mtu: int | None = None,
+    addresses: tuple[Interfaces, ...] = (),
+) -> Placed:
+    """A request of a pod, placed on these devices."""
+    interface = InterfaceConfig(name=name, mtu=mtu, addresses=addresses)
+    request = DeviceRequest(name="0", where="here", count=len(devices), interface=interface)
+    return Placed(
+        admitted=Admitted(request=request, mode=mode), devices=devices, reasons=tuple("first" for _ in devices)
+    )
+
+
+def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[LinkState, ...]) -> Plan:
+    """The plan of one request."""
+    return plan_attach((placed,), captured, pod_links)
+
+
+def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
+    """The record that an attach of it would write first."""
+    return prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)

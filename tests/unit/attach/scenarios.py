@@ -1,0 +1,179 @@
+"""Generated worlds: a host whose devices are configured this way and that, a pod, and what the pod does to them."""
+
+import errno
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
+from typing import TypeVar
+
+from hypothesis import strategies as st
+
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.placement import Placed
+from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+from tests.unit.attach.builders import POD_PATH, make_device, make_placed
+
+Meddling = Callable[[Kernel, Namespace, int], None]
+T = TypeVar("T")
+_CHOICES = 80  # more than any scenario needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A world before the attach, what is asked, and what the pod does after it, by the number of the device."""
+
+    world: bytes
+    placed: Placed
+    meddling: tuple[tuple[int, Meddling], ...]
+
+    def start(self) -> World:
+        """A fresh copy of the world."""
+        world: World = pickle.loads(self.world)
+        return world
+
+
+def _rename(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_link(pod, ifindex, up=False)
+    kernel.set_link(pod, ifindex, name="mine")
+
+
+def _take_down(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_link(pod, ifindex, up=False)
+
+
+def _new_mac(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_link(pod, ifindex, up=False)
+    kernel.set_link(pod, ifindex, mac="02:aa:bb:cc:dd:ee")
+
+
+def _new_numbers(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_link(pod, ifindex, mtu=1280, txqlen=7, alias="pods own")
+    kernel.set_settings(pod, ifindex, (("flags", 0x1280), ("group", 9), ("gso_max_size", 4096)))
+
+
+def _alt_name(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_alt_names(pod, ifindex, add=("lo",), remove=())  # also a name that the host has
+
+
+def _no_alt_names(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_alt_names(pod, ifindex, add=(), remove=kernel.capture(pod, ifindex).alt_names)
+
+
+def _addresses(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    for text in ("192.168.77.1/24", "fd77::1/64"):
+        kernel.add_address(pod, ifindex, ip_interface(text))
+
+
+MEDDLINGS: tuple[Meddling, ...] = (
+    _rename,
+    _take_down,
+    _new_mac,
+    _new_numbers,
+    _alt_name,
+    _no_alt_names,
+    _addresses,
+)
+
+
+def meddle(scenario: Scenario, kernel: Kernel, namespace: Namespace, ifindexes: tuple[int, ...]) -> None:
+    """Do what the pod does; what it cannot do (a name that is taken) it does not do."""
+    for number, act in scenario.meddling:
+        try:
+            act(kernel, namespace, ifindexes[number % len(ifindexes)])
+        except KernelError as error:
+            assert error.errno == errno.EEXIST
+
+
+def scenarios() -> st.SearchStrategy[Scenario]:
+    """Any scenario. Bytes shrink towards zero, and so towards the first choice of each list: the simplest."""
+    return st.binary(min_size=_CHOICES, max_size=_CHOICES).map(lambda choices: _scenario(_Choices(choices)))
+
+
+class _Choices:
+    """Choices from a list of bytes."""
+
+    def __init__(self, choices: bytes) -> None:
+        self._choices = iter(choices)
+
+    def one(self, options: Sequence[T]) -> T:
+        """One of them."""
+        return options[next(self._choices) % len(options)]
+
+    def some(self, options: Sequence[T], most: int) -> list[T]:
+        """Up to so many different ones."""
+        chosen = [next(self._choices) % len(options) for _ in range(self.one(range(most + 1)) if options else 0)]
+        return [options[number] for number in dict.fromkeys(chosen)]
+
+
+def _scenario(choices: _Choices) -> Scenario:
+    world = World()
+    world.add_link(world.host, "lo", ifindex=1, kind="")
+    world.add_link(world.host, "eth0", kind="veth").raise_up()
+    pod = world.add_namespace(POD_PATH)
+    world.add_link(pod, "lo", ifindex=1, kind="")
+    world.add_link(pod, "eth0", ifindex=choices.one(range(2, 9)), kind="veth").raise_up()
+    links = [_link(choices, world, number) for number in range(choices.one((1, 2, 3)))]
+    kernel = FakeKernel(world)
+    states = [kernel.capture(kernel.host, link.ifindex) for link in links]
+    devices = tuple(make_device(f"mlx5_{number}", [state]) for number, state in enumerate(states))
+    addresses = tuple((ip_interface(f"10.9.0.{number + 1}/24"),) for number in range(len(links)))
+    placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=choices.one([(), addresses]))
+    acts = choices.some([(number, act) for act in MEDDLINGS for number in range(3)], 4)
+    return Scenario(world=pickle.dumps(world), placed=placed, meddling=tuple(acts))
+
+
+def _link(choices: _Choices, world: World, number: int) -> Link:
+    kind, parent, permanent = choices.one(
+        [("veth", False, False), ("macvlan", False, False), ("", True, True), ("", True, False), ("ipoib", True, True)]
+    )
+    link = world.add_link(
+        world.host,
+        f"rail{number}",
+        kind=kind,
+        parent=f"pci/0000:{number:02x}:00.0" if parent else "",
+        permanent_mac=f"02:99:00:00:00:{number:02x}" if permanent else "",
+        mtu=choices.one([1500, 9000]),
+        txqlen=choices.one([1000, 0]),
+        alias=choices.one(["", "rail of the left"]),
+        alt_names=[f"enp{number}{letter}" for letter in choices.one(["", "a", "ab"])],
+    )
+    link.settings |= {"addr_gen_mode": choices.one([0, 1]), "group": choices.one([0, 4])}
+    for address in choices.some(_ADDRESSES[number], 4):
+        link.add_address(address)
+    if choices.one([False, True]):
+        link.raise_up()
+        for route in choices.some(_routes(link), 3):
+            link.add_route(route)
+    if choices.one([False, True]):
+        link.neighbours.append(Neighbour(address=ip_address(f"10.{number}.0.99"), mac="02:00:00:00:00:99"))
+    return link
+
+
+def _addresses_of(number: int) -> tuple[Address, ...]:
+    v4, v6 = IPv4Interface, IPv6Interface
+    return (
+        Address(interface=v4(f"10.{number}.0.1/24")),
+        Address(interface=v4(f"10.{number}.0.2/24")),
+        Address(interface=v4(f"10.{number}.1.1/24"), label=f"rail{number}:1"),
+        Address(interface=v4(f"10.{number}.2.1/24"), no_prefix_route=True),
+        Address(interface=v6(f"fd00:{number}::1/64")),
+    )
+
+
+_ADDRESSES = tuple(_addresses_of(number) for number in range(3))
+
+
+def _routes(link: Link) -> list[Route]:
+    """Routes that may be added to it as it is."""
+    routes = [
+        Route(to=ip_network("10.200.0.0/16"), table=100),
+        Route(to=ip_network("10.201.0.0/16"), via=ip_address("172.16.0.1"), onlink=True),
+    ]
+    for address in link.addresses:
+        net = address.interface.network
+        if any(route.connected and route.to == net for route in link.routes):
+            routes.append(Route(to=ip_network("10.202.0.0/16"), via=net[77], metric=5))
+        routes.append(Route(to=ip_network("10.203.0.0/16"), src=address.interface.ip, table=101))
+    fitting = (route for route in routes if route.src is None or route.src.version == route.to.version)
+    return list(dict.fromkeys(fitting))

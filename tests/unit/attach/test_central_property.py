@@ -1,0 +1,129 @@
+"""Whatever fails when, undo brings the world back to where it started; for generated plans on the fake kernel.
+
+NRI_RDMA_PLANS sets how many plans are tried (`NRI_RDMA_PLANS=1000 pytest tests/unit/attach/test_central_property.py`).
+"""
+
+import os
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nri_rdma.attach.journal import decode_record, encode_record
+from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.steps import steps_of
+from nri_rdma.attach.transaction import do_steps, undo_steps
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.observe.spans import Recorder
+from tests.fakes.kernel import CrashError, FakeKernel, FaultyKernel
+from tests.unit.attach.builders import POD_PATH, record_of
+from tests.unit.attach.scenarios import Scenario, meddle, scenarios
+
+PLANS = int(os.environ.get("NRI_RDMA_PLANS", "60"))
+SPANS = Recorder(capacity=1)
+each_plan = settings(max_examples=PLANS, deadline=None)
+
+
+class _Case:
+    """A scenario with all that is the same in each of its runs."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        world = scenario.start()
+        self.before = world.snapshot()
+        kernel = FakeKernel(world)
+        self.record = record_of(kernel, kernel.open_namespace(POD_PATH), scenario.placed)
+        self.journalled = decode_record(encode_record(self.record), where="memory")
+
+    def attached(self) -> "_Run":
+        """A run in which the pod has its devices, and did something to them."""
+        run = _Run(self)
+        run.do(run.kernel)
+        indexes = tuple(move.pod_ifindex for move in self.record.plan.moves)
+        meddle(self.scenario, run.kernel, run.namespace, indexes)
+        return run
+
+
+class _Run:
+    """One life of a daemon on a fresh copy of a scenario's world."""
+
+    def __init__(self, case: _Case) -> None:
+        self._case = case
+        self.world = case.scenario.start()
+        self.kernel = FakeKernel(self.world)
+        self.namespace = self.kernel.open_namespace(POD_PATH)
+        self.steps = steps_of(case.record.plan)
+
+    def do(self, kernel: Kernel) -> None:
+        do_steps(kernel, self.namespace, self.steps, SPANS)
+
+    def undo(self, kernel: Kernel) -> tuple[NriRdmaError, ...]:
+        return undo_steps(kernel, self.namespace, self.steps, SPANS)
+
+    def restart(self) -> None:
+        """The daemon was killed and starts anew, with what the journal says."""
+        self.kernel.die()
+        self.kernel = FakeKernel(self.world)
+        self.namespace = self.kernel.open_namespace(POD_PATH)
+        self.steps = steps_of(self._case.journalled.plan)
+
+    def assert_home(self) -> None:
+        assert self.undo(self.kernel) == ()
+        assert self.world.snapshot() == self._case.before
+        assert self.undo(self.kernel) == ()
+        assert self.world.snapshot() == self._case.before
+
+
+def _operations(kernel: FaultyKernel) -> Iterator[tuple[int, bool]]:
+    """Every operation of a run that went well, failing before it takes effect or after, in turn."""
+    return ((number, bool(number % 2)) for number in range(1, kernel.operations + 1))
+
+
+@each_plan
+@given(scenarios())
+def test_an_attach_that_fails_or_is_killed_anywhere_leaves_the_host_as_it_was(scenario: Scenario) -> None:
+    case = _Case(scenario)
+    whole = FaultyKernel((run := _Run(case)).kernel)
+    run.do(whole)
+    for number, after in _operations(whole):
+        for crash in (False, True):
+            run = _Run(case)
+            with pytest.raises(CrashError if crash else NriRdmaError):
+                run.do(FaultyKernel(run.kernel, fail_at=number, after=after, crash=crash))
+            if crash:
+                run.restart()
+            run.assert_home()
+
+
+@each_plan
+@given(scenarios(), st.randoms(use_true_random=False))
+def test_an_undo_that_fails_or_is_killed_is_finished_by_the_next_one(scenario: Scenario, random: Random) -> None:
+    case = _Case(scenario)
+    whole = FaultyKernel((run := case.attached()).kernel)
+    assert run.undo(whole) == ()
+    run.assert_home()
+    for number, after in random.sample(list(_operations(whole)), 3):
+        run = case.attached()
+        try:
+            errors = run.undo(FaultyKernel(run.kernel, fail_at=number, after=after, crash=random.random() < 0.5))
+        except CrashError:
+            run.restart()
+        else:
+            assert errors
+        run.assert_home()
+
+
+@each_plan
+@given(scenarios())
+def test_what_the_kernel_brought_home_itself_is_made_what_it_was(scenario: Scenario) -> None:
+    case = _Case(scenario)
+    run = case.attached()
+    run.kernel.die()
+    run.world.remove_namespace(POD_PATH)
+    assert undo_steps(FakeKernel(run.world), None, run.steps, SPANS) == ()
+    virtual = {move.link.ifindex for move in case.record.plan.moves if not move.link.parent}
+    expected = [link for index, link in case.before.items() if index not in virtual]
+    # By name: an interface number that the pod had taken is the one thing that the kernel does not give back.
+    assert sorted(run.world.snapshot().values(), key=str) == sorted(expected, key=str)

@@ -1,0 +1,133 @@
+"""The daemon's inside on a machine that is not there: all of it but the runtime's door and the kernel.
+
+The node is a sysfs tree of "eight", its links are in the fake kernel; the control socket is real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nri_rdma.allocations import Allocations
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.sandboxes import Sandboxes
+from nri_rdma.attach.workers import Workers
+from nri_rdma.config import Memlock, Settings
+from nri_rdma.control import ControlServer, DaemonFacts
+from nri_rdma.inventory import assemble
+from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.model.device import Node
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.nri.plugin import Plugin, RuntimeFacts
+from nri_rdma.nri.runner import Runner
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.policy import default_policy
+from nri_rdma.sysfs.scan import scan
+from tests.fakes.kernel import FakeKernel, World
+from tests.rig.node import load
+
+MEMLOCK = 8 << 20
+
+
+class InsideDaemon:
+    """Serves its control socket while it is open. `start_pod` is what RunPodSandbox comes to."""
+
+    def __init__(self, work: Path, sysfs_root: Path) -> None:
+        self.world = World()
+        for netdev in load("eight").netdevs:
+            self.world.add_link(self.world.host, netdev.name, mac=netdev.mac, mtu=netdev.mtu, up=True)
+        self.settings = Settings(
+            sysfs_root=sysfs_root,
+            dev_root=work / "dev",
+            cgroup_root=work / "cgroup",
+            state_dir=work / "state",
+            allow_default_pool=True,
+            memlock=Memlock(bytes=MEMLOCK),
+        )
+        self.kernel = FakeKernel(self.world)
+        self.spans, self.allocations, self._workers = Recorder(), Allocations(), Workers()
+        self._source = NodeSource(self._read)
+        self.sandboxes = Sandboxes(
+            self.kernel,
+            Journal(self.settings.state_dir / "journal"),
+            self._workers,
+            self.spans,
+            lambda device: device,
+            on_held=lambda path: None,
+            on_gone=self._gone,
+        )
+        self.lifecycle = Lifecycle(
+            node=self._source,
+            policy=default_policy(allow_exclusive=True),
+            allocations=self.allocations,
+            sandboxes=self.sandboxes,
+            workers=self._workers,
+            spans=self.spans,
+            annotation_prefix=self.settings.annotation_prefix,
+            default_memlock=MEMLOCK,
+        )
+        self.facts = DaemonFacts(
+            settings=self.settings,
+            node=self._source,
+            lifecycle=self.lifecycle,
+            allocations=self.allocations,
+            sandboxes=self.sandboxes,
+            runner=Runner("/nowhere", self._no_plugin, name="nri-rdma", index="90"),
+            spans=self.spans,
+            runtime=RuntimeFacts,
+        )
+        self._control = ControlServer(self.facts)
+
+    def __enter__(self) -> Self:
+        self._control.serve(self.settings.control_path)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._control.close()
+        self._workers.close()
+        self.sandboxes.close()
+
+    @property
+    def node(self) -> Node:
+        """The node as the daemon knows it."""
+        return self._source.current
+
+    def start_pod(self, name: str, annotations: Mapping[str, str]) -> Pod:
+        """Give a pod what it asks for, traced as the runtime's event. Raises what the runtime would be told."""
+        path = f"/run/netns/{name}"
+        namespace = self.world.add_namespace(path)
+        for interface in ("lo", "eth0"):
+            self.world.add_link(namespace, interface)
+        pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
+        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        with self.spans.span("RunPodSandbox", attributes):
+            self.lifecycle.start(pod, annotations, time.monotonic() + 5)
+        sandbox = self.sandboxes.get(pod.sandbox_id)
+        if sandbox is not None:
+            sandbox.attach_done.result(5)
+        self._source.refresh()
+        return pod
+
+    def edits(self, pod: Pod, annotations: Mapping[str, str], container: str) -> ContainerEdits:
+        """What CreateContainer is answered."""
+        deadline = time.monotonic() + 5
+        return self.lifecycle.edits(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
+
+    def stop_pod(self, pod: Pod) -> None:
+        """What StopPodSandbox comes to."""
+        self.lifecycle.stop(pod.sandbox_id, time.monotonic() + 5)
+
+    def _read(self) -> Node:
+        found = scan(self.settings.sysfs_root, self.settings.dev_root)
+        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), rdma_cgroup=False)
+
+    def _gone(self, sandbox_id: str) -> None:
+        self._source.refresh()
+        self.allocations.release(sandbox_id)
+
+    def _no_plugin(self, _pid: int) -> Plugin:
+        raise AssertionError("no runtime connects here")

@@ -1,0 +1,78 @@
+"""What `nri-rdma status` shows."""
+
+import json
+
+from nri_rdma.cli.screen import Table
+from nri_rdma.cli.status import _age, _tables
+from nri_rdma.control import ask_status
+from nri_rdma.lifecycle import Unserved
+from nri_rdma.model.pod import Pod
+from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.cli.program import nri_rdma
+
+
+def status(daemon: InsideDaemon, columns: int = 80) -> str:
+    done = nri_rdma("status", "--state-dir", daemon.settings.state_dir, columns=columns)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    lines = status(daemon).splitlines()
+    for line in (
+        "Runtime      not known yet: disconnected, /var/run/nri/nri.sock",
+        "Pool         default: exclusive, shared",
+        "Memlock      8388608 bytes: the setting memlock says so",
+        "Namespaces   1 held open",
+        "mlx5_2  0000:62:00.0  0     ACTIVE  rail2 as rdma0  default/one (exclusive)",
+        "mlx5_3  0000:81:00.0  0     ACTIVE  rail3           -",
+        "default/one  sandbox-one  attached  mlx5_2",
+    ):
+        assert line in lines
+    assert "Guard        WARNING, none: while this daemon is dead, pods start without their" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
+    daemon.lifecycle.unserved = (Unserved(pod=pod, why="it was started while nri-rdma was away"),)
+    told = status(daemon)
+    assert "WARNING: pods that run without the devices they ask for" in told
+    assert "prod/early  it was started while nri-rdma was away" in told
+
+
+def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> None:
+    pod = daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.undo_error = "the kernel does not want to"
+    assert "UNDO FAILED: the kernel does not want to" in status(daemon)
+
+
+def test_use_by_the_host_is_told(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    document["devices"][1]["in_use"] = ["rail1 carries a default route"]
+    (devices,) = _tables(document)
+    assert devices.rows[1][-1] == "the host: rail1 carries a default route"
+
+
+def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    assert list(_tables({**document, "devices": []})) == [
+        Table(title="This machine has no RDMA device.", headings=(), rows=())
+    ]
+
+
+def test_json_is_the_daemons_document_unchanged(daemon: InsideDaemon) -> None:
+    done = nri_rdma("status", "--state-dir", daemon.settings.state_dir, "-o", "json")
+    assert json.loads(done.stdout) == ask_status(daemon.settings.control_path)
+
+
+def test_ages_have_two_units() -> None:
+    assert [_age(it) for it in (5.4, 65, 3600 * 5 + 61, 86400 * 3 + 7200)] == [
+        "5 s",
+        "1 min 5 s",
+        "5 h 1 min",
+        "3 d 2 h",
+    ]

@@ -1,0 +1,227 @@
+"""Recorded spans reach an exporter of the SDK with everything they have."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from nri_rdma import __version__
+from nri_rdma.errors import SettingError
+from nri_rdma.observe.export import CLOSE_S, SpanExportThread, make_exporter, make_resource
+from nri_rdma.observe.spans import Recorder, Span
+
+RESOURCE = Resource({})
+
+
+class HangingExporter(SpanExporter):
+    """A collector that takes its time: until it is told to go on, or shut down."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.go_on = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.entered.set()
+        self.go_on.wait()
+        return SpanExportResult.FAILURE
+
+    def shutdown(self) -> None:
+        self.go_on.set()
+
+
+class BrokenExporter(SpanExporter):
+    """An exporter with a bug."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise RuntimeError("no")
+
+
+@pytest.fixture
+def memory() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def export(memory: InMemorySpanExporter) -> Iterator[SpanExportThread]:
+    thread = SpanExportThread(memory, make_resource({}))
+    yield thread
+    thread.close()
+
+
+def some_span() -> Span:
+    recorder = Recorder()
+    with recorder.span("x") as span:
+        pass
+    return span
+
+
+def test_ids_parents_times_and_attributes_survive(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    recorder = Recorder(sink=export.put)
+    traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with (
+        recorder.span("event", {"k8s.pod.uid": "u"}, traceparent=traceparent) as event,
+        recorder.span("step", {"rdma.device": "mlx5_0", "count": 2}) as step,
+    ):
+        pass
+    export.close()
+
+    told = {span.name: span for span in memory.get_finished_spans()}
+    for span, there in ((event, told["event"]), (step, told["step"])):
+        assert there.context is not None
+        assert (there.context.trace_id, there.context.span_id) == (span.trace_id, span.span_id)
+        assert (there.start_time, there.end_time) == (span.start_ns, span.end_ns)
+        assert dict(there.attributes or {}) == span.attributes
+        assert there.status.status_code is StatusCode.UNSET
+    assert f"{event.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
+    assert told["event"].parent is not None
+    assert f"{told['event'].parent.span_id:016x}" == "b7ad6b7169203331"
+    assert told["step"].parent is not None
+    assert told["step"].parent.span_id == event.span_id
+
+
+def test_a_root_has_no_parent(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    export.put(some_span())
+    export.close()
+    (there,) = memory.get_finished_spans()
+    assert there.parent is None
+
+
+def test_an_error_becomes_the_status(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    with pytest.raises(ValueError, match="why"), Recorder(sink=export.put).span("step"):
+        raise ValueError("why")
+    export.close()
+    (there,) = memory.get_finished_spans()
+    assert (there.status.status_code, there.status.description) == (StatusCode.ERROR, "why")
+
+
+def test_the_resource_says_who_it_is(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    export.put(some_span())
+    export.close()
+    (there,) = memory.get_finished_spans()
+    assert there.resource.attributes["service.name"] == "nri-rdma"
+    assert there.resource.attributes["service.version"] == __version__
+    assert there.resource.attributes["host.name"]
+    assert make_resource({"OTEL_SERVICE_NAME": "mine"}).attributes["service.name"] == "mine"
+
+
+def test_spans_are_exported_without_waiting_for_the_end(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    export.put(some_span())
+    deadline = time.monotonic() + 5
+    while not memory.get_finished_spans():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_full_queue_drops_and_counts_and_never_blocks() -> None:
+    exporter = HangingExporter()
+    thread = SpanExportThread(exporter, RESOURCE, capacity=10)
+    thread.put(some_span())
+    assert exporter.entered.wait(5)
+    started = time.monotonic()
+    for _ in range(25):
+        thread.put(some_span())
+    assert time.monotonic() - started < 1
+    assert thread.dropped == 15
+    exporter.go_on.set()
+    thread.close()
+    assert thread.failed == 11
+
+
+def test_close_ends_within_two_seconds_when_the_collector_hangs() -> None:
+    exporter = HangingExporter()
+    thread = SpanExportThread(exporter, RESOURCE)
+    thread.put(some_span())
+    assert exporter.entered.wait(5)
+    started = time.monotonic()
+    thread.close()
+    assert time.monotonic() - started < CLOSE_S + 0.5
+
+
+def test_nothing_is_taken_after_close(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
+    export.close()
+    export.put(some_span())
+    assert (memory.get_finished_spans(), export.dropped) == ((), 1)
+
+
+def test_an_exporter_that_raises_is_counted_and_goes_on() -> None:
+    thread = SpanExportThread(BrokenExporter(), RESOURCE)
+    thread.put(some_span())
+    thread.close()
+    assert thread.failed == 1
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": ""},
+        {"OTEL_TRACES_EXPORTER": " None "},
+        {"OTEL_TRACES_EXPORTER": "console", "OTEL_SDK_DISABLED": "true"},
+    ],
+)
+def test_by_default_nothing_is_exported(environment: dict[str, str]) -> None:
+    assert make_exporter(environment) is None
+
+
+def test_console_prints_spans() -> None:
+    program = (
+        "from nri_rdma.observe.export import make_exporter\n"
+        "from nri_rdma.observe.spans import Recorder\n"
+        "thread = make_exporter({'OTEL_TRACES_EXPORTER': 'console'})\n"
+        "with Recorder(sink=thread.put).span('step'):\n    pass\n"
+        "thread.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["name"] == "step"
+    assert ConsoleSpanExporter.__name__ not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"OTEL_TRACES_EXPORTER": "jaeger"}, "OTEL_TRACES_EXPORTER = 'jaeger' cannot be used. Next: set it to none,"),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL = 'grpc' cannot be used. Next: set it to http/protobuf",
+        ),
+    ],
+)
+def test_an_exporter_that_there_is_not_is_refused(environment: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        make_exporter(environment)
+    assert sentence in str(caught.value)
+
+
+def test_a_missing_extra_is_a_sentence() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['opentelemetry.exporter'] = None\n"  # as if the extra were not installed
+        "from nri_rdma.observe.export import make_exporter\n"
+        "try:\n    make_exporter({'OTEL_TRACES_EXPORTER': 'otlp'})\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(
+        "SettingError nri-rdma: SETTING: OTEL_TRACES_EXPORTER = 'otlp' cannot be used, because "
+    )
+    assert "pip install 'nri-rdma[otlp]'" in done.stdout
+
+
+def test_the_sdk_is_imported_only_when_something_is_exported() -> None:
+    program = (
+        "import sys\n"
+        "from nri_rdma.observe.export import make_exporter\n"
+        "make_exporter({})\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

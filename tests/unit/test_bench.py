@@ -1,0 +1,132 @@
+"""The bench: its arithmetic, the shape of its report, and a floor that stays one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import floor, messages
+from bench.figures import Row, exit_code, p99_row, paired_ratio, paired_row, percentile, table
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.wire.mux import MuxDecoder
+from nri_rdma.wire.ttrpc import Request, ServerConnection
+
+
+def row(*, ratio: float = 1.0, target: float | None = None) -> Row:
+    return Row(figure="a", value=2.0, unit="us", floor=1.0, ratio=ratio, target=target)
+
+
+def request(call: messages.Call, stream_id: int = 1) -> Request:
+    """What a plugin reads of these bytes."""
+    ((_conn, piece),) = MuxDecoder().receive_data(bytes(call.on(stream_id)))
+    server = ServerConnection()
+    server.receive_data(piece)
+    event = server.next_event()
+    assert isinstance(event, Request)
+    return event
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    """The machine was three times slower in the second round, for both."""
+    assert paired_ratio([[10, 10, 10], [30, 30, 30], [10, 10, 10]], [[20, 20, 20], [60, 60, 60], [20, 20, 20]]) == 2
+
+
+def test_one_disturbed_round_does_not_move_the_ratio() -> None:
+    assert paired_ratio([[10], [10], [10]], [[15], [900], [15]]) == 1.5
+
+
+def test_one_slow_event_does_not_move_its_round() -> None:
+    assert paired_ratio([[10, 10, 5000]], [[15, 15, 15]]) == 1.5
+
+
+def test_rounds_without_a_partner_are_an_error() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        paired_ratio([[1], [1]], [[1]])
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1))
+def test_a_process_is_as_fast_as_itself(values: list[int]) -> None:
+    assert paired_ratio([values], [values]) == 1
+
+
+@given(st.lists(st.integers(), min_size=1), st.floats(0.01, 1))
+def test_a_percentile_is_a_value_that_so_many_do_not_exceed(values: list[int], share: float) -> None:
+    limit = percentile(values, share)
+    assert limit in values
+    assert sum(value <= limit for value in values) >= share * len(values) - 1e-6
+
+
+def test_the_99th_percentile_of_a_hundred_is_the_second_largest() -> None:
+    assert percentile(range(1, 101), 0.99) == 99
+
+
+def test_values_are_told_in_the_unit_of_the_row() -> None:
+    told = paired_row("event", [[20_000]], [[30_000]], unit="us", scale=1e-3, target=2)
+    assert (told.value, told.floor, told.ratio) == (30, 20, 1.5)
+    slow = p99_row("event, p99", [[20_000]], [[50_000]], scale=1e-3)
+    assert (slow.value, slow.floor, slow.ratio, slow.met) == (50, 20, 2.5, None)
+
+
+@pytest.mark.parametrize(("ratio", "target", "met"), [(1.5, 1.5, True), (1.51, 1.5, False), (9.0, None, None)])
+def test_a_target_is_met_up_to_its_value(ratio: float, target: float | None, met: bool | None) -> None:
+    assert row(ratio=ratio, target=target).met is met
+
+
+def test_a_missed_target_ends_the_bench_with_1_and_information_does_not() -> None:
+    assert exit_code([row(ratio=1, target=2), row(ratio=9)]) == 0
+    assert exit_code([row(ratio=1, target=2), row(ratio=3, target=2)]) == 1
+
+
+def test_the_report_has_these_fields() -> None:
+    document = json.loads(json.dumps(row(ratio=1.23456, target=2).document()))
+    assert document == {
+        "figure": "a",
+        "value": 2.0,
+        "unit": "us",
+        "floor": 1.0,
+        "ratio": 1.235,
+        "target": 2,
+        "met": True,
+    }
+
+
+def test_the_table_says_what_is_missed() -> None:
+    text = table([row(ratio=3, target=2), row(ratio=1, target=2), row(ratio=1)])
+    assert [line.rpartition("  ")[2] for line in text.splitlines()[1:3]] == ["NOT MET", "met"]
+    assert len(text.splitlines()) == 4
+
+
+def test_the_floor_has_at_most_a_hundred_lines() -> None:
+    assert len(Path(floor.__file__).read_text().splitlines()) <= 100
+
+
+def test_the_floor_uses_nothing_of_ours_but_messages() -> None:
+    imports = [
+        line for line in Path(floor.__file__).read_text().splitlines() if "nri_rdma" in line and "import" in line
+    ]
+    assert imports == ["from nri_rdma.pb import nri_pb2 as nri", "from nri_rdma.pb import ttrpc_pb2 as ttrpc"]
+
+
+def test_the_floor_answers_a_container_with_one_device_and_one_variable() -> None:
+    payload = request(messages.create_container(messages.pod(1))).payload
+    adjust = nri.CreateContainerResponse.FromString(floor.answer("CreateContainer", payload).SerializeToString()).adjust
+    assert ([device.path for device in adjust.linux.devices], len(adjust.env)) == (["/dev/infiniband/uverbs0"], 1)
+
+
+def test_calls_are_as_large_as_real_ones() -> None:
+    """A real CreateContainer had 2.8 KB; the annotations of its pod, of which every event has to look at the keys."""
+    call = request(messages.create_container(messages.pod(1)))
+    message = nri.CreateContainerRequest.FromString(call.payload)
+    assert 2700 < len(call.payload) < 3100
+    assert (len(message.pod.annotations), len(message.container.env)) == (10, 20)
+    assert call.metadata == (("containerd-namespace-ttrpc", "k8s.io"),)
+
+
+def test_a_call_is_made_once_and_sent_on_many_streams() -> None:
+    call = messages.run_pod(messages.pod(1), traced=True)
+    assert [request(call, stream_id).stream_id for stream_id in (1, 3, 2**31 + 1)] == [1, 3, 2**31 + 1]
+    assert request(call).metadata_value("traceparent").startswith("00-")

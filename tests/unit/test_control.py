@@ -1,0 +1,166 @@
+"""What the daemon tells over its control socket."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.cli.facts import gather
+from nri_rdma.control import ask_status, ask_trace, choose_spans, node_document, node_from
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.explain import ContainerManifest, PodManifest, explain
+from nri_rdma.model.pod import Pod
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Server
+from tests.rig.node import load
+from tests.rig.systree import build_tree
+from tests.unit.cli.daemon import MEMLOCK, InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("eight")
+    build_tree(load("eight"), work)
+    return work
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
+    with InsideDaemon(tmp_path, eight) as inside:
+        yield inside
+
+
+def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    document = ask_status(daemon.settings.control_path)
+    assert document["devices"][2]["holders"] == [{"pod": "default/one", "mode": "exclusive"}]
+    assert document["devices"][2]["netdevs"] == []
+    (sandbox,) = document["sandboxes"]
+    assert (sandbox["pod"], sandbox["state"], sandbox["devices"]) == ("default/one", "attached", ["mlx5_2"])
+    assert sandbox["moves"][0]["netdev"]["name"] == "rail2"
+    assert sandbox["moves"][0]["pod_name"] == "rdma0"
+    assert document["namespaces_held"] == 1
+    assert document["memlock"]["bytes"] == MEMLOCK
+
+
+def test_a_node_survives_its_document(daemon: InsideDaemon) -> None:
+    assert node_from(node_document(daemon.node)) == daemon.node
+    assert node_from(ask_status(daemon.settings.control_path)) == daemon.node
+
+
+@pytest.mark.parametrize("document", [{}, {"devices": [{}], "gpus": []}, {"devices": 3, "gpus": []}])
+def test_a_document_without_a_node_is_refused(document: dict[str, object]) -> None:
+    with pytest.raises(NotReadyError):
+        node_from(document)
+
+
+def test_a_trace_is_asked_by_pod_uid_sandbox_or_name(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    daemon.start_pod("two", {PREFIX: "[{match: {device: mlx5_3}}]"})
+    spans = [ask_trace(daemon.settings.control_path, "default/one")["spans"]]
+    spans += [ask_trace(daemon.settings.control_path, word)["spans"] for word in ("one", "uid-one", "sandbox-one")]
+    assert spans[0]
+    assert all(it == spans[0] for it in spans)
+    assert len(ask_trace(daemon.settings.control_path, "")["spans"]) > len(spans[0])
+    assert ask_trace(daemon.settings.control_path, "three")["spans"] == []
+
+
+def test_spans_are_chosen_with_their_whole_trace() -> None:
+    recorder = Recorder()
+    with recorder.span("event", {"k8s.pod.name": "default/one"}), recorder.span("step"):
+        pass
+    with recorder.span("other"):
+        pass
+    assert [span.name for span in choose_spans(recorder.recent(), "one")] == ["event", "step"]
+
+
+def test_nobody_there_is_an_error_with_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError) as caught:
+        ask_status(tmp_path / "control.sock")
+    assert caught.value.code is ErrorCode.DAEMON_ABSENT
+    assert "nri-rdma run" in caught.value.hint
+
+
+def test_a_daemon_of_another_version_is_told_apart(tmp_path: Path) -> None:
+    answer = pb.StatusReply(json='{"version": 99}').SerializeToString()
+    server = Server({("nri_rdma.control.v1.Control", "Status"): lambda _call: answer})
+    server.serve_unix(tmp_path / "control.sock")
+    try:
+        with pytest.raises(NotReadyError, match="version 99 instead of 1"):
+            ask_status(tmp_path / "control.sock")
+    finally:
+        server.close()
+
+
+# explain and the daemon are of one opinion
+
+CONTAINERS = ("a", "b")
+REQUESTS = (
+    "count: 1",
+    "count: 2",
+    "count: all",
+    "mode: shared",
+    "match: {numaNode: 1}",
+    "match: {device: mlx5_3}",
+    "match: {linkLayer: InfiniBand}",
+    'gpus: ["0000:be:00.0"], align: {to: gpu, strict: true}',
+    'count: 2, gpus: ["0000:18:00.0", "0000:f8:00.0"]',
+    "align: numa, count: 2",
+    "containers: [a]",
+    "interface: {name: net1, mtu: 4200}",
+    "interface: {name: eth0}",
+    "devices: [umad]",
+    "pool: gold",
+    "memlock: 65536",
+    "limits: {hcaHandles: 3}",
+    "cuont: 1",
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_explain_and_the_daemon_agree(seed: int, daemon: InsideDaemon) -> None:
+    chance = random.Random(seed)
+    running: list[Pod] = []
+    for number in range(20):
+        if len(running) > 2:
+            daemon.stop_pod(running.pop(chance.randrange(len(running))))
+        asked = ", ".join(f"{{{item}}}" for item in chance.sample(REQUESTS, chance.choice((1, 1, 2))))
+        annotations = {PREFIX: f"[{asked}]"}
+        manifest = PodManifest(
+            kind="Pod",
+            namespace="default",
+            name=f"pod-{number}",
+            annotations=annotations,
+            containers=tuple(ContainerManifest(name=name) for name in CONTAINERS),
+        )
+        explanation = explain(manifest, gather(daemon.settings).facts)
+        try:
+            pod = daemon.start_pod(manifest.name, annotations)
+        except NriRdmaError as refusal:
+            assert str(explanation.refusal) == str(refusal), asked
+            continue
+        assert explanation.refusal is None, asked
+        edits = [daemon.edits(pod, annotations, name) for name in CONTAINERS]
+        assert [it.edits for it in explanation.containers] == edits, asked
+        running.append(pod)
+
+
+def test_a_running_pod_is_explained_as_if_it_started_anew(daemon: InsideDaemon) -> None:
+    annotations = {PREFIX: "[{match: {device: mlx5_2}}]"}
+    pod = daemon.start_pod("one", annotations)
+    manifest = PodManifest(
+        kind="Pod",
+        namespace="default",
+        name="one",
+        annotations=annotations,
+        containers=(ContainerManifest(name="a"),),
+    )
+    explanation = explain(manifest, gather(daemon.settings).facts)
+    assert explanation.holds == ("mlx5_2",)
+    assert explanation.containers[0].edits == daemon.edits(pod, annotations, "a")
+    assert explain(replace(manifest, name="two"), gather(daemon.settings).facts).refusal is not None

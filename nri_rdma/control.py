@@ -125,7 +125,6 @@ def _document(text: str, path: Path) -> dict[str, Any]:
 
 def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
-    runtime = facts.runtime()
     policy = default_policy(facts.settings.allow_default_pool)
     node = node_document(facts.node.current)
     taken = facts.allocations.taken()
@@ -137,13 +136,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
     return {
         "version": DOCUMENT_VERSION,
         "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
-        "runtime": {
-            "link": str(facts.runner.link),
-            "name": runtime.name,
-            "version": runtime.version,
-            "socket": str(facts.settings.nri_socket),
-            "error": facts.runner.last_error,
-        },
+        "runtime": _runtime(facts),
         "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
@@ -153,6 +146,17 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
+    }
+
+
+def _runtime(facts: DaemonFacts) -> dict[str, Any]:
+    runtime = facts.runtime()
+    return {
+        "link": str(facts.runner.link),
+        "name": runtime.name,
+        "version": runtime.version,
+        "socket": str(facts.settings.nri_socket),
+        "error": facts.runner.last_error,
     }
 
 

@@ -18,14 +18,14 @@ from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.port import LinkState
 from nri_rdma.attach.preparation import _attached as attached_of
-from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
+from nri_rdma.errors import NriRdmaError, PlacementError, RequestError
 from nri_rdma.inject import inject
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
-from nri_rdma.policy import Admitted, Policy, admit
+from nri_rdma.policy import Admitted, Policy, admit, refuse_memlock
 from nri_rdma.topology import distance
 
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
@@ -168,18 +168,6 @@ def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, pref
     for item in request.requests if request is not None else ():
         for name in sorted((item.scope.only or frozenset()) - names):
             raise _unknown_container(name, f"{item.where}.containers", names)
-
-
-def refuse_memlock(request: PodRequest, ceiling: int) -> None:
-    """Raise PlacementError for a limit that the runtime may not set."""
-    for item in request.requests:
-        if item.memlock is not None and item.memlock > ceiling:
-            raise PlacementError(
-                ErrorCode.MEMLOCK_LIMIT,
-                f"the runtime may not raise RLIMIT_MEMLOCK above {ceiling} bytes",
-                where=item.where,
-                hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
-            )
 
 
 def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:

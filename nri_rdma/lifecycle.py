@@ -28,7 +28,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import UNLIMITED, PodRequest
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, place
-from nri_rdma.policy import Policy, admit
+from nri_rdma.policy import Policy, admit, refuse_memlock
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,17 @@ class NodeSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A pod that the runtime says there is, and whether a container of it is created or running."""
+
+    pod: Pod
+    annotations: Mapping[str, str]
+    has_containers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unserved:
-    """A pod that asks for devices and runs without: it was started while this daemon was away."""
+    """A pod that asks for devices and whose containers run without: they were made while this daemon was away."""
 
     pod: Pod
     why: str
@@ -153,25 +162,25 @@ class Lifecycle:
         except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 
-    def reconcile(self, pods: Collection[tuple[Pod, Mapping[str, str]]], known: Collection[Sandbox]) -> None:
+    def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
         """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
 
         `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
         """
-        listed = {pod.sandbox_id for pod, _ in pods}
+        listed = {item.pod.sandbox_id for item in pods}
         for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
         self.unserved = tuple(
-            Unserved(pod=pod, why="it was started while nri-rdma was away")
-            for pod, annotations in pods
-            if self._sandboxes.get(pod.sandbox_id) is None and self.asks(annotations) and pod.netns_path
+            Unserved(pod=item.pod, why="its containers were made while nri-rdma was away")
+            for item in pods
+            if item.has_containers and not self.knows(item.pod.sandbox_id) and self._asks_for_devices(item.annotations)
         )
         for item in self.unserved:
             log.warning("pod runs without the devices it asks for", extra={"pod": str(item.pod), "why": item.why})
 
-    def reconcile_later(self, pods: Collection[tuple[Pod, Mapping[str, str]]]) -> Future[None]:
+    def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
@@ -193,20 +202,9 @@ class Lifecycle:
         return self._place_on(self._node.current, pod, request)
 
     def _place_on(self, node: Node, pod: Pod, request: PodRequest) -> tuple[Placed, ...]:
-        self._refuse_memlock(request)
+        refuse_memlock(request, self.memlock_ceiling)
         admitted = admit(self._policy, node, request, host_network=not pod.netns_path)
         return self._allocations.allocate(pod.sandbox_id, str(pod), lambda taken: place(node, taken, admitted))
-
-    def _refuse_memlock(self, request: PodRequest) -> None:
-        """A limit that the runtime may not set would fail the container later, with runc's words instead of ours."""
-        for item in request.requests:
-            if item.memlock is not None and item.memlock > self.memlock_ceiling:
-                raise PlacementError(
-                    ErrorCode.MEMLOCK_LIMIT,
-                    f"the runtime may not raise RLIMIT_MEMLOCK above {self.memlock_ceiling} bytes",
-                    where=item.where,
-                    hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
-                )
 
     def _return_older(self, pod: Pod, deadline: float) -> None:
         """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first."""

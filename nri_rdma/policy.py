@@ -53,6 +53,21 @@ def admit(policy: Policy, node: Node, request: PodRequest, host_network: bool) -
     return tuple(_admit_one(policy, node, item, host_network) for item in request.requests)
 
 
+def refuse_memlock(request: PodRequest, ceiling: int) -> None:
+    """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set.
+
+    Otherwise the container would fail later, with the OCI runtime's words instead of ours.
+    """
+    for item in request.requests:
+        if item.memlock is not None and item.memlock > ceiling:
+            raise PlacementError(
+                ErrorCode.MEMLOCK_LIMIT,
+                f"the runtime may not raise RLIMIT_MEMLOCK above {ceiling} bytes",
+                where=item.where,
+                hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
+            )
+
+
 def _admit_one(policy: Policy, node: Node, request: DeviceRequest, host_network: bool) -> Admitted:
     pool = policy.pools.get(request.pool)
     if pool is None:

@@ -23,11 +23,12 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
 
     A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
     """
-    home = find_on_host(kernel.links(kernel.host), move)
+    links = kernel.links(kernel.host)
+    home = find_on_host(links, move)
     if home is None and namespace is not None:
         there = find_in_pod(kernel.links(namespace), move)
         if there is not None:
-            _move_home(kernel, namespace, there, move)
+            _move_home(kernel, namespace, there, move.link, links)
             home = find_on_host(kernel.links(kernel.host), move)
     if home is None and move.link.parent:
         raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
@@ -63,14 +64,14 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """The netdev among the host's links; see `parked_name` for how a virtual one is known on its way."""
+    """The netdev among the host's links. A virtual one has its MAC when it arrives, see `_move_home`; a number alone is
+    no sign: CNI plugins move links to the host, and those keep numbers that are free."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
     return _first(
         (link for link in links if link.kind == wanted.kind and not link.parent),
         lambda link: (link.ifindex, link.mac) == (wanted.ifindex, wanted.mac),
-        lambda link: link.ifindex == wanted.ifindex and link.name in {wanted.name, parked},
         lambda link: link.name == parked,
         lambda link: (link.name, link.mac) == (wanted.name, wanted.mac),
     )
@@ -88,7 +89,7 @@ def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | N
 
 
 def parked_name(wanted: LinkState) -> str:
-    """The host's name for a netdev whose own name or number is taken; nobody else uses it. At most 15 characters."""
+    """The host's name for a netdev whose own name is taken; nobody else uses it. At most 15 characters."""
     return f"nrirdma-{wanted.ifindex}"[:15]
 
 
@@ -111,17 +112,25 @@ def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkS
     return next((link for test in tests for link in candidates if test(link)), None)
 
 
-def _move_home(kernel: Kernel, namespace: Namespace, there: LinkState, move: NetdevMove) -> None:
-    wanted = move.link
-    try:
-        kernel.move_link(namespace, there.ifindex, kernel.host, wanted.name, as_ifindex=wanted.ifindex)
-    except KernelError as error:
-        if error.errno not in {errno.EEXIST, errno.EBUSY}:
-            raise
-        # Name or number are taken on the host, or the pod gave the link an alternative name that is (the kernel
-        # refuses the move for those too). It comes home first; restore() tells what cannot be had back yet.
-        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=there.alt_names)
-        kernel.move_link(namespace, there.ifindex, kernel.host, parked_name(wanted))
+def _move_home(
+    kernel: Kernel, namespace: Namespace, there: LinkState, wanted: LinkState, host_links: tuple[LinkState, ...]
+) -> None:
+    """Name and number on the host may be taken by now, or the pod gave the link a name that is taken there, which makes
+    the kernel refuse the move. It comes home all the same; restore() tells what cannot be had back yet."""
+    taken = {name for link in host_links for name in (link.name, *link.alt_names)}
+    in_the_way = tuple(name for name in there.alt_names if name in taken)
+    if in_the_way:
+        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=in_the_way)
+    if there.mac != wanted.mac:  # before the move: a virtual link is known by it when it arrives
+        kernel.set_link(namespace, there.ifindex, up=False)
+        kernel.set_link(namespace, there.ifindex, mac=wanted.mac)
+    kernel.move_link(
+        namespace,
+        there.ifindex,
+        kernel.host,
+        parked_name(wanted) if wanted.name in taken else wanted.name,
+        as_ifindex=0 if any(link.ifindex == wanted.ifindex for link in host_links) else wanted.ifindex,
+    )
 
 
 def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:

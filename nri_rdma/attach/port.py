@@ -113,7 +113,8 @@ class Kernel(Protocol):
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         """Move, rename and renumber in one request; without `as_ifindex` the kernel chooses.
 
-        EEXIST: the name, or an alternative name of the link, is taken there. EBUSY: the number is.
+        EBUSY: the number is taken there; EEXIST: an alternative name of the link is, or the name. Linux refuses a name
+        only after the move, so that the link may be there then, under its old name.
         """
         ...
 

@@ -10,6 +10,7 @@ Nothing here or in the modules of the commands imports rich, pyroute2, protobuf 
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import os
 import sys
@@ -25,6 +26,8 @@ from nri_rdma.cli.status import status
 from nri_rdma.cli.trace import trace
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, InventoryError, NriRdmaError, SettingError
+
+__all__ = ["commands", "main", "settings_options"]
 
 EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 _NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
@@ -80,6 +83,7 @@ def run(settings: Settings) -> None:
     from nri_rdma.observe.logs import set_up_logging
 
     set_up_logging(settings.log_level, settings.log_format)
+    gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 
     Daemon(settings).run()

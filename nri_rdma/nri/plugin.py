@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any  # Any: generated messages
 
-from nri_rdma.lifecycle import Lifecycle
+from nri_rdma.lifecycle import Lifecycle, Listed
 from nri_rdma.nri.messages import EVENT_MASK, EVENTS, create_response, device_numbers, env_names, pod_from
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
@@ -52,6 +52,7 @@ class Plugin:
         self._spans = spans
         self._on_synchronized = on_synchronized
         self._collected_pods: list[Any] = []
+        self._collected_containers: set[str] = set()
         self.runtime = RuntimeFacts()
         self._methods: dict[str, Callable[[Request], bytes]] = {
             "CreateContainer": self._create_container,
@@ -145,11 +146,18 @@ class Plugin:
         """Record and answer; the repair is a worker's. The pods may come in several chunks."""
         message = pb.SynchronizeRequest.FromString(request.payload)
         self._collected_pods.extend(message.pods)
+        self._collected_containers.update(container.pod_sandbox_id for container in message.containers)
         if message.more:
             more: bytes = pb.SynchronizeResponse(more=True).SerializeToString()
             return more
         pods, self._collected_pods = self._collected_pods, []
-        self._lifecycle.reconcile_later(tuple((pod_from(pod), dict(pod.annotations)) for pod in pods))
+        with_containers, self._collected_containers = self._collected_containers, set()
+        self._lifecycle.reconcile_later(
+            tuple(
+                Listed(pod=pod_from(pod), annotations=dict(pod.annotations), has_containers=pod.id in with_containers)
+                for pod in pods
+            )
+        )
         self._on_synchronized(self.runtime)
         return _EMPTY
 

@@ -202,7 +202,7 @@ def _entries(folder: Path) -> list[Path]:
 def _read(path: Path) -> str:
     """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are)."""
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
 

@@ -304,7 +304,7 @@ class FakeKernel:
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         link, there = _link(source, ifindex), _netns(target)
         taken = there.taken_names()
-        if name in taken or any(alt_name in taken for alt_name in link.alt_names):
+        if any(alt_name in taken for alt_name in link.alt_names) or (link.name in taken and name in taken):
             raise KernelError("move link", errno.EEXIST, name)
         if as_ifindex in there.links:
             raise KernelError("move link", errno.EBUSY, str(as_ifindex))
@@ -312,8 +312,10 @@ class FakeKernel:
         here.links = {
             number: it for number, it in here.links.items() if number != ifindex and (it.lower != ifindex or it is link)
         }
-        link.name = name
         put(link, there, as_ifindex or (ifindex if ifindex not in there.links else there.new_ifindex()))
+        if name in taken:  # Linux moves first
+            raise KernelError("move link", errno.EEXIST, name)
+        link.name = name
 
     def set_link(
         self,

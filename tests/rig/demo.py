@@ -10,13 +10,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from tests.rig import cache, fabric, leftovers
-from tests.rig.deadline import wait_until
-from tests.rig.record import Record, all_records, find_in_bases
+from tests.rig.record import find_in_bases
 
 _TITLE = """
 nri-rdma: containers get their own RDMA hardware
@@ -47,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sweep() -> None:
     """Removes what demos and rigs left whose process was killed."""
-    for record in all_records():
-        if not record.owner_lives():
-            _end_daemons(record)
     leftovers.sweep()
     fabric.sweep()
 
@@ -90,26 +84,6 @@ def _problem() -> str:
     if missing := cache.missing():
         return f"{missing[0]} is missing. Next: make setup"
     return ""
-
-
-def _end_daemons(record: Record) -> None:
-    """Ends the daemons of a rig that has no owner any more; nothing else ends them."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        words = _words(folder)
-        if str(record.run / "nri.sock") in words:
-            os.kill(int(folder.name), signal.SIGKILL)
-            wait_until(partial(_has_ended, folder, words), f"process {folder.name} to end after SIGKILL")
-
-
-def _words(process: Path) -> list[str]:
-    try:
-        return (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except (FileNotFoundError, ProcessLookupError):
-        return []  # it ended while we looked
-
-
-def _has_ended(process: Path, words: Sequence[str]) -> bool:
-    return _words(process) != words
 
 
 if __name__ == "__main__":

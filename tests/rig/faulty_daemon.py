@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from nri_rdma.cli.main import settings_options
+from nri_rdma.cli.options import settings_options
 from nri_rdma.config import Settings
 from nri_rdma.daemon import Daemon
 from nri_rdma.errors import AttachError

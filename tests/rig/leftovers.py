@@ -62,8 +62,9 @@ def network_namespaces(record: Record) -> tuple[Path, ...]:
 
 
 def _kill(record: Record) -> None:
-    # containerd before its shims, shims before workloads: a parent would report and clean up what we end.
-    for find in (_containerds, _shims, _workloads):
+    # A daemon would act on what it sees end. containerd before its shims, shims before workloads: a parent would report
+    # and clean up what we end.
+    for find in (_daemons, _containerds, _shims, _workloads):
         # Twice: what was being forked while we looked is seen the second time.
         for _ in range(2):
             for pid in tuple(find(record)):
@@ -91,6 +92,10 @@ def _has_ended(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return True
     return stat.rpartition(")")[2].split()[0] in {"Z", "X"}
+
+
+def _daemons(record: Record) -> Iterator[int]:
+    return (pid for pid, words in _processes() if str(record.run / "nri.sock") in words)
 
 
 def _containerds(record: Record) -> Iterator[int]:

@@ -87,9 +87,10 @@ def find_in_bases(pattern: str) -> list[Path]:
 
 
 def process_started(pid: int) -> str:
-    """When a process started, in the kernel's ticks since boot; empty when there is none."""
+    """When a process started, in the kernel's ticks since boot; empty when there is none, or only its remains."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-    return stat.rpartition(")")[2].split()[19]
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in {"Z", "X"} else fields[19]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rig.containerd import Containerd
-from tests.rig.cri import Cri
+from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
 from tests.rig.expect import host_link
 from tests.rig.fabric import Fabric
@@ -36,8 +36,12 @@ def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_co
     with Daemon(containerd, eight) as daemon:
         daemon.kill()
         pod = cri.run_pod("early", annotations={"rdma.noderesource.dev": "1"})
+        cri.run_container(pod, "first")
+        idle = cri.run_pod("idle", annotations={"rdma.noderesource.dev": "1"})
         daemon.start()
-        with pytest.raises(Exception, match="nri-rdma: NOT-ATTACHED: "):
-            cri.create_container(pod, "main")
+        with pytest.raises(CriError, match="nri-rdma: NOT-ATTACHED: "):
+            cri.create_container(pod, "second")
+        with pytest.raises(CriError, match="nri-rdma: NOT-ATTACHED: "):
+            cri.create_container(idle, "main")
         assert [item["pod"] for item in daemon.status()["unserved"]] == ["default/early"]
         cri.delete_pod(pod)

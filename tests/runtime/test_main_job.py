@@ -132,8 +132,9 @@ def test_the_daemon_killed_with_two_pods_attached_returns_everything_when_they_a
 
 
 def test_containerd_restarted_with_two_pods_attached_returns_everything_when_they_are_deleted(
-    host_equal: None, containerd: Containerd, daemon: Daemon
+    host_equal: None, containerd: Containerd, cri: Cri, daemon: Daemon
 ) -> None:
+    """The fixture `cri` also removes what containerd lists after a restart: sandboxes whose start had failed before."""
     before = hoststate.take()
     pods = [containerd.cri.run_pod(name, annotations=annotations("2")) for name in ("a", "b")]
     containerd.restart()

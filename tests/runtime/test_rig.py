@@ -162,13 +162,13 @@ def test_links_of_a_node_reach_each_other_from_two_namespaces(
 ) -> None:
     for number, netns in enumerate(namespaces):
         _ip("link", "set", f"rail{4 + number}", "name", "rdma0", "netns", str(netns))
-        _ip_in(netns, "address", "add", f"203.0.113.{1 + number}/30", "dev", "rdma0")
+        _ip_in(netns, "address", "add", f"192.88.99.{1 + number}/30", "dev", "rdma0")
         _ip_in(netns, "link", "set", "rdma0", "up")
     # The first packets may be lost while the bridge's ports come up.
     wait_until(
         lambda: (
-            _in(namespaces[0], "bash", "-c", "echo >/dev/udp/203.0.113.2/9").returncode == 0
-            and "203.0.113.2" in _neighbours_with_address(namespaces[0])
+            _in(namespaces[0], "bash", "-c", "echo >/dev/udp/192.88.99.2/9").returncode == 0
+            and "192.88.99.2" in _neighbours_with_address(namespaces[0])
         ),
         "one link to learn the other's address",
     )
@@ -193,14 +193,14 @@ def test_a_node_whose_link_names_are_taken_is_refused(host_equal: None) -> None:
         ),
         (("link delete rail6",), "link rail6 (index {rail6}) is gone"),
         (("address delete 198.51.100.6/31 dev rail2",), "address 198.51.100.6/31 of rail2 is gone"),
-        (("address add 203.0.113.9/32 dev rail4",), "address 203.0.113.9/32 of rail4 is new"),
+        (("address add 192.88.99.9/32 dev rail4",), "address 192.88.99.9/32 of rail4 is new"),
         (("neighbour delete 198.51.100.3 dev rail0",), "neighbour 198.51.100.3 of rail0 is gone"),
-        (("route add 203.0.113.64/26 dev rail4",), "route 203.0.113.64/26 dev rail4 of table main (IPv4) is new"),
+        (("route add 192.88.99.64/26 dev rail4",), "route 192.88.99.64/26 dev rail4 of table main (IPv4) is new"),
         (
-            ("route change 203.0.113.0/25 via 198.51.100.3 metric 50 dev rail0",),
-            "route 203.0.113.0/25 via 198.51.100.3 dev rail0 metric 50 of table main (IPv4): metrics was",
+            ("route change 192.88.99.0/25 via 198.51.100.3 metric 50 dev rail0",),
+            "route 192.88.99.0/25 via 198.51.100.3 dev rail0 metric 50 of table main (IPv4): metrics was",
         ),
-        (("route flush table 2100",), "route 203.0.113.0/24 via 198.51.100.3 dev rail0 of table 2100 (IPv4) is gone"),
+        (("route flush table 2100",), "route 192.88.99.0/24 via 198.51.100.3 dev rail0 of table 2100 (IPv4) is gone"),
         (
             ("-6 route delete 2001:db8:0:200::/56",),
             "route 2001:db8:0:200::/56 via 2001:db8:0:100::1 dev rail0 metric 77 of table main (IPv6) is gone",

@@ -53,7 +53,7 @@ def _new_numbers(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
 
 
 def _alt_name(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_alt_names(pod, ifindex, add=("lo",), remove=())  # also a name that the host has
+    kernel.set_alt_names(pod, ifindex, add=("uplink",), remove=())  # a name that the host has
 
 
 def _no_alt_names(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
@@ -77,7 +77,7 @@ MEDDLINGS: tuple[Meddling, ...] = (
 
 
 def meddle(scenario: Scenario, kernel: Kernel, namespace: Namespace, ifindexes: tuple[int, ...]) -> None:
-    """Do what the pod does; what it cannot do (a name that is taken) it does not do."""
+    """Do what the pod does; a name that another of its links has already it does not get."""
     for number, act in scenario.meddling:
         try:
             act(kernel, namespace, ifindexes[number % len(ifindexes)])
@@ -109,7 +109,7 @@ class _Choices:
 def _scenario(choices: _Choices) -> Scenario:
     world = World()
     world.add_link(world.host, "lo", ifindex=1, kind="")
-    world.add_link(world.host, "eth0", kind="veth").raise_up()
+    world.add_link(world.host, "uplink", kind="veth").raise_up()
     pod = world.add_namespace(POD_PATH)
     world.add_link(pod, "lo", ifindex=1, kind="")
     world.add_link(pod, "eth0", ifindex=choices.one(range(2, 9)), kind="veth").raise_up()

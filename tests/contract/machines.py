@@ -1,0 +1,253 @@
+"""Two machines for one suite: the fake kernel's world, and this machine's kernel in namespaces of the test's own.
+
+What a test sees of the second comes from `ip -j`, never from the code under test. Its "host" is a namespace, too, so
+that nothing of this machine's network is touched.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface, ip_network
+from pathlib import Path
+from typing import Any, Protocol
+
+from nri_rdma.attach.port import Kernel
+from nri_rdma.netlink.kernel import LinuxKernel
+from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+
+HOST, POD = "host", "pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A link as a person sees it. Routes are words: ``10.5.0.0/16 via 10.0.0.9 metric 5 table 100 onlink``."""
+
+    name: str
+    mac: str
+    mtu: int
+    txqlen: int
+    alias: str
+    alt_names: frozenset[str]
+    up: bool
+    addresses: frozenset[str]
+    routes: frozenset[str]
+    neighbours: frozenset[str]
+
+
+class Machine(Protocol):
+    """What the suite needs besides the kernel: to arrange things, and to look."""
+
+    kernel: Kernel
+    pod_path: str
+
+    def add_link(self, name: str, mac: str, place: str = HOST) -> int: ...
+
+    def set(self, name: str, *, up: bool | None = None, alias: str = "", alt_name: str = "") -> None: ...
+
+    def add_address(self, name: str, address: str) -> None: ...
+
+    def add_route(self, name: str, route: str) -> None: ...
+
+    def add_neighbour(self, name: str, address: str, mac: str) -> None: ...
+
+    def see(self, place: str = HOST) -> dict[int, Seen]: ...
+
+    def remove_pod(self) -> None: ...
+
+
+class FakeMachine:
+    """The fake kernel's world."""
+
+    def __init__(self) -> None:
+        self._world = World()
+        self.pod_path = "/run/netns/pod-1"
+        self._world.add_namespace(self.pod_path)
+        self._world.add_link(self._world.host, "lo", ifindex=1, kind="")
+        self.kernel: Kernel = FakeKernel(self._world)
+
+    def add_link(self, name: str, mac: str, place: str = HOST) -> int:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return self._world.add_link(netns, name, mac=mac).ifindex
+
+    def set(self, name: str, *, up: bool | None = None, alias: str = "", alt_name: str = "") -> None:
+        link = self._link(name)
+        link.alias = alias or link.alias
+        link.alt_names += [alt_name] if alt_name else []
+        if up is not None:
+            (link.raise_up if up else link.take_down)()
+
+    def add_address(self, name: str, address: str) -> None:
+        self._link(name).add_address(Address(interface=ip_interface(address)))
+
+    def add_route(self, name: str, route: str) -> None:
+        to, *words = route.split()
+        pairs = dict(zip(words[::2], words[1::2], strict=False))
+        self._link(name).add_route(
+            Route(
+                to=ip_network(to),
+                via=ip_address(pairs["via"]) if "via" in pairs else None,
+                src=ip_address(pairs["src"]) if "src" in pairs else None,
+                metric=int(pairs.get("metric", 0)),
+                table=int(pairs.get("table", 254)),
+                onlink="onlink" in words,
+            )
+        )
+
+    def add_neighbour(self, name: str, address: str, mac: str) -> None:
+        self._link(name).neighbours.append(Neighbour(address=ip_address(address), mac=mac))
+
+    def see(self, place: str = HOST) -> dict[int, Seen]:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return {link.ifindex: _seen_in_fake(link) for link in netns.links.values()}
+
+    def remove_pod(self) -> None:
+        self._world.remove_namespace(self.pod_path)
+
+    def _link(self, name: str) -> Link:
+        return next(link for link in self._world.host.links.values() if link.name == name)
+
+
+class LinuxMachine:
+    """This machine's kernel."""
+
+    def __init__(self, run: Path) -> None:
+        self._paths = {place: run / place for place in (HOST, POD, "peers")}
+        self._links = 0
+        for path in self._paths.values():
+            path.touch()
+            _run("unshare", f"--net={path}", "sh", "-c", _PREPARE)
+        self.pod_path = str(self._paths[POD])
+        self.kernel: Kernel = LinuxKernel(str(self._paths[HOST]))
+
+    def close(self) -> None:
+        """Let everything go; again is no error."""
+        self.kernel.host.close()
+        for path in self._paths.values():
+            if path.exists():
+                subprocess.run(["umount", "--lazy", str(path)], check=False, capture_output=True)
+                path.unlink()
+
+    def ip(self, place: str, command: str) -> str:
+        """`ip COMMAND` in a namespace."""
+        return _run("nsenter", f"--net={self._paths[place]}", "ip", *command.split())
+
+    def path(self, place: str) -> Path:
+        """The file of a namespace."""
+        return self._paths[place]
+
+    def add_link(self, name: str, mac: str, place: str = HOST) -> int:
+        """A veth whose other end is up in a namespace of its own."""
+        self._links += 1
+        peer = f"p{self._links}"
+        self.ip(place, f"link add {name} address {mac} type veth peer name {peer} netns {self._paths['peers']}")
+        self.ip("peers", f"link set {peer} up")
+        return int(json.loads(self.ip(place, f"-j link show {name}"))[0]["ifindex"])
+
+    def set(self, name: str, *, up: bool | None = None, alias: str = "", alt_name: str = "") -> None:
+        if alias:
+            self.ip(HOST, f"link set {name} alias {alias}")
+        if alt_name:
+            self.ip(HOST, f"link property add dev {name} altname {alt_name}")
+        if up is not None:
+            self.ip(HOST, f"link set {name} {'up' if up else 'down'}")
+
+    def add_address(self, name: str, address: str) -> None:
+        self.ip(HOST, f"address add {address} dev {name}")
+
+    def add_route(self, name: str, route: str) -> None:
+        self.ip(HOST, f"route add {route} dev {name}")
+
+    def add_neighbour(self, name: str, address: str, mac: str) -> None:
+        self.ip(HOST, f"neighbour add {address} lladdr {mac} nud permanent dev {name}")
+
+    def see(self, place: str = HOST) -> dict[int, Seen]:
+        links = json.loads(self.ip(place, "-j -d address show"))
+        routes = [
+            route
+            for family in ("-4", "-6")
+            for route in json.loads(self.ip(place, f"-j -d {family} route show table all") or "[]")
+        ]
+        neighbours = json.loads(self.ip(place, "-j neighbour show nud permanent") or "[]")
+        return {link["ifindex"]: _seen_by_ip(link, routes, neighbours) for link in links}
+
+    def remove_pod(self) -> None:
+        _run("umount", "--lazy", self.pod_path)  # as runtimes do: somebody may hold it open
+        self._paths[POD].unlink()
+
+
+@contextmanager
+def linux_machine(run: Path) -> Iterator[LinuxMachine]:
+    """One that is gone afterwards."""
+    with ExitStack() as stack:
+        machine = LinuxMachine(run)
+        stack.callback(machine.close)
+        yield machine
+
+
+# No duplicate address detection: its seconds of "tentative" would only make tests slow.
+_PREPARE = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad; ip link set lo up"
+
+
+def _seen_in_fake(link: Link) -> Seen:
+    return Seen(
+        name=link.name,
+        mac=link.mac,
+        mtu=link.mtu,
+        txqlen=link.txqlen,
+        alias=link.alias,
+        alt_names=frozenset(link.alt_names),
+        up=link.up,
+        addresses=frozenset(f"{it.interface}{' secondary' if it.secondary else ''}" for it in link.addresses),
+        routes=frozenset(
+            _route_words(str(it.to), it.via, it.src, it.metric, it.table, it.onlink) for it in link.routes
+        ),
+        neighbours=frozenset(f"{it.address} {it.mac}" for it in link.neighbours),
+    )
+
+
+def _seen_by_ip(link: dict[str, Any], routes: list[dict[str, Any]], neighbours: list[dict[str, Any]]) -> Seen:
+    own = [it for it in routes if it.get("dev") == link["ifname"] and it.get("table") != "local"]
+    return Seen(
+        name=link["ifname"],
+        mac=link["address"],
+        mtu=link["mtu"],
+        txqlen=link.get("txqlen", 0),
+        alias=link.get("ifalias", ""),
+        alt_names=frozenset(link.get("altnames", ())),
+        up="UP" in link["flags"],
+        addresses=frozenset(
+            f"{it['local']}/{it['prefixlen']}{' secondary' if it.get('secondary') else ''}" for it in link["addr_info"]
+        ),
+        routes=frozenset(
+            _route_words(
+                it["dst"],
+                it.get("gateway"),
+                it.get("prefsrc"),
+                it.get("metric", 0),
+                it.get("table", "main"),
+                "onlink" in it["flags"],
+            )
+            for it in own
+        ),
+        neighbours=frozenset(f"{it['dst']} {it['lladdr']}" for it in neighbours if it["dev"] == link["ifname"]),
+    )
+
+
+def _route_words(to: str, via: object, src: object, metric: int, table: object, onlink: bool) -> str:
+    words = [str(ip_network({"default": "0.0.0.0/0"}.get(to, to)))]
+    words += [f"via {via}"] if via else []
+    words += [f"src {src}"] if src else []
+    words += [f"metric {metric}"] if metric else []
+    words += [f"table {table}"] if table not in {"main", 254} else []
+    return " ".join([*words, *(["onlink"] if onlink else [])])
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return done.stdout

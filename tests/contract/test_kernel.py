@@ -1,0 +1,342 @@
+"""What attach.port.Kernel promises, held by the fake kernel and by Linux."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_interface
+
+import pytest
+
+from nri_rdma.attach.port import KernelError, LinkState, Namespace
+from tests.contract.machines import POD, Machine, Seen
+from tests.rig.deadline import wait_until
+
+MAC, OTHER_MAC = "02:11:00:00:00:01", "02:11:00:00:00:02"
+LINK_LOCAL = "fe80::11:ff:fe00:1/64"
+LINK_LOCAL_ROUTE = "fe80::/64 metric 256"
+
+
+@pytest.fixture
+def rail(machine: Machine) -> int:
+    """A link of the host that is down and bare."""
+    return machine.add_link("rail0", MAC)
+
+
+def _bare(name: str) -> Seen:
+    none: frozenset[str] = frozenset()
+    return Seen(
+        name=name,
+        mac=MAC,
+        mtu=1500,
+        txqlen=1000,
+        alias="",
+        alt_names=none,
+        up=False,
+        addresses=none,
+        routes=none,
+        neighbours=none,
+    )
+
+
+def _eventually(machine: Machine, ifindex: int, expected: Seen) -> None:
+    """What IPv6 does takes its own time."""
+    wait_until(lambda: machine.see().get(ifindex) == expected, f"{expected} (is {machine.see().get(ifindex)})", 5)
+
+
+def _refused(errnos: set[int], work: Callable[[], object]) -> None:
+    with pytest.raises(KernelError) as caught:
+        work()
+    assert caught.value.errno in errnos
+
+
+def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
+    machine.set("rail0", alias="left", alt_name="enp1")
+    (state,) = (link for link in machine.kernel.links(machine.kernel.host) if link.ifindex == rail)
+    assert (state.name, state.kind, state.mac, state.mtu, state.txqlen) == ("rail0", "veth", MAC, 1500, 1000)
+    assert (state.alias, state.alt_names, state.up) == ("left", ("enp1",), False)
+    assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
+    assert dict(state.settings)["addr_gen_mode"] == 0
+    assert machine.kernel.capture(machine.kernel.host, rail) == state
+
+
+def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    pod = kernel.open_namespace(machine.pod_path)
+    _refused({errno.ENOENT}, lambda: kernel.open_namespace(machine.pod_path + "-no"))
+    _refused({errno.ENODEV}, lambda: kernel.capture(host, 4711))
+    _refused({errno.ENODEV}, lambda: kernel.set_link(host, 4711, up=True))
+    _refused({errno.ENODEV}, lambda: kernel.set_settings(host, 4711, (("group", 1),)))
+    _refused({errno.ENODEV}, lambda: kernel.set_alt_names(host, 4711, add=("a",), remove=()))
+    _refused({errno.ENODEV}, lambda: kernel.add_address(host, 4711, ip_interface("10.0.0.1/24")))
+    _refused({errno.ENODEV}, lambda: kernel.move_link(host, 4711, pod, "rdma0"))
+    _refused({errno.ENODEV}, lambda: kernel.capture(pod, rail))
+    pod.close()
+
+
+def test_a_link_moves_under_name_and_number_and_loses_what_a_move_loses(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    machine.set("rail0", up=True, alias="left", alt_name="enp1")
+    machine.add_address("rail0", "10.0.0.1/24")
+    machine.add_neighbour("rail0", "10.0.0.9", OTHER_MAC)
+    kernel.set_link(kernel.host, rail, mtu=1400, txqlen=7)
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=77)
+    kept = replace(_bare("rdma0"), mtu=1400, txqlen=7, alias="left", alt_names=frozenset({"enp1"}))
+    assert machine.see(POD)[77] == kept
+    assert rail not in machine.see()
+    kernel.move_link(pod, 77, kernel.host, "rail0", as_ifindex=rail)
+    assert machine.see()[rail] == replace(kept, name="rail0")
+    pod.close()
+
+
+def test_a_moved_link_keeps_its_number_where_it_is_free(machine: Machine) -> None:
+    free, taken = machine.add_link("rail0", MAC), machine.add_link("rail1", OTHER_MAC)
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, free, pod, "rdma0")
+    assert machine.see(POD)[free].name == "rdma0"
+    kernel.move_link(pod, free, kernel.host, "rail0")
+    kernel.move_link(kernel.host, free, pod, "rdma0", as_ifindex=taken)
+    kernel.move_link(kernel.host, taken, pod, "rdma1")
+    assert machine.see(POD)[taken].name == "rdma0"
+    assert sorted(link.name for link in machine.see(POD).values() if link.name != "lo") == ["rdma0", "rdma1"]
+    pod.close()
+
+
+def test_a_move_onto_a_taken_number_or_alternative_name_changes_nothing(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    taken = machine.add_link("eth0", OTHER_MAC, POD)
+    pod = kernel.open_namespace(machine.pod_path)
+    machine.set("rail0", up=True, alt_name="eth1")
+    machine.add_address("rail0", "10.0.0.1/24")
+    wait_until(lambda: len(machine.see()[rail].routes) == 2, "connected routes", 5)
+    before = machine.see()
+    _refused({errno.EBUSY}, lambda: kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=taken))
+    kernel.set_alt_names(pod, taken, add=("eth1",), remove=())
+    _refused({errno.EEXIST}, lambda: kernel.move_link(kernel.host, rail, pod, "rdma1"))
+    assert machine.see() == before
+    pod.close()
+
+
+def test_a_move_onto_a_taken_name_may_leave_the_link_there_under_its_old_name(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    machine.add_link("eth0", OTHER_MAC, POD)
+    pod = kernel.open_namespace(machine.pod_path)
+    _refused({errno.EEXIST}, lambda: kernel.move_link(kernel.host, rail, pod, "eth0", as_ifindex=77))
+    assert rail not in machine.see()
+    assert machine.see(POD)[77] == _bare("rail0")
+    pod.close()
+
+
+def test_a_move_takes_the_new_name_at_once_where_the_old_one_is_taken(machine: Machine) -> None:
+    kernel = machine.kernel
+    link = machine.add_link("eth0", MAC)
+    machine.add_link("eth0", OTHER_MAC, POD)
+    pod = kernel.open_namespace(machine.pod_path)
+    _refused({errno.EEXIST}, lambda: kernel.move_link(kernel.host, link, pod, "eth0", as_ifindex=77))
+    assert machine.see()[link] == _bare("eth0")
+    kernel.move_link(kernel.host, link, pod, "rdma0", as_ifindex=77)
+    assert machine.see(POD)[77] == _bare("rdma0")
+    pod.close()
+
+
+def test_name_mac_numbers_and_alias_are_set(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.set_link(host, rail, name="rail7", mac=OTHER_MAC, mtu=1400, txqlen=5, alias="of the left")
+    changed = replace(_bare("rail7"), mac=OTHER_MAC, mtu=1400, txqlen=5, alias="of the left")
+    assert machine.see()[rail] == changed
+    kernel.set_link(host, rail, alias="", txqlen=0)
+    assert machine.see()[rail] == replace(changed, alias="", txqlen=0)
+    _refused({errno.EINVAL}, lambda: kernel.set_link(host, rail, mtu=10))
+    machine.add_link("rail8", MAC)
+    _refused({errno.EEXIST}, lambda: kernel.set_link(host, rail, name="rail8"))
+    assert machine.see()[rail] == replace(changed, alias="", txqlen=0)
+
+
+def test_alternative_names_are_added_and_removed(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.set_alt_names(host, rail, add=("enp1", "enp2"), remove=())
+    kernel.set_alt_names(host, rail, add=("enp3",), remove=("enp1",))
+    kernel.set_alt_names(host, rail, add=(), remove=())
+    assert machine.see()[rail].alt_names == {"enp2", "enp3"}
+    assert set(kernel.capture(host, rail).alt_names) == {"enp2", "enp3"}
+    other = machine.add_link("rail1", OTHER_MAC)
+    _refused({errno.EEXIST}, lambda: kernel.set_alt_names(host, other, add=("enp2",), remove=()))
+    _refused({errno.EEXIST}, lambda: kernel.set_alt_names(host, other, add=("rail0",), remove=()))
+
+
+def test_settings_are_set_and_told(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.set_settings(host, rail, (("group", 9), ("gso_max_size", 4096), ("addr_gen_mode", 1), ("flags", 0x1280)))
+    told = dict(kernel.capture(host, rail).settings)
+    assert (told["group"], told["gso_max_size"], told["addr_gen_mode"], told["flags"]) == (9, 4096, 1, 0x1280)
+    kernel.set_settings(host, rail, (("group", 0),))
+    told = dict(kernel.capture(host, rail).settings)
+    assert (told["group"], told["gso_max_size"], told["flags"]) == (0, 4096, 0x1280)
+
+
+def test_without_address_generation_no_address_appears(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.set_settings(host, rail, (("addr_gen_mode", 1),))
+    kernel.set_link(host, rail, up=True)
+    assert machine.see()[rail].addresses == frozenset()
+
+
+def test_a_link_that_goes_up_gets_its_connected_routes_and_a_link_local_address(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.add_address(host, rail, ip_interface("10.0.0.1/24"))
+    assert machine.see()[rail].routes == frozenset()
+    kernel.set_link(host, rail, up=True)
+    up = replace(
+        _bare("rail0"),
+        up=True,
+        addresses=frozenset({"10.0.0.1/24", LINK_LOCAL}),
+        routes=frozenset({"10.0.0.0/24 src 10.0.0.1", LINK_LOCAL_ROUTE}),
+    )
+    _eventually(machine, rail, up)
+    captured = kernel.capture(host, rail)
+    assert [thing.kernel_made for thing in captured.addresses] == [False, True]
+    assert {thing.kernel_made for thing in captured.routes if "fe80" in thing.text} == {True}
+    assert {thing.kernel_made for thing in captured.routes if "fe80" not in thing.text} == {False}
+    kernel.set_link(host, rail, up=False)
+    _eventually(machine, rail, replace(_bare("rail0"), addresses=frozenset({"10.0.0.1/24"})))
+
+
+def test_addresses_are_added_once(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    for text in ("10.0.0.1/24", "10.0.0.2/24", "10.1.0.1/32", "fd00::1/64"):
+        kernel.add_address(host, rail, ip_interface(text))
+        _refused({errno.EEXIST}, lambda text=text: kernel.add_address(host, rail, ip_interface(text)))  # type: ignore[misc]  # mypy cannot see the default's type
+    expected = {"10.0.0.1/24", "10.0.0.2/24 secondary", "10.1.0.1/32", "fd00::1/64"}
+    assert machine.see()[rail].addresses == expected
+
+
+def _configure(machine: Machine) -> None:
+    machine.set("rail0", up=True)
+    for address in ("10.0.0.1/24", "10.0.0.2/24", "10.1.0.1/24", "fd00::1/64"):
+        machine.add_address("rail0", address)
+    for route in (
+        "10.5.0.0/16 via 10.0.0.9 metric 5",
+        "10.5.0.0/16 via 10.0.0.8 metric 6",
+        "10.6.0.0/16 src 10.0.0.2 table 100",
+        "10.7.0.0/16 via 172.16.0.1 onlink",
+        "fd05::/64 via fd00::9 metric 7",
+    ):
+        machine.add_route("rail0", route)
+    machine.add_neighbour("rail0", "10.0.0.9", OTHER_MAC)
+    machine.add_neighbour("rail0", "fd00::9", OTHER_MAC)
+
+
+def _replay(machine: Machine, ifindex: int, state: LinkState) -> None:
+    for thing in (*state.addresses, *state.neighbours, *state.routes):
+        machine.kernel.replay(machine.kernel.host, ifindex, thing)
+
+
+def test_what_was_captured_can_be_replayed_after_a_move(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    expected = machine.see()[rail]
+    assert len(expected.routes) >= 8
+    state = kernel.capture(host, rail)
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0")
+    kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
+    pod.close()
+    assert machine.see()[rail] == _bare("rail0")
+    kernel.set_link(host, rail, up=True)
+    _replay(machine, rail, state)
+    _eventually(machine, rail, expected)
+    again = kernel.capture(host, rail)
+    for old, new in ((state.addresses, again.addresses), (state.routes, again.routes)):
+        assert {thing.text for thing in old} == {thing.text for thing in new}
+    _replay(machine, rail, state)
+    _eventually(machine, rail, expected)
+
+
+def test_what_was_captured_can_be_replayed_on_a_link_of_another_number(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    expected = machine.see()[rail]
+    state = kernel.capture(host, rail)
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0")
+    kernel.move_link(pod, rail, host, "rail0", as_ifindex=4711)
+    pod.close()
+    kernel.set_link(host, 4711, up=True)
+    _replay(machine, 4711, state)
+    _eventually(machine, 4711, expected)
+
+
+def test_what_was_captured_can_be_removed_and_removed_again(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    state = kernel.capture(host, rail)
+    for _ in range(2):
+        for thing in (*state.routes, *state.neighbours, *state.addresses):
+            kernel.remove(host, rail, thing)
+    _eventually(machine, rail, replace(_bare("rail0"), up=True))
+
+
+def test_the_same_route_over_another_link_does_not_count_as_restored(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    other = machine.add_link("rail1", OTHER_MAC)
+    for name in ("rail0", "rail1"):
+        machine.set(name, up=True)
+    wait_until(lambda: all(machine.see()[it].routes == {LINK_LOCAL_ROUTE} for it in (rail, other)), "link-local", 5)
+    (route,) = kernel.capture(host, rail).routes
+    kernel.remove(host, rail, route)
+    assert machine.see()[other].routes == {LINK_LOCAL_ROUTE}
+    kernel.replay(host, rail, route)
+    assert machine.see()[rail].routes == {LINK_LOCAL_ROUTE}
+
+
+def test_a_route_that_cannot_be_is_refused(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    gateway = next(thing for thing in kernel.capture(host, rail).routes if "10.5.0.0/16" in thing.text)
+    kernel.set_link(host, rail, up=False)
+    _refused({errno.ENETDOWN, errno.ENETUNREACH}, lambda: kernel.replay(host, rail, gateway))
+
+
+def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
+    assert rail not in machine.kernel.default_route_links()
+    machine.set("rail0", up=True)
+    machine.add_address("rail0", "10.0.0.1/24")
+    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
+    assert machine.kernel.default_route_links() == {rail}
+
+
+def test_a_namespace_is_the_same_however_often_it_is_opened(machine: Machine) -> None:
+    one, two = (machine.kernel.open_namespace(machine.pod_path) for _ in range(2))
+    assert one.identity == two.identity
+    assert one.identity.cookie != machine.kernel.host.identity.cookie
+    assert one.identity.boot_id == machine.kernel.host.identity.boot_id
+    assert (one.is_host, machine.kernel.host.is_host) == (False, True)
+    for namespace in (one, two, one):
+        namespace.close()
+
+
+def test_an_open_namespace_lives_without_its_path(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0")
+    machine.remove_pod()
+    _refused({errno.ENOENT}, lambda: kernel.open_namespace(machine.pod_path))
+    kernel.move_link(pod, rail, kernel.host, "rail0", as_ifindex=rail)
+    assert machine.see()[rail].mac == MAC
+    pod.close()
+
+
+def test_a_virtual_link_dies_with_its_namespace(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0")
+    machine.remove_pod()
+    pod.close()
+    assert rail not in machine.see()
+
+
+def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:
+    pod: Namespace = machine.kernel.open_namespace(machine.pod_path)
+    pod.close()
+    _refused({errno.EBADF}, lambda: machine.kernel.links(pod))

@@ -1,0 +1,147 @@
+"""Sandboxes on a fake kernel with real workers and a real journal, and a clock that moves when the test says so."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.sandboxes import Sandboxes
+from nri_rdma.attach.workers import Workers
+from nri_rdma.errors import ErrorCode, InventoryError
+from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.request import Mode
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.placement import Placed
+from tests.fakes.kernel import FakeKernel, Link, World
+from tests.unit.attach.builders import POD_PATH, make_device, make_placed
+
+SOON = 5.0
+"""Seconds after which a test that waits for a worker gives up."""
+
+
+class Clock:
+    """A Schedule whose pauses pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[float, Callable[[], None]]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+        item = (pause_s, work)
+        with self._changed:
+            self.pending.append(item)
+            self._changed.notify_all()
+
+        def cancel() -> None:
+            if item in self.pending:
+                self.pending.remove(item)
+
+        return cancel
+
+    def wait_for_one(self) -> float:
+        """The pause of the next thing, once there is one."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.pending, SOON)
+            return self.pending[0][0]
+
+    def pass_one(self) -> None:
+        """Its time has come."""
+        self.wait_for_one()
+        _, work = self.pending.pop(0)
+        work()
+
+
+class Gate:
+    """A boundary that stops at a place until it is opened, or fails there."""
+
+    def __init__(self) -> None:
+        self.stop_at = ""
+        self.fail_at = ""
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def __call__(self, place: str) -> None:
+        if self.stop_at and place.startswith(self.stop_at):
+            self.reached.set()
+            assert self.open.wait(SOON)
+        if self.fail_at and place.startswith(self.fail_at):
+            raise RuntimeError(f"injected {place}")
+
+
+def _unchanged(device: RdmaDevice) -> RdmaDevice:
+    return device
+
+
+@dataclass
+class Rig:
+    """One daemon's engine; several may follow one another on one world."""
+
+    state: Path
+    world: World = field(default_factory=World)
+    kernel: Kernel | None = None
+    clock: Clock = field(default_factory=Clock)
+    gate: Gate = field(default_factory=Gate)
+    watched: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    failing_gone: int = 0
+    resolve: Callable[[RdmaDevice], RdmaDevice] = _unchanged
+
+    def __post_init__(self) -> None:
+        self.fake = FakeKernel(self.world)
+        self.workers = Workers(2)
+        self.journal = Journal(self.state)
+        self.spans = Recorder()
+        self.sandboxes = Sandboxes(
+            self.kernel or self.fake,
+            self.journal,
+            self.workers,
+            self.spans,
+            self.resolve,
+            on_held=self.watched.append,
+            on_gone=self._on_gone,
+            boundary=self.gate,
+            schedule=self.clock,
+        )
+
+    def close(self) -> None:
+        """An orderly end."""
+        self.gate.open.set()
+        self.workers.close()
+        self.sandboxes.close()
+
+    def kill(self) -> None:
+        """The process ends; its threads are joined only because they are ours."""
+        self.gate.open.set()
+        self.workers.close()
+        self.fake.die()
+
+    def _on_gone(self, sandbox_id: str) -> None:
+        if self.failing_gone:
+            self.failing_gone -= 1
+            raise InventoryError(ErrorCode.INVENTORY, "the node cannot be read")
+        self.gone.append(sandbox_id)
+
+
+def make_world(*, physical: bool = False, path: str = POD_PATH) -> World:
+    """A host with one rail that is up, and a pod."""
+    world = World()
+    world.add_namespace(path)
+    add_rail(world, "rail0", physical=physical)
+    return world
+
+
+def add_rail(world: World, name: str, *, physical: bool = False) -> Link:
+    """A netdev of the host."""
+    place = {"parent": f"pci/{name}", "kind": ""} if physical else {}
+    link = world.add_link(world.host, name, alias="of the host", **place)
+    link.raise_up()
+    return link
+
+
+def placed_on(world: World, *names: str, mode: Mode = Mode.EXCLUSIVE) -> tuple[Placed, ...]:
+    """A pod's request, placed on the devices with these netdevs."""
+    kernel = FakeKernel(world)
+    links = {link.name: link for link in kernel.links(kernel.host)}
+    return (make_placed(tuple(make_device(f"mlx5_{name}", [links[name]]) for name in names), mode=mode),)

@@ -1,0 +1,91 @@
+"""What a plan decides: names and numbers in the pod, and what it refuses."""
+
+from dataclasses import replace
+from ipaddress import ip_interface
+
+import pytest
+
+from nri_rdma.attach.plan import Plan, plan_attach
+from nri_rdma.attach.port import LinkState
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.request import Mode
+from tests.unit.attach.builders import make_device, make_placed, plan_of
+
+
+def _link(ifindex: int, name: str, **more: object) -> LinkState:
+    state = LinkState(
+        ifindex=ifindex,
+        name=name,
+        kind="veth",
+        parent="",
+        permanent_mac="",
+        mac=f"02:00:00:00:00:{ifindex:02x}",
+        mtu=1500,
+        txqlen=1000,
+        alias="",
+        alt_names=(),
+        up=True,
+    )
+    return replace(state, **more)  # type: ignore[arg-type]  # fields of the dataclass
+
+
+RAILS = tuple(_link(5 + number, f"rail{number}") for number in range(3))
+CAPTURED = {link.ifindex: link for link in RAILS}
+DEVICES = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(RAILS))
+
+
+def test_default_names_are_counted_over_the_whole_pod() -> None:
+    plan = plan_attach((make_placed(DEVICES[:2]), make_placed(DEVICES[2:])), CAPTURED, ())
+    assert [move.pod_name for move in plan.moves] == ["rdma0", "rdma1", "rdma2"]
+
+
+def test_names_that_the_pod_has_are_left_out_also_alternative_ones() -> None:
+    pod = (_link(1, "rdma0"), _link(2, "eth0", alt_names=("rdma1",)))
+    plan = plan_of(make_placed(DEVICES[:1]), CAPTURED, pod)
+    assert plan.moves[0].pod_name == "rdma2"
+
+
+def test_a_fixed_name_that_the_pod_has_is_refused() -> None:
+    with pytest.raises(PlacementError) as caught:
+        plan_of(make_placed(DEVICES[:1], name="eth0"), CAPTURED, (_link(2, "eth0"),))
+    assert caught.value.code is ErrorCode.NAME_CONFLICT
+
+
+def test_two_devices_cannot_have_one_fixed_name() -> None:
+    with pytest.raises(PlacementError) as caught:
+        plan_of(make_placed(DEVICES[:2], name="fabric"), CAPTURED, ())
+    assert caught.value.code is ErrorCode.NAME_CONFLICT
+
+
+def test_numbers_are_the_hosts_where_they_are_free_in_the_pod() -> None:
+    plan = plan_of(make_placed(DEVICES), CAPTURED, (_link(6, "eth0"),))
+    numbers = [move.pod_ifindex for move in plan.moves]
+    assert (numbers[0], numbers[2]) == (5, 7)
+    assert numbers[1] not in {5, 6, 7}
+
+
+def test_addresses_go_to_their_device_and_there_to_the_first_netdev() -> None:
+    two_ports = make_device("mlx4_0", RAILS[:2])
+    addresses = ((ip_interface("10.0.0.1/24"),), (ip_interface("10.0.0.2/24"),))
+    plan = plan_of(make_placed((two_ports, DEVICES[2]), addresses=addresses, mtu=9000), CAPTURED, ())
+    assert [move.addresses for move in plan.moves] == [addresses[0], (), addresses[1]]
+    assert {move.mtu for move in plan.moves} == {9000}
+
+
+def test_shared_devices_do_not_move() -> None:
+    assert plan_of(make_placed(DEVICES, mode=Mode.SHARED), CAPTURED, ()) == Plan()
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [
+        (None, ErrorCode.INVENTORY),
+        (replace(RAILS[0], mac="02:00:00:00:00:ff"), ErrorCode.INVENTORY),
+        (replace(RAILS[0], master=9), ErrorCode.DEVICE_IN_USE),
+        (replace(RAILS[0], unreturnable=("is a path of the multipath route 10.0.0.0/8",)), ErrorCode.DEVICE_IN_USE),
+    ],
+)
+def test_a_netdev_that_changed_since_it_was_chosen_is_refused(now: LinkState | None, code: ErrorCode) -> None:
+    with pytest.raises(PlacementError) as caught:
+        plan_of(make_placed(DEVICES[:1]), {5: now} if now else {}, ())
+    assert caught.value.code is code

@@ -1,0 +1,506 @@
+"""The life of sandboxes: who waits for what, what a restart makes of a journal, and that nothing is held at the end."""
+
+import errno
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait as wait_for
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.record import State
+from nri_rdma.attach.sandboxes import RETRY_SECONDS, Sandbox
+from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.model.request import Mode
+from tests.fakes.kernel import FakeKernel, FaultyKernel, World
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
+
+Start = Callable[..., Rig]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts daemons, one after the other, on one state directory."""
+    rigs: list[Rig] = []
+
+    def make(world: World, **more: object) -> Rig:
+        rigs.append(Rig(state=tmp_path, world=world, **more))  # type: ignore[arg-type]  # fields of the dataclass
+        return rigs[-1]
+
+    yield make
+    for rig in rigs:
+        rig.close()
+
+
+def _attach(rig: Rig, *names: str, sandbox_id: str = "sandbox-1", mode: Mode = Mode.EXCLUSIVE) -> Sandbox:
+    pod = make_pod(sandbox_id)
+    return rig.sandboxes.begin(pod, placed_on(rig.world, *(names or ("rail0",)), mode=mode), None)
+
+
+def _end(rig: Rig, sandbox_id: str = "sandbox-1") -> None:
+    done = rig.sandboxes.end(sandbox_id)
+    if done is not None:
+        done.result(SOON)
+
+
+def _records(rig: Rig) -> dict[str, State]:
+    records, errors = rig.journal.load()
+    assert not errors
+    return {record.pod.sandbox_id: record.state for record in records}
+
+
+def _assert_nothing_left(rig: Rig) -> None:
+    assert rig.sandboxes.all() == ()
+    assert rig.sandboxes.held() == 0
+    assert rig.world.held == 0
+    assert _records(rig) == {}
+    assert rig.clock.pending == []
+
+
+def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    sandbox = _attach(rig)
+    assert sandbox.attach_done.result(SOON) is None
+    assert (sandbox.state, sandbox.steps_done, sandbox.steps_total) == (State.ATTACHED, 2, 2)
+    assert (rig.sandboxes.held(), world.held, _records(rig)) == (1, 1, {"sandbox-1": State.ATTACHED})
+    assert rig.watched == [POD_PATH]
+    _end(rig)
+    assert (world.snapshot(), sandbox.state, rig.gone) == (before, State.GONE, ["sandbox-1"])
+    _assert_nothing_left(rig)
+    assert rig.sandboxes.end("sandbox-1") is None
+
+
+def test_everybody_who_ends_a_sandbox_joins_one_undo(start: Start) -> None:
+    rig = start(make_world())
+    _attach(rig).attach_done.result(SOON)
+    first, second = rig.sandboxes.end("sandbox-1"), rig.sandboxes.end("sandbox-1")
+    assert first is not None
+    assert first is second or second is None
+    first.result(SOON)
+    assert rig.gone == ["sandbox-1"]
+
+
+def test_an_end_during_the_attach_stops_it_at_the_next_step(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.stop_at = "after move-netdev"
+    sandbox = _attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    done = rig.sandboxes.end("sandbox-1")
+    assert sandbox.state is State.RETURNING
+    rig.gate.open.set()
+    with pytest.raises(NotReadyError) as caught:
+        sandbox.attach_done.result(SOON)
+    assert caught.value.code is ErrorCode.RETURNING
+    assert done is not None
+    done.result(SOON)
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+def test_an_end_before_the_attach_began_leaves_the_host_alone(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    add_rail(world, "rail1")
+    before = world.snapshot()
+    rig.gate.stop_at = "before move-netdev mlx5_rail0"
+    _attach(rig, "rail0")
+    assert rig.gate.reached.wait(SOON)
+    rig.workers.submit("sandbox-2", lambda: _drop(rig.gate.open.wait(SOON)))  # the second worker is busy, too
+    sandbox = _attach(rig, "rail1", sandbox_id="sandbox-2")
+    done = rig.sandboxes.end("sandbox-2")
+    rig.gate.open.set()
+    assert done is not None
+    done.result(SOON)
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    _end(rig)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_a_failed_attach_is_undone_before_its_error_is_told(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after configure-netdev"
+    with pytest.raises(RuntimeError, match="injected"):
+        _attach(rig).attach_done.result(SOON)
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("operation", range(1, 7))
+def test_whatever_the_kernel_refuses_in_an_attach_nothing_is_held(start: Start, operation: int) -> None:
+    world = make_world()
+    before = world.snapshot()
+    fake = FakeKernel(world)
+    rig = start(world, kernel=FaultyKernel(fake, fail_at=operation, after=bool(operation % 2)))
+    with pytest.raises(AttachError):
+        _attach(rig).attach_done.result(SOON)
+    while rig.clock.pending:
+        rig.clock.pass_one()
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+def test_a_pod_without_a_namespace_of_its_own_is_refused(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    for path, code in (("", ErrorCode.NO_NETWORK_NAMESPACE), ("/proc/self/ns/net", ErrorCode.HOST_NETWORK)):
+        sandbox = rig.sandboxes.begin(make_pod(path=path), placed_on(world, "rail0"), None)
+        with pytest.raises(PlacementError) as caught:
+            sandbox.attach_done.result(SOON)
+        assert caught.value.code is code
+    _assert_nothing_left(rig)
+
+
+def test_a_namespace_that_is_gone_already_fails_the_attach(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    with pytest.raises(AttachError, match="ENOENT"):
+        rig.sandboxes.begin(make_pod(path="/run/netns/no"), placed_on(world, "rail0"), None).attach_done.result(SOON)
+    _assert_nothing_left(rig)
+
+
+def test_a_watch_that_cannot_be_set_does_not_leak_the_namespace(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+
+    def refuse(_path: str) -> None:
+        raise OSError(errno.ENOSPC, "no more watches")
+
+    rig.sandboxes._on_held = refuse  # the daemon's watcher
+    _attach(rig).attach_done.result(SOON)
+    _end(rig)
+    _assert_nothing_left(rig)
+
+
+def test_a_journal_that_cannot_be_written_refuses_the_attach(start: Start, tmp_path: Path) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    (tmp_path / "sandbox-1.new").mkdir()
+    with pytest.raises(AttachError, match="the journal cannot be written"):
+        _attach(rig).attach_done.result(SOON)
+    assert world.snapshot() == before
+    (tmp_path / "sandbox-1.new").rmdir()
+    _assert_nothing_left(rig)
+
+
+def test_a_journal_that_cannot_be_written_does_not_keep_devices_in_the_pod(start: Start, tmp_path: Path) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    (tmp_path / "sandbox-1.new").mkdir()
+    _end(rig)
+    assert world.snapshot() == before
+
+
+def test_shared_devices_move_nothing_and_hold_no_namespace(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig, mode=Mode.SHARED).attach_done.result(SOON)
+    assert (world.snapshot(), world.held, rig.sandboxes.held()) == (before, 0, 0)
+    assert rig.watched == [POD_PATH]  # its end is noticed all the same
+    _end(rig)
+    _assert_nothing_left(rig)
+
+
+def test_a_second_sandbox_of_the_same_pod_is_another_one(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    add_rail(world, "rail1")
+    both = world.snapshot()
+    rig = start(world)
+    one, two = _attach(rig, "rail0"), _attach(rig, "rail1", sandbox_id="sandbox-2")
+    for sandbox in (one, two):
+        sandbox.attach_done.result(SOON)
+    _end(rig, "sandbox-1")
+    assert (one.state, two.state) == (State.GONE, State.ATTACHED)
+    assert world.snapshot() == before
+    _end(rig, "sandbox-2")
+    assert world.snapshot() == both
+
+
+# What goes wrong on the way home
+
+
+def _take_name(world: World, name: str) -> Callable[[], None]:
+    """Somebody on the host takes the name; the result gives it back."""
+    intruder = world.add_link(world.host, name)
+    return lambda: _drop(world.host.links.pop(intruder.ifindex))
+
+
+def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    sandbox = _attach(rig)
+    sandbox.attach_done.result(SOON)
+    free = _take_name(world, "rail0")
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    for pause in RETRY_SECONDS[:3]:
+        assert rig.clock.wait_for_one() == pause
+        assert not done.done()
+        assert "EEXIST" in sandbox.undo_error
+        assert (sandbox.state, rig.gone, rig.sandboxes.end("sandbox-1")) == (State.RETURNING, [], done)
+        rig.clock.pass_one()
+    rig.clock.wait_for_one()
+    assert len(rig.clock.pending) == 1
+    free()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert (world.snapshot(), rig.gone, sandbox.undo_error) == (before, ["sandbox-1"], "")
+    _assert_nothing_left(rig)
+
+
+def test_a_rollback_that_fails_is_retried_once_at_a_time_though_stop_and_remove_follow(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    rig.gate.stop_at = "after move-netdev"
+    sandbox = _attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    free = _take_name(world, "rail0")
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    assert rig.sandboxes.end("sandbox-1") is done
+    rig.clock.wait_for_one()
+    assert (len(rig.clock.pending), done.done()) == (1, False)
+    free()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_a_listener_that_fails_is_told_again_and_the_devices_are_not_touched_again(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.failing_gone = 2
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    rig.clock.wait_for_one()
+    assert (world.held, _records(rig), done.done()) == (0, {}, False)
+    world.host.links[next(iter(world.host.links))].mtu = 9000  # the administrator's, from now on
+    now = world.snapshot()
+    rig.clock.pass_one()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert (world.snapshot(), rig.gone) == (now, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("physical", [True, False])
+def test_after_thirty_seconds_the_namespace_of_physical_devices_is_let_go(start: Start, physical: bool) -> None:
+    world = make_world(physical=physical)
+    before = world.snapshot()
+    fake = FakeKernel(world)
+    stuck = _StuckMoves(fake)
+    rig = start(world, kernel=stuck)
+    _attach(rig).attach_done.result(SOON)
+    stuck.stuck = True
+    world.remove_namespace(POD_PATH)
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    for _ in RETRY_SECONDS:
+        rig.clock.pass_one()
+    rig.clock.wait_for_one()
+    assert sum(RETRY_SECONDS) >= 30
+    assert rig.sandboxes.held() == (0 if physical else 1)
+    if not physical:
+        stuck.stuck = False
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+class _StuckMoves(FaultyKernel):
+    """A driver that does not let its netdev go."""
+
+    stuck = False
+
+    def move_link(self, *arguments: object, **more: object) -> None:
+        if self.stuck:
+            raise KernelError("move link", errno.EBUSY)
+        super().move_link(*arguments, **more)  # type: ignore[arg-type]  # as given
+
+
+def test_closing_cancels_what_is_pending_and_lets_namespaces_go_but_keeps_the_journal(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    _take_name(world, "rail0")
+    rig.sandboxes.end("sandbox-1")
+    rig.clock.wait_for_one()
+    rig.close()
+    assert (rig.clock.pending, world.held) == ([], 0)
+    assert _records(rig) == {"sandbox-1": State.RETURNING}
+    rig.close()
+
+
+# What a restart makes of it
+
+
+def _recovered(start: Start, world: World) -> tuple[Rig, tuple[NriRdmaError, ...], list[str]]:
+    rig = start(world)
+    told: list[str] = []
+    errors = rig.sandboxes.recover(lambda record: told.append(record.pod.sandbox_id))
+    undos = [sandbox.undo_done for sandbox in rig.sandboxes.all() if sandbox.undo_done is not None]
+    wait_for(undos, SOON)
+    return rig, errors, told
+
+
+def test_what_was_attached_is_adopted(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    again, errors, told = _recovered(start, world)
+    (sandbox,) = again.sandboxes.all()
+    assert (errors, told, sandbox.state, again.watched) == ((), ["sandbox-1"], State.ATTACHED, [POD_PATH])
+    assert sandbox.record == rig.sandboxes.all()[0].record
+    assert sandbox.attach_done.done()
+    assert world.held == 1
+    _end(again)
+    assert world.snapshot() == before
+    _assert_nothing_left(again)
+
+
+@pytest.mark.parametrize("place", ["before move-netdev", "after move-netdev", "after configure-netdev"])
+def test_what_was_half_attached_is_undone(start: Start, place: str, tmp_path: Path) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.stop_at = place
+    _attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    journal, state = (tmp_path / "sandbox-1.json").read_bytes(), world.snapshot()
+    rig.kernel = None
+    rig.gate.fail_at = place
+    _freeze(rig)  # a killed process does not roll back
+    assert world.snapshot() == state
+    (tmp_path / "sandbox-1.json").write_bytes(journal)
+    again, errors, told = _recovered(start, world)
+    assert (errors, told, world.snapshot(), again.gone) == ((), ["sandbox-1"], before, ["sandbox-1"])
+    _assert_nothing_left(again)
+
+
+def _freeze(rig: Rig) -> None:
+    """End the process where it stands: its kernel answers no more."""
+    rig.sandboxes._kernel = FaultyKernel(rig.fake, fail_at=1, crash=True)
+    rig.kill()
+
+
+def test_what_was_half_way_home_is_not_adopted(start: Start) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig, "rail0", "rail1").attach_done.result(SOON)
+    free = _take_name(world, "rail0")
+    rig.sandboxes.end("sandbox-1")
+    rig.clock.wait_for_one()
+    rig.kill()
+    free()
+    again, _, _ = _recovered(start, world)
+    assert world.snapshot() == before
+    _assert_nothing_left(again)
+
+
+@pytest.mark.parametrize("physical", [True, False])
+def test_a_sandbox_whose_namespace_is_gone_is_undone(start: Start, physical: bool) -> None:
+    world = make_world(physical=physical)
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    world.remove_namespace(POD_PATH)
+    again, _, _ = _recovered(start, world)
+    assert world.snapshot() == (before if physical else {})
+    _assert_nothing_left(again)
+
+
+def test_another_namespace_at_the_same_path_is_not_ours(start: Start) -> None:
+    world = make_world(physical=True)
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    world.remove_namespace(POD_PATH)
+    others = world.add_link(world.add_namespace(POD_PATH), "rdma0", ifindex=2)
+    again, _, _ = _recovered(start, world)
+    assert world.snapshot() == before
+    assert others.name == "rdma0"
+    _assert_nothing_left(again)
+
+
+def test_shared_devices_of_a_pod_that_is_gone_are_not_adopted(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig, mode=Mode.SHARED).attach_done.result(SOON)
+    rig.kill()
+    world.remove_namespace(POD_PATH)
+    again, _, _ = _recovered(start, world)
+    _assert_nothing_left(again)
+
+
+def test_records_of_another_boot_are_forgotten_and_touch_nothing(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    later = make_world()
+    later.boot_id = "boot-2"
+    next(iter(later.host.links.values())).mtu = 9000
+    before = later.snapshot()
+    again, errors, told = _recovered(start, later)
+    assert (errors, told, later.snapshot()) == ((), [], before)
+    _assert_nothing_left(again)
+
+
+def test_a_record_that_cannot_be_read_is_set_aside_and_the_others_are_taken_up(start: Start, tmp_path: Path) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "folder.json").mkdir()
+    text = (tmp_path / "sandbox-1.json").read_text()
+    (tmp_path / "sandbox-9.json").write_text(text)
+    (tmp_path / "changed.json").write_text(text.replace("rail0", "rail9"))
+    again, errors, told = _recovered(start, world)
+    assert [error.code for error in errors] == [ErrorCode.STATE_UNREADABLE] * 4
+    assert told == ["sandbox-1"]
+    aside = {path.name for path in tmp_path.glob("*.unreadable")}
+    assert aside == {f"{name}.unreadable" for name in ("broken", "folder", "sandbox-9", "changed")}
+    _end(again)
+
+
+def test_what_the_journal_keeps_is_what_was_known(start: Start) -> None:
+    rig = start(make_world())
+    sandbox = _attach(rig)
+    sandbox.attach_done.result(SOON)
+    (record,), _ = rig.journal.load()
+    assert record == sandbox.record
+    assert sandbox.record is not None
+    assert replace(record, state=State.ATTACHED) == sandbox.record
+
+
+def _drop(_value: object) -> None:
+    """For what nobody needs."""

@@ -16,12 +16,12 @@ from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
-from nri_rdma.attach.port import LinkState
-from nri_rdma.attach.preparation import _attached as attached_of
+from nri_rdma.attach.preparation import attached_requests
 from nri_rdma.errors import NriRdmaError, PlacementError, RequestError
 from nri_rdma.inject import inject
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
@@ -225,7 +225,7 @@ _POD_LINKS = tuple(
 def _container(
     container: ContainerManifest, placed: tuple[Placed, ...], plan: Plan, facts: Facts
 ) -> ExplainedContainer:
-    attached = attached_of(placed, plan)
+    attached = attached_requests(placed, plan)
     edits, everything = (
         inject(attached, facts.node.rdma_cm, container.name, present, {}, facts.default_memlock)
         for present in (container.env, frozenset[str]())

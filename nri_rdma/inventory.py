@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from nri_rdma.attach.port import LinkState
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice, Scan
+from nri_rdma.model.link import LinkState
 
 
 def assemble(

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from nri_rdma.attach.plan import NetdevMove
-from nri_rdma.attach.port import Captured, Kernel, KernelError, LinkState, Namespace
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.model.link import Captured, LinkState
 
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
@@ -55,11 +56,13 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
             kernel.set_link(host, ifindex, name=wanted.name)
     _restore_alt_names(kernel, ifindex, found, wanted, tries)
     _restore_numbers_then_up(kernel, ifindex, found, wanted, tries)
-    _restore_captured(kernel, ifindex, wanted.addresses, lambda: kernel.capture(host, ifindex).addresses, tries)
-    _restore_captured(kernel, ifindex, wanted.neighbours, lambda: kernel.capture(host, ifindex).neighbours, tries)
-    _restore_captured(kernel, ifindex, wanted.routes, lambda: kernel.capture(host, ifindex).routes, tries)
+    now = kernel.capture(host, ifindex)
+    _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries)
+    _restore_captured(kernel, ifindex, wanted.neighbours, now.neighbours, tries)
+    now = kernel.capture(host, ifindex)  # routes come and go with addresses
+    _restore_captured(kernel, ifindex, wanted.routes, now.routes, tries)
     with tries.one():
-        _set_settings(kernel, ifindex, kernel.capture(host, ifindex).settings, wanted.settings)
+        _set_settings(kernel, ifindex, now.settings, wanted.settings)
     tries.finish()
 
 
@@ -167,20 +170,16 @@ def _set_settings(
 
 
 def _restore_captured(
-    kernel: Kernel,
-    ifindex: int,
-    wanted: tuple[Captured, ...],
-    present: Callable[[], tuple[Captured, ...]],
-    tries: _Tries,
+    kernel: Kernel, ifindex: int, wanted: tuple[Captured, ...], found: tuple[Captured, ...], tries: _Tries
 ) -> None:
-    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along."""
-    found = present()
+    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along, so
+    after any removal all are added: one that is there is no error."""
     texts = {thing.text for thing in wanted}
     extra = [thing for thing in found if thing.text not in texts and not thing.kernel_made]
     for thing in extra:
         with tries.one():
             kernel.remove(kernel.host, ifindex, thing)
-    here = {thing.text for thing in (present() if extra else found)}
+    here = set() if extra else {thing.text for thing in found}
     for thing in wanted:
         if thing.text not in here:
             with tries.one():

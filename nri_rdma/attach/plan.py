@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
 
-from nri_rdma.attach.port import LinkState
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
 

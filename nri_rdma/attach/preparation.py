@@ -6,12 +6,13 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 from __future__ import annotations
 
 from nri_rdma.attach.plan import Plan, moving_netdevs, plan_attach
-from nri_rdma.attach.port import Kernel, LinkState, Namespace
+from nri_rdma.attach.port import Kernel, Namespace
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
 from nri_rdma.inventory import in_use_reasons
 from nri_rdma.model.device import CharDevice
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
@@ -50,7 +51,7 @@ def prepare(
         state=State.ATTACHING,
         namespace=namespace.identity if namespace is not None else None,
         plan=plan,
-        attached=_attached(placed, plan),
+        attached=attached_requests(placed, plan),
         rdma_cm=rdma_cm,
     )
 
@@ -78,7 +79,7 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
         )
 
 
-def _attached(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
+def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
     """What the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
     return tuple(

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.attach.port import LinkState
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Settings
 from nri_rdma.inventory import assemble
 from nri_rdma.model.device import Node
+from nri_rdma.model.link import LinkState
 from nri_rdma.sysfs.scan import scan
 
 _IFF_UP = 0x1

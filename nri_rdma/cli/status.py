@@ -92,8 +92,10 @@ def _devices(document: dict[str, Any]) -> Table:
 
 
 def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
-    here = [netdev["name"] for netdev in device["netdevs"]]
-    away = [f"{it['netdev']['name']} as {it['pod_name']}" for it in moves if it["device"] == device["name"]]
+    """Where its netdevs are. The daemon reads the node again when devices come home, not when they leave."""
+    gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
+    here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
+    away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]
     return ", ".join([*here, *away]) or "none"
 
 

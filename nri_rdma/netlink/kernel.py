@@ -12,7 +12,8 @@ from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 
-from nri_rdma.attach.port import Captured, KernelError, LinkState, Namespace
+from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
 from nri_rdma.netlink.replay import Replayer
 from nri_rdma.netlink.rtnl import (

@@ -11,7 +11,8 @@ import socket
 import struct
 from collections.abc import Iterator
 
-from nri_rdma.attach.port import Captured, KernelError
+from nri_rdma.attach.port import KernelError
+from nri_rdma.model.link import Captured
 
 RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH = 20, 24, 28  # include/uapi/linux/rtnetlink.h; each DEL is one more
 _RTM_SETLINK = 19

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from typing import Any  # Any: pyroute2's messages are untyped dictionaries
 
-from nri_rdma.attach.port import Captured, LinkState
+from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.netlink.lean import IPRoute, NetlinkError
 from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES, attributes, link_settings
 

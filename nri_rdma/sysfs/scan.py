@@ -16,6 +16,7 @@ from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Gpu, LinkLayer
 from nri_rdma.model.pci import PciAddress, parse_pci_address
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
 _GPU_CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
 _VGA_CLASS = "0x0300"
 _GPU_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
@@ -38,9 +39,12 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
     parents = [_parent_address(folder) for folder in folders]
     for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
         alone = parent is None or parents.count(parent) == 1
-        device = _device(folder, index, parent, alone, tuple(nodes.get(folder.name, ())))
+        ports = _ports(folder)
+        netdev_names = _netdev_names(folder, ports)
+        place = _place(sysfs_root, folder, netdev_names)
+        device = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
         devices.append(device)
-        names[device.id] = _netdev_names(folder, device.ports)
+        names[device.id] = netdev_names
     return Scan(
         devices=tuple(devices),
         netdev_names=names,
@@ -51,10 +55,16 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
 
 
 def _device(
-    folder: Path, index: int, pci: PciAddress | None, alone: bool, char_devices: tuple[CharDevice, ...]
+    folder: Path,
+    place: Path,
+    index: int,
+    pci: PciAddress | None,
+    alone: bool,
+    ports: tuple[Port, ...],
+    char_devices: tuple[CharDevice, ...],
 ) -> RdmaDevice:
     parent = folder / "device"
-    path = _pci_path(parent)
+    path = _pci_path(place)
     identity = folder.name if pci is None else (str(pci) if alone else f"{pci}/{folder.name}")
     return RdmaDevice(
         id=DeviceId(identity),
@@ -67,11 +77,18 @@ def _device(
         pci=pci,
         pci_root=path[0] if path else "",
         pci_path=path[1:],
-        numa_node=_numa_node(parent),
-        ports=_ports(folder),
+        numa_node=_numa_node(place),
+        ports=ports,
         char_devices=tuple(sorted(char_devices, key=lambda node: (node.kind, node.path))),
         netdevs=(),
     )
+
+
+def _place(sysfs_root: Path, folder: Path, netdev_names: tuple[str, ...]) -> Path:
+    """The bus device that tells where an RDMA device is: its own, or its netdev's (rxe and siw have none)."""
+    if (folder / "device").exists() or not netdev_names:
+        return folder / "device"
+    return sysfs_root / "class/net" / netdev_names[0] / "device"
 
 
 def _ports(folder: Path) -> tuple[Port, ...]:
@@ -79,7 +96,7 @@ def _ports(folder: Path) -> tuple[Port, ...]:
     return tuple(
         Port(
             number=int(port.name),
-            link_layer=LinkLayer(_read(port / "link_layer") or LinkLayer.INFINIBAND),
+            link_layer=_link_layer(_read(port / "link_layer")),
             state=_read(port / "state").partition(":")[2].strip(),
             speed_gbps=_speed_gbps(_read(port / "rate")),
         )
@@ -88,19 +105,29 @@ def _ports(folder: Path) -> tuple[Port, ...]:
     )
 
 
+def _link_layer(text: str) -> LinkLayer:
+    """Kernels also say ``Unknown`` (EFA): that is not InfiniBand, which alone may be given without a netdev."""
+    return LinkLayer.INFINIBAND if text == LinkLayer.INFINIBAND else LinkLayer.ETHERNET
+
+
 def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
     """The netdevs of the ports; by GID attributes, and of the whole function where there are none (IPoIB)."""
     names: list[str] = []
     for port in ports:
-        for entry in sorted(_entries(folder / f"ports/{port.number}/gid_attrs/ndevs"), key=lambda path: int(path.name)):
-            name = _read(entry)
-            if name:
-                names.append(name)
-                break  # later GIDs may belong to children (vlan, macvlan); the first is the port's own
-    siblings = sorted((path.name for path in _entries(folder / "device/net")), key=_natural)
+        gids = _entries(folder / f"ports/{port.number}/gid_attrs/ndevs")
+        found = (_read(entry) for entry in sorted(gids, key=lambda path: _natural(path.name)))
+        # Later GIDs may belong to children (vlan, macvlan); the first is the port's own.
+        names.extend([name for name in found if name][:1])
     if len(_entries(folder / "device/infiniband")) <= 1:
-        names.extend(siblings)
+        names.extend(_function_netdevs(folder / "device/net"))
     return tuple(dict.fromkeys(names))
+
+
+def _function_netdevs(folder: Path) -> list[str]:
+    """The netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
+    own = [path for path in _entries(folder) if not _REPRESENTOR.fullmatch(_read(path / "phys_port_name"))]
+    own.sort(key=lambda path: (_number(_read(path / "dev_port")) or 0, _natural(path.name)))
+    return [path.name for path in own]
 
 
 def _char_devices(sysfs_root: Path, dev_root: Path) -> dict[str, list[CharDevice]]:
@@ -116,21 +143,21 @@ def _char_devices(sysfs_root: Path, dev_root: Path) -> dict[str, list[CharDevice
 
 
 def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | None:
-    numbers = _read(folder / "dev").split(":")
-    if len(numbers) != 2:
+    major, minor = (_number(text) for text in _read(folder / "dev").partition(":")[::2])
+    if major is None or minor is None:
         return None
     node = dev_root / "infiniband" / folder.name
     try:
         status = node.stat()
-    except FileNotFoundError:  # no udev here: what it would have made
+    except OSError:  # no udev here: what it would have made
         mode, uid, gid = _UDEV_MODES[kind], 0, 0
     else:
         mode, uid, gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
     return CharDevice(
         kind=kind,
         path=f"/dev/infiniband/{folder.name}",
-        major=int(numbers[0]),
-        minor=int(numbers[1]),
+        major=major,
+        minor=minor,
         mode=mode,
         uid=uid,
         gid=gid,
@@ -182,8 +209,8 @@ def _pci_path(device: Path) -> tuple[str, ...]:
 
 
 def _numa_node(device: Path) -> int | None:
-    text = _read(device / "numa_node")
-    return int(text) if text and int(text) >= 0 else None
+    """None also for -1, the kernel's word for a machine of one node."""
+    return _number(_read(device / "numa_node"))
 
 
 def _speed_gbps(rate: str) -> int:
@@ -195,7 +222,7 @@ def _speed_gbps(rate: str) -> int:
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
 
 
@@ -205,6 +232,11 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def _number(text: str) -> int | None:
+    """A number without sign; None for anything else."""
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def _link_name(path: Path) -> str:

@@ -7,7 +7,8 @@ from ipaddress import ip_interface
 
 import pytest
 
-from nri_rdma.attach.port import KernelError, LinkState, Namespace
+from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.model.link import LinkState
 from tests.contract.machines import POD, Machine, Seen
 from tests.rig.deadline import wait_until
 

@@ -14,7 +14,8 @@ from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self, TypeVar
 
-from nri_rdma.attach.port import Captured, Kernel, KernelError, LinkState, Namespace, NamespaceIdentity
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity
+from nri_rdma.model.link import Captured, LinkState
 
 T = TypeVar("T")
 LINK_LOCAL = IPv6Network("fe80::/64")

@@ -89,7 +89,6 @@ def rich(request: pytest.FixtureRequest, linux: LinuxMachine) -> LinuxMachine:
     linux.add_link("eth0", "02:11:00:00:00:50", POD)
     KINDS[request.param](linux, "rail0")
     _configure(linux, RICH)
-    _settle(linux)
     return linux
 
 
@@ -98,7 +97,7 @@ class _Attach:
 
     def __init__(self, linux: LinuxMachine, *names: str) -> None:
         self.linux = linux
-        self.before = _look(linux)
+        self.before = wait_until(lambda: _settled(linux), "the host to settle", 5)
         self.kernel: Kernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
@@ -151,7 +150,6 @@ def test_a_link_without_address_generation_comes_home_without_a_link_local_addre
     _add_veth(linux, "rail0")
     linux.ip(HOST, "link set rail0 addrgenmode none")
     linux.ip(HOST, "link set rail0 up")
-    _settle(linux)
     attach = _Attach(linux, "rail0")
     attach.do(attach.kernel)
     attach.assert_home()
@@ -212,7 +210,6 @@ def test_two_links_come_home_wherever_the_attach_ends(linux: LinuxMachine, crash
 def test_an_undo_that_ends_anywhere_is_finished_by_the_next_one(linux: LinuxMachine, crash: bool) -> None:
     _add_veth(linux, "rail0")
     _configure(linux, RICH)
-    _settle(linux)
 
     def attached() -> _Attach:
         attach = _Attach(linux, "rail0")
@@ -235,7 +232,6 @@ def test_an_undo_that_ends_anywhere_is_finished_by_the_next_one(linux: LinuxMach
 def test_a_name_that_is_taken_on_the_host_is_had_back_when_it_is_free(linux: LinuxMachine) -> None:
     _add_veth(linux, "rail0")
     _configure(linux, RICH)
-    _settle(linux)
     attach = _Attach(linux, "rail0")
     ifindex = attach.record.plan.moves[0].link.ifindex
     attach.do(attach.kernel)
@@ -324,10 +320,10 @@ def _settle(linux: LinuxMachine) -> None:
 
 
 def _settled(linux: LinuxMachine) -> tuple[hoststate.HostState, object] | None:
-    """A look, once all that IPv6 does by itself is done: no address is tentative, and two looks agree."""
-    state = _look(linux)
-    tentative = '"tentative":true' in linux.ip(HOST, "-j address show")
-    return state if not tentative and not _difference(state, _look(linux)) else None
+    """A look, once all that happens by itself is done: carrier there, no address tentative, and two looks agree."""
+    state, shown = _look(linux), linux.ip(HOST, "-j address show")
+    under_way = "NO-CARRIER" in shown or '"tentative":true' in shown
+    return state if not under_way and not _difference(state, _look(linux)) else None
 
 
 def _look(linux: LinuxMachine) -> tuple[hoststate.HostState, object]:

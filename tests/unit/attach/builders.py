@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.plan import Plan, plan_attach
-from nri_rdma.attach.port import Kernel, LinkState, Namespace
+from nri_rdma.attach.port import Kernel, Namespace
 from nri_rdma.attach.preparation import prepare
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Netdev, RdmaDevice
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
 from nri_rdma.placement import Placed

@@ -6,8 +6,8 @@ from ipaddress import ip_interface
 import pytest
 
 from nri_rdma.attach.plan import Plan, plan_attach
-from nri_rdma.attach.port import LinkState
 from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.request import Mode
 from tests.unit.attach.builders import make_device, make_placed, plan_of
 

@@ -34,8 +34,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         rig.close()
 
 
-def _attach(rig: Rig, *names: str, sandbox_id: str = "sandbox-1", mode: Mode = Mode.EXCLUSIVE) -> Sandbox:
-    pod = make_pod(sandbox_id)
+def _attach(
+    rig: Rig, *names: str, sandbox_id: str = "sandbox-1", mode: Mode = Mode.EXCLUSIVE, path: str = POD_PATH
+) -> Sandbox:
+    pod = make_pod(sandbox_id, path=path)
     return rig.sandboxes.begin(pod, placed_on(rig.world, *(names or ("rail0",)), mode=mode), None)
 
 
@@ -216,18 +218,19 @@ def test_shared_devices_move_nothing_and_hold_no_namespace(start: Start) -> None
 
 def test_a_second_sandbox_of_the_same_pod_is_another_one(start: Start) -> None:
     world = make_world()
-    before = world.snapshot()
     add_rail(world, "rail1")
-    both = world.snapshot()
+    before = world.snapshot()
     rig = start(world)
-    one, two = _attach(rig, "rail0"), _attach(rig, "rail1", sandbox_id="sandbox-2")
+    world.add_namespace("/run/netns/pod-2")
+    one = _attach(rig, "rail0")
+    two = _attach(rig, "rail1", sandbox_id="sandbox-2", path="/run/netns/pod-2")
     for sandbox in (one, two):
         sandbox.attach_done.result(SOON)
     _end(rig, "sandbox-1")
     assert (one.state, two.state) == (State.GONE, State.ATTACHED)
-    assert world.snapshot() == before
+    assert [link.name for link in world.host.links.values()] == ["rail0"]
     _end(rig, "sandbox-2")
-    assert world.snapshot() == both
+    assert world.snapshot() == before
 
 
 # What goes wrong on the way home

@@ -1,0 +1,79 @@
+"""A namespace's file that goes away is noticed, whatever else happens in its folder."""
+
+import queue
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.watcher import NamespaceWatcher
+
+SOON = 5.0
+
+
+class _Heard:
+    """What the watcher told."""
+
+    def __init__(self) -> None:
+        self.told: queue.Queue[str] = queue.Queue()
+        self.fail = False
+        self.watcher = NamespaceWatcher(self._gone, lambda: self.told.put("look at all"))
+
+    def _gone(self, path: str) -> None:
+        self.told.put(path)
+        if self.fail:
+            raise RuntimeError("a listener's fault")
+
+    def next(self) -> str:
+        return self.told.get(timeout=SOON)
+
+
+@pytest.fixture
+def heard() -> Iterator[_Heard]:
+    made = _Heard()
+    yield made
+    made.watcher.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "netns"
+    made.mkdir()
+    for name in ("a", "b", "c"):
+        (made / name).touch()
+    return made
+
+
+def test_a_deleted_file_is_told_by_its_path(heard: _Heard, folder: Path) -> None:
+    heard.watcher.watch(str(folder / "a"))
+    heard.watcher.watch(str(folder / "b"))
+    (folder / "b").unlink()
+    (folder / "a").rename(folder.parent / "elsewhere")
+    assert [heard.next(), heard.next()] == [str(folder / "b"), str(folder / "a")]
+    assert heard.told.empty()
+
+
+def test_a_listener_that_fails_hears_the_next_one(heard: _Heard, folder: Path) -> None:
+    heard.fail = True
+    heard.watcher.watch(str(folder / "a"))
+    for name in ("a", "b"):
+        (folder / name).unlink()
+    assert [heard.next(), heard.next()] == [str(folder / "a"), str(folder / "b")]
+
+
+def test_a_folder_that_goes_away_makes_everybody_look_and_can_be_watched_again(heard: _Heard, folder: Path) -> None:
+    heard.watcher.watch(str(folder / "a"))
+    shutil.rmtree(folder)
+    told = [heard.next() for _ in range(4)]
+    assert told[-1] == "look at all"
+    folder.mkdir()
+    (folder / "d").touch()
+    heard.watcher.watch(str(folder / "d"))
+    (folder / "d").unlink()
+    assert heard.next() == str(folder / "d")
+
+
+def test_a_folder_that_is_not_there_is_an_error(heard: _Heard, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="watch"):
+        heard.watcher.watch(str(tmp_path / "no/a"))

@@ -1,0 +1,126 @@
+"""What the journal stores it reads back the same, and what it did not store it does not take."""
+
+import json
+from dataclasses import replace
+from ipaddress import ip_interface
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_rdma.attach.journal import Journal, decode_record, encode_record
+from nri_rdma.attach.plain import from_plain
+from nri_rdma.attach.port import NamespaceIdentity
+from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.errors import ErrorCode, StateError
+from nri_rdma.inject import AttachedDevice, AttachedRequest
+from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import (
+    UNLIMITED,
+    Align,
+    AlignTo,
+    DeviceRequest,
+    InterfaceConfig,
+    Match,
+    Mode,
+    RdmaLimits,
+    Scope,
+)
+from nri_rdma.policy import Admitted
+from tests.fakes.kernel import FakeKernel
+from tests.unit.attach.builders import POD_PATH, make_device, make_pod, record_of
+from tests.unit.attach.rig import make_world, placed_on
+
+PCI = PciAddress(0, 0x1B, 0, 1)
+RDMA_CM = CharDevice(kind=CharKind.RDMA_CM, path="/dev/rdma_cm", major=10, minor=122, mode=0o666, uid=0, gid=9)
+
+
+@pytest.fixture
+def record() -> SandboxRecord:
+    """One in which every field of every type is used."""
+    world = make_world()
+    kernel = FakeKernel(world)
+    moved = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
+    device = replace(
+        make_device("mlx5_1", kernel.links(kernel.host)),
+        pci=PCI,
+        pci_root="pci0000:17",
+        pci_path=("0000:17:01.0", str(PCI)),
+        numa_node=1,
+        ports=(Port(number=1, link_layer=LinkLayer.ETHERNET, state="ACTIVE", speed_gbps=400),),
+        in_use=("a reason",),
+    )
+    request = DeviceRequest(
+        name="rails",
+        where="here",
+        match=Match(pci=PCI, vendor="15b3", link_layer=LinkLayer.INFINIBAND, min_speed_gbps=100),
+        count=None,
+        scope=Scope(only=frozenset({"a", "b"}), but=frozenset({"c"})),
+        align=Align(to=AlignTo.GPU, strict=True),
+        gpus=(PCI,),
+        mode=Mode.EXCLUSIVE,
+        interface=InterfaceConfig(
+            name="rdma%d", mtu=9000, addresses=((ip_interface("10.0.0.1/24"), ip_interface("fd00::1/64")), ())
+        ),
+        char_kinds=frozenset(CharKind),
+        memlock=UNLIMITED,
+        limits=RdmaLimits(hca_handles=8),
+    )
+    attached = AttachedRequest(
+        admitted=Admitted(request=request, mode=Mode.EXCLUSIVE),
+        devices=(AttachedDevice(device=device, netdev_names=("rdma0",)),),
+    )
+    return replace(moved, attached=(*moved.attached, attached), rdma_cm=RDMA_CM)
+
+
+def test_a_record_is_read_back_the_same(record: SandboxRecord, tmp_path: Path) -> None:
+    assert decode_record(encode_record(record), where="memory") == record
+    journal = Journal(tmp_path)
+    journal.write(record)
+    journal.write(replace(record, state=State.ATTACHED))
+    assert journal.load() == ((replace(record, state=State.ATTACHED),), ())
+    for _ in range(2):
+        journal.remove(record.pod.sandbox_id)
+        assert journal.load() == ((), ())
+
+
+@pytest.mark.parametrize("sandbox_id", ["", "../elsewhere", ".hidden", "a/b"])
+def test_an_id_that_is_no_file_name_is_refused(record: SandboxRecord, tmp_path: Path, sandbox_id: str) -> None:
+    with pytest.raises(StateError):
+        Journal(tmp_path).write(replace(record, pod=make_pod(sandbox_id)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff", b'{"version": 1}', b'{"version": 2}', b"[" * 100_000],
+)
+def test_what_is_no_record_is_refused(data: bytes) -> None:
+    with pytest.raises(StateError) as caught:
+        decode_record(data, where="memory")
+    assert caught.value.code is ErrorCode.STATE_UNREADABLE
+
+
+def test_a_changed_record_is_refused(record: SandboxRecord) -> None:
+    document: dict[str, Any] = json.loads(encode_record(record))
+    document["record"]["pod"]["uid"] = "another"
+    with pytest.raises(StateError, match="checksum"):
+        decode_record(json.dumps(document).encode(), where="memory")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"boot_id": "b", "cookie": 1},
+        {"boot_id": "b", "cookie": "1", "path": "p"},
+        {"boot_id": "b", "cookie": True, "path": "p"},
+        {"boot_id": None, "cookie": 1, "path": "p"},
+        {"boot_id": "b", "cookie": 1, "path": "p", "more": 1},
+        [],
+        "b",
+        None,
+    ],
+)
+def test_missing_unknown_and_mistyped_fields_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="NamespaceIdentity"):
+        from_plain(NamespaceIdentity, value)

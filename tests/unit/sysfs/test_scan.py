@@ -1,0 +1,268 @@
+"""The scan of a tree against the description that the tree was made from, and of trees that are odd or broken."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.errors import InventoryError
+from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.sysfs.scan import scan
+from tests.rig import node as description
+from tests.rig.systree import build_tree
+
+NODES = ("eight", "small", "ib2")
+GPU_CLASSES = ("0x0302", "0x0380", "0x1200")
+NETNS = {"shared": RdmaNetns.SHARED, "exclusive": RdmaNetns.EXCLUSIVE, "": RdmaNetns.NONE}
+
+
+@pytest.fixture(params=NODES)
+def node(request: pytest.FixtureRequest) -> description.Node:
+    return description.load(request.param)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The tree of the node "eight", to be broken."""
+    build_tree(description.load("eight"), tmp_path / "sys")
+    return tmp_path / "sys"
+
+
+def _scan(node: description.Node, tmp_path: Path) -> Scan:
+    build_tree(node, tmp_path / "sys")
+    return scan(tmp_path / "sys", tmp_path / "dev")
+
+
+def _functions(node: description.Node) -> dict[str, description.Function]:
+    return {function.address: function for function in node.functions}
+
+
+def _root_of(node: description.Node, address: str) -> str:
+    while address in _functions(node):
+        address = _functions(node)[address].under
+    return address
+
+
+def test_every_rdma_device_is_found_as_it_is_described(node: description.Node, tmp_path: Path) -> None:
+    found = {device.name: device for device in _scan(node, tmp_path).devices}
+    assert list(found) == [device.name for device in node.rdma]
+    for index, expected in enumerate(node.rdma):
+        device = found[expected.name]
+        assert (device.index, device.node_guid) == (index, expected.node_guid)
+        assert device.node_type == expected.node_type.split(": ")[1]
+        assert [(port.number, port.link_layer, port.state) for port in device.ports] == [
+            (port.number, port.link_layer, port.state.split(": ")[1]) for port in expected.ports
+        ]
+        assert [port.speed_gbps for port in device.ports] == [
+            int(float(port.rate.split()[0])) for port in expected.ports
+        ]
+
+
+def test_character_devices_have_their_numbers_and_the_modes_of_udev(node: description.Node, tmp_path: Path) -> None:
+    found = _scan(node, tmp_path)
+    for device, expected in zip(found.devices, node.rdma, strict=True):
+        assert {(char.path, f"{char.major}:{char.minor}", char.mode) for char in device.char_devices} == {
+            (f"/dev/infiniband/{char.name}", char.dev, char.mode) for char in expected.char_devices
+        }
+        assert all(char.path.removeprefix("/dev/infiniband/").startswith(char.kind) for char in device.char_devices)
+    assert (found.rdma_cm is None) == (node.rdma_cm is None)
+    if found.rdma_cm is not None and node.rdma_cm is not None:
+        assert (found.rdma_cm.kind, f"{found.rdma_cm.major}:{found.rdma_cm.minor}") == (
+            CharKind.RDMA_CM,
+            node.rdma_cm.dev,
+        )
+
+
+def test_places_are_the_described_ones_also_of_devices_that_only_their_netdev_places(
+    node: description.Node, tmp_path: Path
+) -> None:
+    found = _scan(node, tmp_path)
+    for device, expected in zip(found.devices, node.rdma, strict=True):
+        netdev = node.netdev_of(expected)
+        address = expected.function or (netdev.function if netdev else "")
+        assert device.id == (expected.function or expected.name)
+        assert str(device.pci or "") == expected.function
+        if address:
+            function = _functions(node)[address]
+            assert (device.pci_root, device.pci_path[-1]) == (_root_of(node, address), address)
+            assert device.numa_node == (function.numa_node if function.numa_node >= 0 else None)
+        if expected.function:
+            function = _functions(node)[expected.function]
+            assert (device.driver, f"0x{device.vendor}") == (function.driver, function.vendor)
+
+
+def test_netdevs_are_the_described_ones(node: description.Node, tmp_path: Path) -> None:
+    found = _scan(node, tmp_path)
+    for device, expected in zip(found.devices, node.rdma, strict=True):
+        netdev = node.netdev_of(expected)
+        assert found.netdev_names[device.id] == ((netdev.name,) if netdev else ())
+
+
+def test_gpus_and_the_namespace_mode_are_the_described_ones(node: description.Node, tmp_path: Path) -> None:
+    found = _scan(node, tmp_path)
+    expected = [function for function in node.functions if function.pci_class.startswith(GPU_CLASSES)]
+    assert [(str(gpu.pci), gpu.pci_root, gpu.numa_node) for gpu in found.gpus] == [
+        (function.address, _root_of(node, function.address), function.numa_node) for function in expected
+    ]
+    assert found.rdma_netns is NETNS[node.rdma_netns_mode]
+
+
+def test_node_modes_are_those_of_the_nodes_there_are(tree: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev/infiniband").mkdir(parents=True)
+    file = tmp_path / "dev/infiniband/uverbs0"
+    file.touch()
+    file.chmod(0o640)
+    device = scan(tree, tmp_path / "dev").devices[0]
+    assert [char.mode for char in device.char_devices if char.path.endswith("uverbs0")] == [0o640]
+
+
+def test_a_folder_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InventoryError):
+        scan(tmp_path, tmp_path)
+
+
+# Odd and broken trees: one bad attribute costs itself, never the node.
+
+
+def _first(tree: Path) -> Path:
+    return min((tree / "class/infiniband").iterdir(), key=lambda path: path.name)
+
+
+def _unreadable(path: Path) -> None:
+    """Reading it is an error, for root too."""
+    path.unlink()
+    path.mkdir()
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\0garbage\n")
+
+
+def _absent(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [_unreadable, _garbage, _absent])
+@pytest.mark.parametrize(
+    "attribute",
+    [
+        "node_guid",
+        "node_type",
+        "ports/1/state",
+        "ports/1/rate",
+        "ports/1/link_layer",
+        "ports/1/gid_attrs/ndevs/0",
+        "device/numa_node",
+        "device/vendor",
+    ],
+)
+def test_a_spoilt_attribute_costs_only_itself(tree: Path, attribute: str, spoil: Callable[[Path], None]) -> None:
+    sound = scan(tree, tree)
+    spoil(_first(tree) / attribute)
+    found = scan(tree, tree)
+    assert [device.name for device in found.devices] == [device.name for device in sound.devices]
+    assert found.devices[1:] == sound.devices[1:]
+    assert found.devices[0].char_devices == sound.devices[0].char_devices
+
+
+@pytest.mark.parametrize("spoil", [_unreadable, _garbage, _absent])
+def test_a_character_device_without_numbers_is_none(tree: Path, spoil: Callable[[Path], None]) -> None:
+    spoil(tree / "class/infiniband_verbs/uverbs0/dev")
+    assert [char.path for char in scan(tree, tree).devices[0].char_devices if "uverbs" in char.path] == []
+
+
+def test_a_link_layer_that_is_unknown_is_not_infiniband(tree: Path) -> None:
+    (_first(tree) / "ports/1/link_layer").write_text("Unknown\n")
+    assert scan(tree, tree).devices[0].link_layer is LinkLayer.ETHERNET
+
+
+def test_a_machine_of_one_node_has_no_numa_node(tree: Path) -> None:
+    (_first(tree) / "device/numa_node").write_text("-1\n")
+    assert scan(tree, tree).devices[0].numa_node is None
+
+
+def test_without_rdma_there_are_no_devices(tree: Path) -> None:
+    for name in ("infiniband", "infiniband_verbs", "infiniband_mad", "misc"):
+        shutil.rmtree(tree / "class" / name, ignore_errors=True)
+    shutil.rmtree(tree / "module", ignore_errors=True)
+    found = scan(tree, tree)
+    assert (found.devices, found.rdma_cm, found.rdma_netns) == ((), None, RdmaNetns.NONE)
+    assert len(found.gpus) == 8
+
+
+def _netdev(function: Path, name: str, **attributes: object) -> None:
+    folder = function / "net" / name
+    folder.mkdir(parents=True)
+    for key, value in attributes.items():
+        (folder / key).write_text(f"{value}\n")
+
+
+def _function(tree: Path) -> Path:
+    return (_first(tree) / "device").resolve()
+
+
+def _names(tree: Path) -> tuple[str, ...]:
+    found = scan(tree, tree)
+    return found.netdev_names[found.devices[0].id]
+
+
+def test_an_ipoib_device_with_two_ports_has_two_netdevs_in_the_order_of_the_ports(tree: Path) -> None:
+    first = _first(tree)
+    shutil.copytree(first / "ports/1", first / "ports/2")
+    for port in ("1", "2"):
+        shutil.rmtree(first / "ports" / port / "gid_attrs")
+    shutil.rmtree(_function(tree) / "net")
+    _netdev(_function(tree), "ib_a", dev_port=1)
+    _netdev(_function(tree), "ib_b", dev_port=0)
+    assert [port.number for port in scan(tree, tree).devices[0].ports] == [1, 2]
+    assert _names(tree) == ("ib_b", "ib_a")
+
+
+def test_representors_of_a_switch_are_not_the_functions_own_netdevs(tree: Path) -> None:
+    own = _names(tree)
+    _netdev(_function(tree), "eth0_0", phys_port_name="pf0vf0")
+    _netdev(_function(tree), "eth0_1", phys_port_name="c1pf0sf3")
+    assert _names(tree) == own
+
+
+def test_several_devices_on_one_function_are_told_apart_and_share_no_netdev(tree: Path) -> None:
+    first = _first(tree)
+    real = first.resolve()
+    twin = real.parent / "mlx5_bond"
+    shutil.copytree(real, twin, symlinks=True)
+    (tree / "class/infiniband/mlx5_bond").symlink_to(twin)
+    for gid in (twin / "ports/1/gid_attrs/ndevs").iterdir():
+        gid.unlink()
+    found = scan(tree, tree)
+    by_name: dict[str, RdmaDevice] = {device.name: device for device in found.devices}
+    address = _function(tree).name
+    assert by_name[first.name].id == f"{address}/{first.name}"
+    assert by_name["mlx5_bond"].id == f"{address}/mlx5_bond"
+    assert found.netdev_names[by_name["mlx5_bond"].id] == ()
+    assert len(found.netdev_names[by_name[first.name].id]) == 1
+
+
+def test_a_vf_is_a_device_of_its_own_beside_its_pf(tree: Path) -> None:
+    function = _function(tree)
+    vf = function.parent / (function.name[:-1] + "1")
+    for name in ("vendor", "numa_node"):
+        (vf / name).parent.mkdir(exist_ok=True)
+        shutil.copy(function / name, vf / name)
+    shutil.copytree(_first(tree).resolve(), vf / "infiniband/mlx5_v", symlinks=True)
+    (vf / "infiniband/mlx5_v/device").unlink()
+    (vf / "infiniband/mlx5_v/device").symlink_to(vf)
+    (vf / "infiniband/mlx5_v/ports/1/gid_attrs/ndevs/0").write_text("vf0\n")
+    (tree / "class/infiniband/mlx5_v").symlink_to(vf / "infiniband/mlx5_v")
+    found = {device.name: device for device in scan(tree, tree).devices}
+    pf = found[_first(tree).name]
+    assert (found["mlx5_v"].id, found["mlx5_v"].pci_root) == (vf.name, pf.pci_root)
+    assert pf.id == function.name
+
+
+def test_devices_are_in_the_order_of_their_numbers(tree: Path) -> None:
+    real = _first(tree).resolve()
+    for name in ("mlx5_10", "mlx5_9"):
+        (tree / f"class/infiniband/{name}").symlink_to(real)
+    names = [device.name for device in scan(tree, tree).devices]
+    assert names.index("mlx5_9") < names.index("mlx5_10")

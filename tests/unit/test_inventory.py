@@ -1,0 +1,80 @@
+"""Hardware joined with the netdevs that are on the host now: which there are, and which the host uses itself."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.inventory import assemble, in_use_reasons
+from nri_rdma.model.link import LinkState
+from nri_rdma.sysfs.scan import scan
+from tests.rig import node as description
+from tests.rig.systree import build_tree
+
+NONE: frozenset[int] = frozenset()
+
+
+def _link(ifindex: int, name: str) -> LinkState:
+    return LinkState(
+        ifindex=ifindex,
+        name=name,
+        kind="",
+        parent="",
+        permanent_mac="",
+        mac=f"02:00:00:00:00:{ifindex:02x}",
+        mtu=9000,
+        txqlen=1000,
+        alias="",
+        alt_names=(),
+        up=True,
+    )
+
+
+@pytest.mark.parametrize("name", ["eight", "small", "ib2"])
+def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -> None:
+    node = description.load(name)
+    build_tree(node, tmp_path)
+    links = [_link(number, netdev.name) for number, netdev in enumerate(node.netdevs, start=50)]
+    found = assemble(scan(tmp_path, tmp_path), links, NONE, rdma_cgroup=True)
+    by_name = {link.name: link for link in links}
+    for device, expected in zip(found.devices, node.rdma, strict=True):
+        netdev = node.netdev_of(expected)
+        assert netdev is not None
+        (own,) = device.netdevs
+        assert (own.name, own.ifindex, own.mac) == (
+            netdev.name,
+            by_name[netdev.name].ifindex,
+            by_name[netdev.name].mac,
+        )
+        assert device.in_use == ()
+    assert found.rdma_cgroup
+
+
+def test_a_netdev_that_is_away_is_left_out(tmp_path: Path) -> None:
+    build_tree(description.load("small"), tmp_path)
+    found = assemble(scan(tmp_path, tmp_path), [_link(50, "soft1")], NONE, rdma_cgroup=False)
+    assert [len(device.netdevs) for device in found.devices] == [0, 1]
+
+
+RAIL = _link(5, "rail0")
+
+
+@pytest.mark.parametrize(
+    ("link", "others", "defaults", "reason"),
+    [
+        (replace(RAIL, master=9), [_link(9, "bond0")], NONE, "rail0 is enslaved to bond0"),
+        (replace(RAIL, master=8), [], NONE, "rail0 is enslaved to ifindex 8"),
+        (RAIL, [], frozenset({5}), "rail0 carries a default route"),
+        (RAIL, [replace(_link(7, "rail0.5"), lower=5)], NONE, "rail0 has the child interface rail0.5"),
+        (replace(RAIL, xdp=True), [], NONE, "rail0 has an XDP program attached"),
+    ],
+)
+def test_what_the_host_uses_is_in_use(
+    link: LinkState, others: list[LinkState], defaults: frozenset[int], reason: str
+) -> None:
+    assert in_use_reasons(link, [link, *others], defaults) == (reason,)
+
+
+def test_an_address_or_a_neighbour_of_another_kind_is_no_use() -> None:
+    others = [replace(_link(7, "vlan5"), lower=6), replace(_link(8, "other"), master=9), _link(6, "rail1")]
+    assert in_use_reasons(RAIL, [RAIL, *others], frozenset({6})) == ()

@@ -1,0 +1,308 @@
+"""Fail closed: whoever asked gets all of it, an error, or "not yet", and each answer comes before its deadline."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.allocations import Allocations
+from nri_rdma.attach.record import State
+from nri_rdma.attach.sandboxes import Sandbox
+from nri_rdma.errors import AttachError, ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.inventory import assemble
+from nri_rdma.lifecycle import Lifecycle, Listed, NodeSource
+from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.policy import default_policy
+from tests.fakes.kernel import FakeKernel, World
+from tests.unit.attach.builders import POD_PATH, make_device, make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
+
+PREFIX = "rdma.noderesource.dev"
+ONE = {f"{PREFIX}/pod": "1"}
+OTHER_PATH = "/run/netns/pod-2"
+
+
+class Daemon:
+    """A lifecycle wired as daemon.py does, on a fake kernel."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.reads = 0
+        self.broken: Exception | None = None
+        self.allocations = Allocations()
+        self.node = NodeSource(self._read)
+        self.lifecycle = Lifecycle(
+            node=self.node,
+            policy=default_policy(True),
+            allocations=self.allocations,
+            sandboxes=rig.sandboxes,
+            workers=rig.workers,
+            spans=rig.spans,
+            annotation_prefix=PREFIX,
+            default_memlock=None,
+        )
+        rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
+
+    def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
+        self.lifecycle.start(pod or make_pod(), annotations, time.monotonic() + seconds)
+
+    def edits(
+        self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
+    ) -> ContainerEdits:
+        deadline = time.monotonic() + seconds
+        return self.lifecycle.edits(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
+
+    def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
+        self.lifecycle.stop(sandbox_id, time.monotonic() + seconds)
+
+    def sandbox(self, sandbox_id: str = "sandbox-1") -> Sandbox:
+        found = self.rig.sandboxes.get(sandbox_id)
+        assert found is not None
+        return found
+
+    @property
+    def holders(self) -> set[DeviceId]:
+        return set(self.allocations.taken())
+
+    def _read(self) -> Node:
+        self.reads += 1
+        if self.broken is not None:
+            raise self.broken
+        kernel = FakeKernel(self.rig.world)
+        links = kernel.links(kernel.host)
+        devices = tuple(replace(make_device(f"mlx5_{number}", ()), index=number) for number in range(4))
+        scan = Scan(
+            devices=devices,
+            netdev_names={device.id: (f"rail{number}",) for number, device in enumerate(devices)},
+            gpus=(),
+            rdma_cm=None,
+            rdma_netns=RdmaNetns.NONE,
+        )
+        node = assemble(scan, links, kernel.default_route_links(), rdma_cgroup=False)
+        held = self.allocations.taken()
+        return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
+
+    def _gone(self, sandbox_id: str) -> None:
+        self.node.refresh()
+        self.allocations.release(sandbox_id)
+
+
+@pytest.fixture
+def world() -> World:
+    """A host with one rail, and two pods."""
+    made = make_world()
+    made.add_namespace(OTHER_PATH)
+    return made
+
+
+@pytest.fixture
+def daemon(world: World, tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon on it."""
+    rig = Rig(state=tmp_path, world=world)
+    yield Daemon(rig)
+    rig.close()
+
+
+def _refusal(kind: type[NriRdmaError], work: Callable[[], object]) -> NriRdmaError:
+    with pytest.raises(kind) as caught:
+        work()
+    return caught.value
+
+
+def test_a_pod_that_asks_for_nothing_is_left_alone(daemon: Daemon) -> None:
+    daemon.start(annotations={})
+    assert not daemon.lifecycle.knows("sandbox-1")
+    assert daemon.edits(annotations={}) == ContainerEdits()
+    daemon.stop()
+
+
+def test_a_pod_gets_its_device_and_the_host_has_it_back(daemon: Daemon, world: World) -> None:
+    before = world.snapshot()
+    daemon.start()
+    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/mlx5_0"]
+    assert (world.snapshot(), daemon.holders) == ({}, {"mlx5_0"})
+    daemon.stop()
+    daemon.stop()
+    assert (world.snapshot(), daemon.holders) == (before, set())
+
+
+def test_a_sandbox_is_told_twice_and_started_once(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.start()
+    assert daemon.sandbox().state is State.ATTACHED
+
+
+@pytest.mark.parametrize("annotations", [ONE, {f"{PREFIX}/pod": "[not: {yaml"}], ids=["asks", "unreadable"])
+def test_a_container_of_an_unknown_sandbox_that_asks_is_refused(daemon: Daemon, annotations: dict[str, str]) -> None:
+    assert _refusal(NotReadyError, lambda: daemon.edits(annotations=annotations)).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "after move-netdev"
+    begun = time.monotonic()
+    daemon.start(seconds=0.05)
+    error = _refusal(NotReadyError, daemon.edits)
+    assert time.monotonic() - begun < 1.5
+    assert error.what.startswith("network is not ready")
+    daemon.rig.gate.open.set()
+    daemon.sandbox().attach_done.result(SOON)
+    assert daemon.edits().char_devices
+
+
+def test_an_attach_that_ends_while_a_container_waits_lets_it_pass(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "after move-netdev"
+    daemon.start(seconds=0.01)
+    assert daemon.rig.gate.reached.wait(SOON)
+    opener = threading.Timer(0.02, daemon.rig.gate.open.set)
+    opener.start()
+    assert daemon.edits().char_devices
+    opener.join()
+
+
+def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "before move-netdev"
+    begun = time.monotonic()
+    daemon.start(seconds=0.1)
+    assert time.monotonic() - begun < 1.5
+    begun = time.monotonic()
+    assert _refusal(NotReadyError, lambda: daemon.edits(seconds=0.05)).code is ErrorCode.NOT_READY
+    daemon.stop(seconds=0.05)
+    assert time.monotonic() - begun < 1.5
+    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
+
+
+def test_a_sandbox_that_goes_back_refuses_for_ever(daemon: Daemon, world: World) -> None:
+    daemon.start()
+    world.add_link(world.host, "rail0")  # the way home is blocked
+    daemon.stop(seconds=0.05)
+    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
+    assert _refusal(NotReadyError, daemon.start).code is ErrorCode.RETURNING
+    assert daemon.holders == {"mlx5_0"}
+
+
+def test_a_failed_attach_is_told_and_its_device_is_free_again(daemon: Daemon, world: World) -> None:
+    before = world.snapshot()
+    daemon.rig.gate.fail_at = "after configure-netdev"
+    with pytest.raises(RuntimeError, match="injected"):
+        daemon.start()
+    assert (world.snapshot(), daemon.holders) == (before, set())
+    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+    daemon.rig.gate.fail_at = ""
+    daemon.start(make_pod("sandbox-2"))
+    assert daemon.edits("sandbox-2").char_devices
+
+
+def test_a_pod_whose_namespace_is_gone_is_refused(daemon: Daemon, world: World) -> None:
+    world.remove_namespace(POD_PATH)
+    assert "ENOENT" in str(_refusal(AttachError, daemon.start))
+    assert daemon.holders == set()
+
+
+def test_a_refusal_is_given_on_fresh_facts_only(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    reads = daemon.reads
+    _refusal(PlacementError, daemon.start)
+    assert daemon.reads == reads + 1
+    add_rail(world, "rail1")  # nobody tells the daemon
+    daemon.start()
+    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/mlx5_1"]
+
+
+def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    release = threading.Event()
+    for key in ("a", "b"):
+        daemon.rig.workers.submit(key, lambda: _drop(release.wait(SOON)))
+    begun = time.monotonic()
+    assert _refusal(NotReadyError, lambda: daemon.start(seconds=0.05)).code is ErrorCode.NOT_READY
+    assert time.monotonic() - begun < 1.5
+    release.set()
+
+
+def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    daemon.broken = OSError("sysfs is gone")
+    assert _refusal(InventoryError, daemon.start).code is ErrorCode.INVENTORY
+
+
+def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.broken = OSError("sysfs is gone")
+    daemon.stop(seconds=0.05)
+    daemon.rig.clock.wait_for_one()
+    assert daemon.holders == {"mlx5_0"}
+    daemon.broken = None
+    daemon.rig.clock.pass_one()
+    done = daemon.rig.sandboxes.end("sandbox-1")
+    assert done is None or done.result(SOON) is None
+    assert daemon.holders == set()
+
+
+def test_a_new_sandbox_of_a_pod_gets_the_devices_of_the_old_one(daemon: Daemon, world: World) -> None:
+    daemon.start()
+    daemon.start(make_pod("sandbox-2", path=OTHER_PATH))
+    assert not daemon.lifecycle.knows("sandbox-1")
+    assert daemon.edits("sandbox-2").char_devices
+    daemon.stop("sandbox-1")
+    assert daemon.sandbox("sandbox-2").state is State.ATTACHED
+
+
+def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None:
+    daemon.start()
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    error = _refusal(PlacementError, lambda: daemon.start(other))
+    assert "ml/train" in str(error)
+
+
+# Synchronize
+
+
+def _listed(pod: Pod, annotations: Mapping[str, str] = ONE, *, has_containers: bool = True) -> Listed:
+    return Listed(pod=pod, annotations=annotations, has_containers=has_containers)
+
+
+def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, world: World) -> None:
+    before = world.snapshot()
+    daemon.start()
+    done = daemon.sandbox()
+    daemon.lifecycle.reconcile_later(()).result(SOON)
+    assert done.undo_done is not None
+    done.undo_done.result(SOON)
+    assert (world.snapshot(), daemon.holders) == (before, set())
+
+
+def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
+    assert daemon.sandbox().state is State.ATTACHED
+    assert daemon.lifecycle.unserved == ()
+
+
+def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_it(daemon: Daemon) -> None:
+    release = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: _drop(release.wait(SOON)))  # the worker comes to it late
+    later = daemon.lifecycle.reconcile_later(())
+    daemon.start()
+    release.set()
+    later.result(SOON)
+    assert daemon.sandbox().state is State.ATTACHED
+
+
+def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon: Daemon) -> None:
+    served, bare, empty, other = (make_pod(f"sandbox-{number}", uid=f"uid-{number}") for number in range(1, 5))
+    daemon.start(served)
+    listed = (_listed(served), _listed(bare), _listed(empty, has_containers=False), _listed(other, {}))
+    daemon.lifecycle.reconcile_later(listed).result(SOON)
+    assert [item.pod for item in daemon.lifecycle.unserved] == [bare]
+
+
+def _drop(_value: object) -> None:
+    """For what nobody needs."""

@@ -86,7 +86,7 @@ def test_pods_outlive_their_containerd(containerd: Containerd, cri: Cri, how: st
         containerd.start()
 
     assert containerd.pid != old
-    assert containerd.cri.pods()[0].id == pod.id
+    assert pod.id in {it.id for it in containerd.cri.pods()}  # failed sandboxes of earlier tests may be listed too
     assert containerd.cri.exec(container, ["true"]).exit_code == 0
     containerd.cri.delete_pod(pod)
 

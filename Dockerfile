@@ -6,8 +6,7 @@ COPY . /src
 RUN python3 -m venv /opt/nri-rdma && /opt/nri-rdma/bin/pip install --no-cache-dir "/src[otlp]"
 
 FROM debian:trixie-slim
-# python3-pyverbs comes from the distribution: it must fit the libibverbs beside it.
-RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-pyverbs && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/nri-rdma /opt/nri-rdma
 ENTRYPOINT ["/opt/nri-rdma/bin/nri-rdma"]
 CMD ["run"]

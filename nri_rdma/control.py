@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
@@ -30,8 +30,11 @@ from nri_rdma.ttrpc import Call, Client, ConnectionClosed, RpcError, Server
 
 SERVICE = "nri_rdma.control.v1.Control"
 DOCUMENT_VERSION = 1
+TRACE_BYTES = 3 << 20
+"""A ttrpc message holds 4 MiB; older spans are left out of an answer."""
 MEMLOCK_IS_SET = "the setting memlock says so"
 _ANSWER_TIMEOUT_S = 5.0
+_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +75,9 @@ class ControlServer:
 
     def _trace(self, call: Call) -> bytes:
         request = pb.TraceRequest.FromString(call.payload)
-        spans = choose_spans(self._facts.spans.recent(), request.pod)
-        document = {"version": DOCUMENT_VERSION, "spans": [_span(span) for span in spans]}
-        answer: bytes = pb.TraceReply(json=json.dumps(document)).SerializeToString()
+        spans = [json.dumps(_span(span)) for span in choose_spans(self._facts.spans.recent(), request.pod)]
+        text = f'{{"version": {DOCUMENT_VERSION}, "spans": [{", ".join(newest_within(spans, TRACE_BYTES))}]}}'
+        answer: bytes = pb.TraceReply(json=text).SerializeToString()
         return answer
 
 
@@ -121,6 +124,15 @@ def _document(text: str, path: Path) -> dict[str, Any]:
             hint="restart the daemon after an upgrade",
         )
     return document
+
+
+def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
+    """The last of these ASCII texts that fit into `size` bytes together."""
+    for start in range(len(texts) - 1, -1, -1):
+        size -= len(texts[start]) + 2
+        if size < 0:
+            return texts[start + 1 :]
+    return texts
 
 
 def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
@@ -222,7 +234,7 @@ def _span(span: Span) -> dict[str, Any]:
         "start_ns": span.start_ns,
         "end_ns": span.end_ns,
         "attributes": span.attributes,
-        "error": span.error,
+        "error": span.error[:_ERROR_CHARACTERS],
     }
 
 

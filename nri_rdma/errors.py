@@ -43,22 +43,25 @@ class ErrorCode(StrEnum):
     INVENTORY = "INVENTORY"
     DAEMON_ABSENT = "DAEMON-ABSENT"
     PRIVILEGE = "PRIVILEGE"
+    INTERNAL = "INTERNAL"
 
 
 class NriRdmaError(Exception):
-    """An error with a code, a cause, a place and a next step."""
+    """An error with a code, a cause, a place and a next step; `detail` may be long and comes last."""
 
-    def __init__(self, code: ErrorCode, what: str, *, where: str = "", hint: str = "") -> None:
+    def __init__(self, code: ErrorCode, what: str, *, where: str = "", hint: str = "", detail: str = "") -> None:
         super().__init__(what)
         self.code = code
         self.what = what
         self.where = where
         self.hint = hint
+        self.detail = detail
 
     def __str__(self) -> str:
         place = f", {self.where}" if self.where else ""
         step = f" Next: {self.hint}." if self.hint else ""
-        return f"nri-rdma: {self.code}: {self.what}{place}.{step}"
+        rest = f" Because {self.detail}." if self.detail else ""
+        return f"nri-rdma: {self.code}: {self.what}{place}.{step}{rest}"
 
 
 class RequestError(NriRdmaError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -32,6 +33,9 @@ from nri_rdma.policy import Policy, admit, refuse_memlock
 
 log = logging.getLogger(__name__)
 
+BARRIER_PAUSE_S = 0.8
+"""The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
+_KEPT_FAILURES = 256
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
 
@@ -57,17 +61,25 @@ class NodeSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListedContainer:
+    """A created or running container of a pod, with the device nodes it has: path to major and minor."""
+
+    name: str
+    devices: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A pod that the runtime says there is, and whether a container of it is created or running."""
+    """A pod that the runtime says there is."""
 
     pod: Pod
     annotations: Mapping[str, str]
-    has_containers: bool
+    containers: tuple[ListedContainer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unserved:
-    """A pod that asks for devices and whose containers run without: they were made while this daemon was away."""
+    """A pod that asks for devices and does not have them, or has containers without."""
 
     pod: Pod
     why: str
@@ -97,7 +109,14 @@ class Lifecycle:
         self._prefix = annotation_prefix
         self.default_memlock = default_memlock
         self.memlock_ceiling = UNLIMITED
-        self.unserved: tuple[Unserved, ...] = ()
+        self._unserved: dict[str, Unserved] = {}
+        self._failed: OrderedDict[str, Unserved] = OrderedDict()
+        self._barrier_waits: dict[str, float] = {}
+
+    @property
+    def unserved(self) -> tuple[Unserved, ...]:
+        """The pods that ask for devices and run, or wait, without."""
+        return (*self._unserved.copy().values(), *self._failed.copy().values())
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
         """Whether a pod with these annotations asks us for anything."""
@@ -120,11 +139,16 @@ class Lifecycle:
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
         sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm)
-        _wait(sandbox.attach_done, deadline - time.monotonic())
+        if not _wait(sandbox.attach_done, deadline - time.monotonic()):
+            sandbox.attach_done.add_done_callback(lambda done: self._remember_failure(pod, done))
 
     def knows(self, sandbox_id: str) -> bool:
         """Whether the sandbox holds anything of ours."""
         return self._sandboxes.get(sandbox_id) is not None
+
+    def remembers(self, sandbox_id: str) -> bool:
+        """Whether the end of the sandbox matters to us: it holds something, or lacks what it asks for."""
+        return self.knows(sandbox_id) or sandbox_id in self._unserved or sandbox_id in self._failed
 
     def edits(
         self,
@@ -137,6 +161,9 @@ class Lifecycle:
         deadline: float,
     ) -> ContainerEdits:
         """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached."""
+        failed = self._failed.get(sandbox_id)
+        if failed is not None:
+            raise _failed_late(failed)
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is None:
             if self._asks_for_devices(annotations):
@@ -154,6 +181,8 @@ class Lifecycle:
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
+        for memory in (self._unserved, self._failed, self._barrier_waits):
+            memory.pop(sandbox_id, None)
         undo = self._sandboxes.end(sandbox_id)
         if undo is None:
             return
@@ -172,18 +201,48 @@ class Lifecycle:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
-        self.unserved = tuple(
-            Unserved(pod=item.pod, why="its containers were made while nri-rdma was away")
+        found = {item.pod.sandbox_id: why for item in pods if (why := self._why_unserved(item))}
+        self._unserved = {
+            item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
             for item in pods
-            if item.has_containers and not self.knows(item.pod.sandbox_id) and self._asks_for_devices(item.annotations)
-        )
-        for item in self.unserved:
-            log.warning("pod runs without the devices it asks for", extra={"pod": str(item.pod), "why": item.why})
+            if item.pod.sandbox_id in found
+        }
+        for unserved in self._unserved.values():
+            log.warning(
+                "pod runs without the devices it asks for", extra={"pod": str(unserved.pod), "why": unserved.why}
+            )
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+
+    def _why_unserved(self, item: Listed) -> str:
+        """Why the containers of a pod lack what it asks for; "" when they do not."""
+        sandbox = self._sandboxes.get(item.pod.sandbox_id)
+        if sandbox is None:
+            if item.containers and self._asks_for_devices(item.annotations):
+                return "its containers were made while nri-rdma was away"
+            return ""
+        record = sandbox.record
+        if record is None or sandbox.state is not State.ATTACHED:
+            return ""
+        bare = [
+            container.name
+            for container in item.containers
+            if inject(record.attached, record.rdma_cm, container.name, (), container.devices, None).char_devices
+        ]
+        return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
+
+    def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
+        """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
+        error = None if done.cancelled() else done.exception()
+        sandbox = self._sandboxes.get(pod.sandbox_id)
+        if error is None or (sandbox is not None and sandbox.undo_done is not None):
+            return  # it went well, or the sandbox is being taken down anyway
+        self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
+        while len(self._failed) > _KEPT_FAILURES:
+            self._failed.popitem(last=False)
 
     def _place(self, pod: Pod, request: PodRequest, deadline: float) -> tuple[Placed, ...]:
         """Place; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
@@ -209,13 +268,13 @@ class Lifecycle:
     def _return_older(self, pod: Pod, deadline: float) -> None:
         """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first."""
         for sandbox in self._sandboxes.all():
-            if sandbox.pod.uid == pod.uid and sandbox.pod.sandbox_id != pod.sandbox_id:
+            if sandbox.pod.is_same_pod(pod) and sandbox.pod.sandbox_id != pod.sandbox_id:
                 undo = self._sandboxes.end(sandbox.pod.sandbox_id)
                 if undo is not None:
                     _wait(undo, deadline - time.monotonic())
 
     def _pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
-        if sandbox.state in {State.PLANNED, State.ATTACHING}:
+        if sandbox.state in {State.PLANNED, State.ATTACHING} and self._may_wait(sandbox.pod.sandbox_id):
             _wait(sandbox.attach_done, min(BARRIER_WAIT_S, deadline - time.monotonic()))
         if sandbox.state is State.ATTACHED:
             return
@@ -228,6 +287,14 @@ class Lifecycle:
             hint="nothing to do: the kubelet asks again",
         )
 
+    def _may_wait(self, sandbox_id: str) -> bool:
+        """One container of a sandbox waits in each of the kubelet's attempts; the others are answered at once."""
+        now = time.monotonic()
+        may = now - self._barrier_waits.get(sandbox_id, -BARRIER_PAUSE_S) >= BARRIER_PAUSE_S
+        if may:
+            self._barrier_waits[sandbox_id] = now
+        return may
+
     def _asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
         try:
             request = parse_pod_request(annotations, self._prefix)
@@ -236,12 +303,13 @@ class Lifecycle:
         return request is not None and bool(request.requests)
 
 
-def _wait(future: Future[None], timeout_s: float) -> None:
-    """Wait for the end of a worker's task and raise what it raised; on time-out just go on, the barrier holds."""
+def _wait(future: Future[None], timeout_s: float) -> bool:
+    """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
     try:
         future.result(max(0.0, timeout_s))
     except FutureTimeoutError:
-        return
+        return False
+    return True
 
 
 def _drop(_value: object) -> None:
@@ -253,7 +321,17 @@ def _returning(pod: Pod) -> NotReadyError:
         ErrorCode.RETURNING,
         "the devices of this sandbox go back to the host",
         where=str(pod),
-        hint="nothing to do: the kubelet makes a new sandbox",
+        hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
+    )
+
+
+def _failed_late(failed: Unserved) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.ATTACH_FAILED,
+        "the attach failed after the sandbox had started, and was undone",
+        where=str(failed.pod),
+        hint="delete the pod so that it gets a new sandbox",
+        detail=failed.why,
     )
 
 

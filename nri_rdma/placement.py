@@ -348,16 +348,17 @@ def _too_few(search: _Search) -> PlacementError:
     asked = "all" if search.request.count is None else str(search.count)
     return PlacementError(
         ErrorCode.DEVICES_EXHAUSTED,
-        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices{_why_not(search)}",
+        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices",
         where=where,
         hint="ask for fewer devices, or wait until a pod that holds some has ended",
+        detail=_why_not(search),
     )
 
 
 def _why_not(search: _Search) -> str:
     names = {device.id: device.name for device in search.matching}
     reasons = [f"{names[device_id]} is {obstacle.what}" for device_id, obstacle in search.obstacles.items()]
-    return f": {_listed(reasons)}" if reasons else ""
+    return _listed(reasons)
 
 
 def _too_far(search: _Search, pair: _Pair) -> PlacementError:

@@ -19,5 +19,9 @@ class Pod:
     namespace: str
     netns_path: str
 
+    def is_same_pod(self, other: Pod) -> bool:
+        """Whether both are sandboxes of one pod. The uid alone does not say so: a client may leave it out."""
+        return (self.uid, self.namespace, self.name) == (other.uid, other.namespace, other.name)
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any  # Any: generated messages
 
-from nri_rdma.lifecycle import Lifecycle, Listed
+from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
 from nri_rdma.nri.messages import EVENT_MASK, EVENTS, create_response, device_numbers, env_names, pod_from
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
@@ -52,7 +52,7 @@ class Plugin:
         self._spans = spans
         self._on_synchronized = on_synchronized
         self._collected_pods: list[Any] = []
-        self._collected_containers: set[str] = set()
+        self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
         self._methods: dict[str, Callable[[Request], bytes]] = {
             "CreateContainer": self._create_container,
@@ -123,7 +123,7 @@ class Plugin:
 
     def _end_pod(self, message: Any, request: Request, event: str) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
-        if self._lifecycle.knows(message.pod.id):
+        if self._lifecycle.remembers(message.pod.id):
             with self._event(event, message.pod, request):
                 self._lifecycle.stop(message.pod.id, self._deadline(request))
         return _EMPTY
@@ -146,15 +146,20 @@ class Plugin:
         """Record and answer; the repair is a worker's. The pods may come in several chunks."""
         message = pb.SynchronizeRequest.FromString(request.payload)
         self._collected_pods.extend(message.pods)
-        self._collected_containers.update(container.pod_sandbox_id for container in message.containers)
+        for container in message.containers:
+            self._collected_containers.setdefault(container.pod_sandbox_id, []).append(listed_container(container))
         if message.more:
             more: bytes = pb.SynchronizeResponse(more=True).SerializeToString()
             return more
         pods, self._collected_pods = self._collected_pods, []
-        with_containers, self._collected_containers = self._collected_containers, set()
+        containers, self._collected_containers = self._collected_containers, {}
         self._lifecycle.reconcile_later(
             tuple(
-                Listed(pod=pod_from(pod), annotations=dict(pod.annotations), has_containers=pod.id in with_containers)
+                Listed(
+                    pod=pod_from(pod),
+                    annotations=dict(pod.annotations),
+                    containers=tuple(containers.get(pod.id, ())),
+                )
                 for pod in pods
             )
         )
@@ -177,3 +182,8 @@ class Plugin:
         if request.timeout_ns > 0:
             budget = min(budget, request.timeout_ns / 1e9)
         return time.monotonic() + budget - min(_MARGIN_S, budget * _MARGIN_SHARE)
+
+
+def listed_container(container: Any) -> ListedContainer:
+    """A container of a Synchronize."""
+    return ListedContainer(name=container.name, devices=device_numbers(container))

@@ -20,11 +20,11 @@ from nri_rdma.wire.error import WireError
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-ABSENT_PAUSE_S = 0.5
-"""Between attempts to reach a socket that nobody serves: pods may start without us any moment it comes back."""
-GOOD_SESSION_S = 60.0
-"""A session this long was a good one: the next pause starts small again."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
+ABSENT_PAUSE_S = 0.05
+"""Between attempts to reach a socket that nobody serves: pods may start without us the moment it comes back."""
+GOOD_SESSION_S = 5.0
+"""After a synchronized session that lasted this long the next pause starts small again (docs/adr/0007)."""
 
 
 class Link(StrEnum):
@@ -48,6 +48,7 @@ class Runner:
         self._index = index
         self._stopped = threading.Event()
         self._session: Session | None = None
+        self._was_synchronized = False
         self.link = Link.DISCONNECTED
         self.last_error = ""
 
@@ -62,18 +63,21 @@ class Runner:
             started = time.monotonic()
             self._serve(connection)
             self.link = Link.DISCONNECTED
-            pause = FIRST_PAUSE_S if time.monotonic() - started > GOOD_SESSION_S else pause
+            if self._was_synchronized and time.monotonic() - started > GOOD_SESSION_S:
+                pause = FIRST_PAUSE_S
             self._stopped.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def stop(self) -> None:
-        """End the session and do not start another."""
+        """End the session, after the answers that it owes, and do not start another."""
         self._stopped.set()
-        if self._session is not None:
-            self._session.close()
+        session = self._session
+        if session is not None:
+            session.finish()
 
     def synchronized(self) -> None:
         """Called when the runtime has told us its pods: from now on events come."""
+        self._was_synchronized = True
         self.link = Link.SYNCHRONIZED
 
     def _connect(self) -> socket.socket | None:
@@ -89,7 +93,10 @@ class Runner:
     def _serve(self, connection: socket.socket) -> None:
         plugin = self._make_plugin(peer_pid(connection))
         self._session = Session(connection, plugin, name=self._name, index=self._index)
+        self._was_synchronized = False
         self.link = Link.CONNECTED
+        if self._stopped.is_set():  # while we were connecting: nobody else ends this session
+            self._session.finish()
         try:
             self._session.run()
             self._tell("the runtime closed the connection", "")

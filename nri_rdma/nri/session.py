@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-import threading
 
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
@@ -32,7 +31,7 @@ class RegistrationError(Exception):
 
 
 class Session:
-    """Speaks for one plugin on one socket. `run` blocks until the connection ends; `close` ends it from elsewhere."""
+    """Speaks for one plugin on one socket. `run` blocks until the connection ends; `finish` ends it from elsewhere."""
 
     def __init__(self, connection: socket.socket, plugin: Plugin, *, name: str, index: str) -> None:
         self._socket = connection
@@ -41,7 +40,6 @@ class Session:
         self._index = index
         self._server = ServerConnection()
         self._client = ClientConnection()
-        self._write_lock = threading.Lock()
 
     def run(self) -> None:
         """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError."""
@@ -49,13 +47,15 @@ class Session:
             self._register()
             self._serve()
         finally:
-            self.close()
+            self._socket.close()
 
-    def close(self) -> None:
-        """End the connection; `run` returns soon."""
+    def finish(self) -> None:
+        """End the session from another thread: the calls that have come are answered, then `run` returns.
+
+        A call that stays without an answer makes the runtime go on without us, as if nothing had been asked.
+        """
         with contextlib.suppress(OSError):  # not connected any more: that is what we want
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            self._socket.shutdown(socket.SHUT_RD)
 
     def _register(self) -> None:
         """Our service is open before this is sent: Configure may come before the answer."""
@@ -99,12 +99,15 @@ class Session:
             return self._server.fail(stream, status_code(error), str(error))
         except Exception as error:
             log.exception("bug in a handler", extra={"call": request.method})
-            text = f"nri-rdma: INTERNAL: {type(error).__name__}: {error}. Next: report this with the daemon's log."
-            return self._server.fail(stream, Code.INTERNAL, text)
+            return self._server.fail(stream, Code.INTERNAL, str(_bug(error)))
 
     def _send(self, conn: int, message: bytes) -> None:
-        with self._write_lock:
-            self._socket.sendall(encode_message(conn, message))
+        self._socket.sendall(encode_message(conn, message))
+
+
+def _bug(error: Exception) -> NriRdmaError:
+    what = f"{type(error).__name__}: {error}"
+    return NriRdmaError(ErrorCode.INTERNAL, what, hint="report this with the daemon's log")
 
 
 def status_code(error: NriRdmaError) -> Code:

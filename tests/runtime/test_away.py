@@ -5,6 +5,7 @@ import pytest
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
 from tests.rig.expect import host_link
 from tests.rig.fabric import Fabric
 
@@ -43,5 +44,22 @@ def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_co
             cri.create_container(pod, "second")
         with pytest.raises(CriError, match="nri-rdma: NOT-ATTACHED: "):
             cri.create_container(idle, "main")
+        wait_until(lambda: daemon.status()["unserved"], "the report")
         assert [item["pod"] for item in daemon.status()["unserved"]] == ["default/early"]
         cri.delete_pod(pod)
+
+
+def test_a_container_made_in_an_attached_pod_while_the_daemon_was_away_is_reported_and_only_that(
+    containerd: Containerd, eight: Fabric, cri: Cri
+) -> None:
+    with Daemon(containerd, eight) as daemon:
+        pod = cri.run_pod("half", annotations={"rdma.noderesource.dev": "1"})
+        cri.run_container(pod, "with")
+        daemon.kill()
+        cri.run_container(pod, "without")
+        daemon.start()
+        wait_until(lambda: daemon.status()["unserved"], "the report")
+        (report,) = daemon.status()["unserved"]
+        assert report == {"pod": "default/half", "why": "container without was made while nri-rdma was away"}
+        cri.delete_pod(pod)
+        assert daemon.status()["unserved"] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cli.facts import gather
-from nri_rdma.control import ask_status, ask_trace, choose_spans, node_document, node_from
+from nri_rdma.control import ask_status, ask_trace, choose_spans, newest_within, node_document, node_from
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.explain import ContainerManifest, PodManifest, explain
 from nri_rdma.model.pod import Pod
@@ -164,3 +164,13 @@ def test_a_running_pod_is_explained_as_if_it_started_anew(daemon: InsideDaemon) 
     assert explanation.holds == ("mlx5_2",)
     assert explanation.containers[0].edits == daemon.edits(pod, annotations, "a")
     assert explain(replace(manifest, name="two"), gather(daemon.settings).facts).refusal is not None
+
+
+def test_a_trace_answer_fits_a_message_and_keeps_the_newest() -> None:
+    texts = [f"{number:04d}" * 100 for number in range(100)]
+    kept = newest_within(texts, 5000)
+    assert sum(len(text) + 2 for text in kept) <= 5000
+    assert list(kept) == texts[-len(kept) :]
+    assert len(kept) == 12
+    assert newest_within(texts, 1 << 20) == texts
+    assert newest_within([], 10) == []

@@ -13,7 +13,7 @@ from nri_rdma.attach.record import State
 from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.inventory import assemble
-from nri_rdma.lifecycle import Lifecycle, Listed, NodeSource
+from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer, NodeSource
 from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -265,8 +265,11 @@ def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None
 # Synchronize
 
 
-def _listed(pod: Pod, annotations: Mapping[str, str] = ONE, *, has_containers: bool = True) -> Listed:
-    return Listed(pod=pod, annotations=annotations, has_containers=has_containers)
+def _listed(
+    pod: Pod, annotations: Mapping[str, str] = ONE, containers: tuple[ListedContainer, ...] | None = None
+) -> Listed:
+    main = ListedContainer(name="main", devices={})
+    return Listed(pod=pod, annotations=annotations, containers=(main,) if containers is None else containers)
 
 
 def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, world: World) -> None:
@@ -281,7 +284,9 @@ def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, w
 
 def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
     daemon.start()
-    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
+    node = daemon.edits().char_devices[0]
+    served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
+    daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=(served,)),)).result(SOON)
     assert daemon.sandbox().state is State.ATTACHED
     assert daemon.lifecycle.unserved == ()
 
@@ -299,9 +304,59 @@ def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_i
 def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon: Daemon) -> None:
     served, bare, empty, other = (make_pod(f"sandbox-{number}", uid=f"uid-{number}") for number in range(1, 5))
     daemon.start(served)
-    listed = (_listed(served), _listed(bare), _listed(empty, has_containers=False), _listed(other, {}))
+    listed = (_listed(served, containers=()), _listed(bare), _listed(empty, containers=()), _listed(other, {}))
     daemon.lifecycle.reconcile_later(listed).result(SOON)
     assert [item.pod for item in daemon.lifecycle.unserved] == [bare]
+
+
+def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.lifecycle.unserved] == ["container main was made while nri-rdma was away"]
+
+
+def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
+    daemon.lifecycle.reconcile_later((_listed(make_pod("bare")),)).result(SOON)
+    assert daemon.lifecycle.remembers("bare")
+    daemon.stop("bare")
+    assert daemon.lifecycle.unserved == ()
+
+
+# What is told late
+
+
+def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_container(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "before move-netdev"
+    daemon.rig.gate.fail_at = "after move-netdev"
+    daemon.start(seconds=0.01)
+    done = daemon.sandbox().attach_done
+    daemon.rig.gate.open.set()
+    with pytest.raises(RuntimeError, match="injected"):
+        done.result(SOON)
+    error = _refusal(NotReadyError, daemon.edits)
+    assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
+    assert [str(item.pod) for item in daemon.lifecycle.unserved] == ["ml/train"]
+    daemon.stop()
+    assert daemon.lifecycle.unserved == ()
+
+
+def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "before move-netdev"
+    daemon.start(seconds=0.01)
+    begun = time.monotonic()
+    for _ in range(10):
+        assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
+    assert time.monotonic() - begun < 1.0  # each waiting would be two seconds
+    daemon.rig.gate.open.set()
+
+
+def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> None:
+    add_rail(world, "rail1")
+    daemon.node.refresh()
+    daemon.start(replace(make_pod("sandbox-1", uid=""), name="one"))
+    daemon.start(replace(make_pod("sandbox-2", uid="", path=OTHER_PATH), name="two"))
+    assert daemon.sandbox("sandbox-1").state is State.ATTACHED
+    assert daemon.sandbox("sandbox-2").state is State.ATTACHED
 
 
 def _drop(_value: object) -> None:

@@ -324,9 +324,9 @@ def test_more_devices_than_are_free_tells_why_the_others_are_not() -> None:
     on = node((nic(0), nic(1, in_use=("bond0",)), nic(2)))
     error = refusal(on, asking(count=3), taken=held(2))
     assert error.code is ErrorCode.DEVICES_EXHAUSTED
-    assert error.what == (
-        "asked 3, free 1 of 3 devices: mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
-    )
+    assert error.what == "asked 3, free 1 of 3 devices"
+    assert error.detail == "mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
+    assert "Next: " in str(error)[:200]
 
 
 def test_more_devices_than_there_are_is_refused() -> None:

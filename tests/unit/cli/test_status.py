@@ -5,7 +5,7 @@ import json
 from nri_rdma.cli.screen import Table
 from nri_rdma.cli.status import _age, _tables
 from nri_rdma.control import ask_status
-from nri_rdma.lifecycle import Unserved
+from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import nri_rdma
@@ -36,10 +36,12 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
 
 def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon) -> None:
     pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
-    daemon.lifecycle.unserved = (Unserved(pod=pod, why="it was started while nri-rdma was away"),)
+    container = ListedContainer(name="main", devices={})
+    early = Listed(pod=pod, annotations={"rdma.noderesource.dev": "1"}, containers=(container,))
+    daemon.lifecycle.reconcile((early,), ())
     told = status(daemon)
     assert "WARNING: pods that run without the devices they ask for" in told
-    assert "prod/early  it was started while nri-rdma was away" in told
+    assert "prod/early  its containers were made while nri-rdma was away" in told
 
 
 def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> None:

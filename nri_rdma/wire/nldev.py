@@ -1,0 +1,433 @@
+"""nldev, the RDMA subsystem's part of NETLINK_RDMA: questions as bytes, the kernel's answers as values.
+
+A Request knows its bytes and how its answer is read; Replies takes the answer datagram by datagram. A netlink datagram
+holds whole messages; how many is the kernel's choice, and results do not depend on it. Messages of other sequence
+numbers and attributes that are not known here are skipped: kernels add to both. Sockets, namespaces and what an errno
+means are left to netlink/rdma.py.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Generic, TypeVar
+
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.nldev import (
+    CharNumber,
+    Count,
+    ObjectKind,
+    RdmaDeviceState,
+    RdmaEvent,
+    RdmaEventKind,
+    RdmaObject,
+    RdmaPortState,
+    RdmaSystem,
+)
+from nri_rdma.wire.error import WireError
+
+T = TypeVar("T")
+
+NETLINK_RDMA: Final = 20  # include/uapi/linux/netlink.h
+GROUP_NOTIFY: Final = 4  # RDMA_NL_GROUP_NOTIFY
+RESULTS_MAX: Final = 1 << 20
+"""More answers to one question than any node has objects: the most queue pairs an adapter offers is 2^18."""
+
+_CLIENT = 5  # RDMA_NL_NLDEV; a message type is client << 10 | command
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
+_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
+_ATTRIBUTE_MASK = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
+_U8, _U32, _U64, _S32 = struct.Struct("=B"), struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=i")
+
+
+class Command(IntEnum):
+    """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2; MONITOR since 6.13)."""
+
+    GET = 1
+    SET = 2
+    PORT_GET = 5
+    SYS_GET = 6
+    SYS_SET = 7
+    RES_GET = 9
+    RES_QP_GET = 10
+    RES_CM_ID_GET = 11
+    RES_MR_GET = 13
+    GET_CHARDEV = 15
+    STAT_GET = 17
+    RES_CTX_GET = 22
+    MONITOR = 28
+
+
+class Attribute(IntEnum):
+    """RDMA_NLDEV_ATTR_*, RDMA_NLDEV_SYS_ATTR_* and RDMA_NLDEV_NET_NS_FD of the same header, with their types there."""
+
+    DEV_INDEX = 1  # u32
+    DEV_NAME = 2  # string
+    PORT_INDEX = 3  # u32; of a device: how many it has
+    FW_VERSION = 5  # string
+    NODE_GUID = 6  # u64, host byte order
+    LID = 9  # u32
+    PORT_STATE = 12  # u8
+    PORT_PHYS_STATE = 13  # u8
+    DEV_NODE_TYPE = 14  # u8
+    RES_SUMMARY = 15  # nested table
+    RES_SUMMARY_ENTRY = 16  # nested
+    RES_SUMMARY_ENTRY_NAME = 17  # string
+    RES_SUMMARY_ENTRY_CURR = 18  # u64
+    RES_QP = 19  # nested table
+    RES_QP_ENTRY = 20  # nested
+    RES_TYPE = 26  # u8
+    RES_PID = 28  # u32
+    RES_KERN_NAME = 29  # string
+    RES_CM_ID = 30  # nested table
+    RES_CM_ID_ENTRY = 31  # nested
+    RES_MR = 40  # nested table
+    RES_MR_ENTRY = 41  # nested
+    NDEV_INDEX = 50  # u32
+    NDEV_NAME = 51  # string
+    NETNS_MODE = 66  # u8: 1 is shared
+    DEV_PROTOCOL = 67  # string
+    NET_NS_FD = 68  # u32
+    CHARDEV_TYPE = 69  # string
+    CHARDEV_NAME = 70  # string
+    CHARDEV_ABI = 71  # u64
+    CHARDEV = 72  # u64
+    STAT_HWCOUNTERS = 80  # nested table
+    STAT_HWCOUNTER_ENTRY = 81  # nested
+    STAT_HWCOUNTER_ENTRY_NAME = 82  # string
+    STAT_HWCOUNTER_ENTRY_VALUE = 83  # u64
+    RES_CTX = 86  # nested table
+    RES_CTX_ENTRY = 87  # nested
+    EVENT_TYPE = 102  # u8
+    MONITOR_MODE = 103  # u8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Generic[T]):
+    """A question, or an order (whose answer holds nothing)."""
+
+    command: Command
+    attributes: bytes
+    is_dump: bool
+    read: Callable[[Fields], T]
+
+    def encode(self, sequence: int) -> bytes:
+        """The message to send."""
+        kind = _CLIENT << 10 | self.command
+        flags = _REQUEST | (_DUMP if self.is_dump else _ACK)
+        return _HEADER.pack(_HEADER.size + len(self.attributes), kind, flags, sequence, 0) + self.attributes
+
+
+def get_devices() -> Request[RdmaDeviceState]:
+    """All devices that the socket's namespace has."""
+    return _request(Command.GET, _read_device, is_dump=True)
+
+
+def get_device(index: int) -> Request[RdmaDeviceState]:
+    """One device; the kernel answers EINVAL when the namespace does not have it."""
+    return _request(Command.GET, _read_device, _u32(Attribute.DEV_INDEX, index))
+
+
+def get_ports(index: int) -> Request[RdmaPortState]:
+    """All ports of a device."""
+    return _request(Command.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
+
+
+def get_port(index: int, port: int) -> Request[RdmaPortState]:
+    """One port of a device."""
+    return _request(Command.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port))
+
+
+def get_char_device(kind: CharKind, index: int | None, port: int | None) -> Request[CharNumber]:
+    """The character device of that kind: uverbs of a device, umad and issm of a port, rdma_cm of nothing (None)."""
+    place = [] if index is None else [_u32(Attribute.DEV_INDEX, index)]
+    place += [] if port is None else [_u32(Attribute.PORT_INDEX, port)]
+    return _request(Command.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
+
+
+def get_system() -> Request[RdmaSystem]:
+    """The settings of the RDMA subsystem."""
+    return _request(Command.SYS_GET, _read_system)
+
+
+def set_netns_mode(mode: RdmaNetns) -> Request[None]:
+    """Set the RDMA subsystem's netns mode; EBUSY while there are other namespaces."""
+    if mode is RdmaNetns.NONE:
+        raise WireError("the RDMA subsystem can be shared or exclusive, it cannot be switched off")
+    return _request(Command.SYS_SET, _read_nothing, _pack(Attribute.NETNS_MODE, _U8.pack(mode is RdmaNetns.SHARED)))
+
+
+def set_namespace(index: int, fd: int) -> Request[None]:
+    """Move a device into the network namespace that `fd` is open on."""
+    return _request(Command.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.NET_NS_FD, fd))
+
+
+def get_resources(index: int) -> Request[tuple[Count, ...]]:
+    """How many objects of each kind a device has, the kernel's own included."""
+    return _request(Command.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
+
+
+def get_objects(kind: ObjectKind, index: int) -> Request[tuple[RdmaObject, ...]]:
+    """The objects of one kind that a device has, with who made them."""
+    command, table, entry = _OBJECTS[kind]
+
+    def read(fields: Fields) -> tuple[RdmaObject, ...]:
+        return tuple(_read_object(kind, item) for item in fields.table(table, entry))
+
+    return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
+
+
+def get_counters(index: int, port: int) -> Request[tuple[Count, ...]]:
+    """The hardware counters of a port; EINVAL when its driver has none."""
+    return _request(
+        Command.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
+    )
+
+
+class Replies(Generic[T]):
+    """The answer to one request: `results` until `done`, then `errno` says whether they are all (0) or why not."""
+
+    def __init__(self, request: Request[T], sequence: int) -> None:
+        self._request = request
+        self._sequence = sequence
+        self.results: list[T] = []
+        self.done = False
+        self.errno = 0
+
+    def receive_data(self, datagram: bytes) -> None:
+        """Take one datagram. Raises WireError when it breaks the protocol; the answer is then not to be used."""
+        for kind, sequence, payload in _messages(datagram):
+            if sequence != self._sequence or self.done:
+                continue
+            if kind in {_NLMSG_ERROR, _NLMSG_DONE}:
+                self.done, self.errno = True, _errno(kind, payload)
+            elif kind >> 10 == _CLIENT:  # by client only: the kernel answers PORT_GET of one port as GET
+                self._take(payload)
+
+    def _take(self, payload: bytes) -> None:
+        if len(self.results) >= RESULTS_MAX:
+            raise WireError(f"more than {RESULTS_MAX} answers to one {self._request.command.name}")
+        self.results.append(self._request.read(Fields(payload)))
+
+
+def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
+    """The events in a datagram of the notify group. Raises WireError; messages that are no events are skipped."""
+    monitor = _CLIENT << 10 | Command.MONITOR
+    return tuple(_read_event(Fields(payload)) for kind, _, payload in _messages(datagram) if kind == monitor)
+
+
+class Fields:
+    """The attributes of a message or of a nested table. Every read raises WireError when the value is not of its type,
+    or is missing and has no default."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, payload: bytes) -> None:
+        self._items = tuple(_attributes(payload))
+
+    def number(self, attribute: Attribute, size: struct.Struct, default: int | None = None) -> int:
+        """An unsigned number."""
+        value = self.optional(attribute, size)
+        if value is not None:
+            return value
+        if default is None:
+            raise WireError(f"an answer without {attribute.name}")
+        return default
+
+    def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
+        """An unsigned number; None when it is not there."""
+        data = self._first(attribute)
+        if data is None:
+            return None
+        if len(data) != size.size:
+            raise WireError(f"{attribute.name} of {len(data)} bytes instead of {size.size}")
+        return int(size.unpack(data)[0])
+
+    def text(self, attribute: Attribute, default: str | None = None) -> str:
+        """A string, which ends at its first NUL."""
+        data = self._first(attribute)
+        if data is not None:
+            return data.partition(b"\0")[0].decode(errors="replace")
+        if default is None:
+            raise WireError(f"an answer without {attribute.name}")
+        return default
+
+    def table(self, table: Attribute, entry: Attribute) -> Iterator[Fields]:
+        """The entries of a table; none when the table is not there."""
+        for kind, data in _attributes(self._first(table) or b""):
+            if kind == entry:
+                yield Fields(data)
+
+    def _first(self, attribute: Attribute) -> bytes | None:
+        return next((data for kind, data in self._items if kind == attribute), None)
+
+
+_NODE_TYPES = {1: "CA", 2: "switch", 3: "router", 4: "RNIC", 5: "usNIC", 6: "usNIC UDP", 7: "unspecified"}
+_PORT_STATES = {0: "NOP", 1: "DOWN", 2: "INIT", 3: "ARMED", 4: "ACTIVE", 5: "ACTIVE_DEFER"}
+_PHYS_STATES = {
+    1: "Sleep",
+    2: "Polling",
+    3: "Disabled",
+    4: "PortConfigurationTraining",
+    5: "LinkUp",
+    6: "LinkErrorRecovery",
+    7: "Phy Test",
+}
+"""The words of drivers/infiniband/core/sysfs.c."""
+
+_EVENTS = dict(enumerate(kind for kind in RdmaEventKind if kind is not RdmaEventKind.OTHER))
+"""enum rdma_nl_notify_event_type counts in the order of RdmaEventKind."""
+
+_OBJECTS = {
+    ObjectKind.QP: (Command.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),
+    ObjectKind.CM_ID: (Command.RES_CM_ID_GET, Attribute.RES_CM_ID, Attribute.RES_CM_ID_ENTRY),
+    ObjectKind.MR: (Command.RES_MR_GET, Attribute.RES_MR, Attribute.RES_MR_ENTRY),
+    ObjectKind.CTX: (Command.RES_CTX_GET, Attribute.RES_CTX, Attribute.RES_CTX_ENTRY),
+}
+
+
+def _read_device(fields: Fields) -> RdmaDeviceState:
+    node_type = fields.number(Attribute.DEV_NODE_TYPE, _U8)
+    guid = f"{fields.number(Attribute.NODE_GUID, _U64):016x}"
+    return RdmaDeviceState(
+        index=fields.number(Attribute.DEV_INDEX, _U32),
+        name=fields.text(Attribute.DEV_NAME),
+        ports=fields.number(Attribute.PORT_INDEX, _U32),
+        node_type=_NODE_TYPES.get(node_type, str(node_type)),
+        node_guid=":".join(guid[start : start + 4] for start in range(0, 16, 4)),
+        firmware=fields.text(Attribute.FW_VERSION, ""),
+        protocol=fields.text(Attribute.DEV_PROTOCOL, ""),
+    )
+
+
+def _read_port(fields: Fields) -> RdmaPortState:
+    state = fields.number(Attribute.PORT_STATE, _U8)
+    phys_state = fields.number(Attribute.PORT_PHYS_STATE, _U8)
+    return RdmaPortState(
+        device_index=fields.number(Attribute.DEV_INDEX, _U32),
+        number=fields.number(Attribute.PORT_INDEX, _U32),
+        state=_PORT_STATES.get(state, str(state)),
+        phys_state=_PHYS_STATES.get(phys_state, str(phys_state)),
+        lid=fields.number(Attribute.LID, _U32, default=0),
+        netdev_index=fields.optional(Attribute.NDEV_INDEX, _U32),
+        netdev_name=fields.text(Attribute.NDEV_NAME, ""),
+    )
+
+
+def _read_char(fields: Fields) -> CharNumber:
+    number = fields.number(Attribute.CHARDEV, _U64)
+    return CharNumber(
+        name=fields.text(Attribute.CHARDEV_NAME),
+        abi=fields.number(Attribute.CHARDEV_ABI, _U64),
+        # huge_encode_dev(), include/linux/kdev_t.h: 12 bits of major between the 8 low and 12 high ones of minor
+        major=number >> 8 & 0xFFF,
+        minor=number & 0xFF | number >> 12 & 0xFFF00,
+    )
+
+
+def _read_system(fields: Fields) -> RdmaSystem:
+    shared = fields.number(Attribute.NETNS_MODE, _U8)
+    return RdmaSystem(
+        netns=RdmaNetns.SHARED if shared else RdmaNetns.EXCLUSIVE,
+        monitor=bool(fields.number(Attribute.MONITOR_MODE, _U8, default=0)),
+    )
+
+
+def _read_resources(fields: Fields) -> tuple[Count, ...]:
+    return tuple(
+        Count(
+            name=entry.text(Attribute.RES_SUMMARY_ENTRY_NAME),
+            value=entry.number(Attribute.RES_SUMMARY_ENTRY_CURR, _U64),
+        )
+        for entry in fields.table(Attribute.RES_SUMMARY, Attribute.RES_SUMMARY_ENTRY)
+    )
+
+
+def _read_object(kind: ObjectKind, fields: Fields) -> RdmaObject:
+    return RdmaObject(
+        kind=kind,
+        kernel_user=fields.text(Attribute.RES_KERN_NAME, ""),
+        pid=fields.optional(Attribute.RES_PID, _U32),
+        type=fields.optional(Attribute.RES_TYPE, _U8),
+    )
+
+
+def _read_counters(fields: Fields) -> tuple[Count, ...]:
+    return tuple(
+        Count(
+            name=entry.text(Attribute.STAT_HWCOUNTER_ENTRY_NAME),
+            value=entry.number(Attribute.STAT_HWCOUNTER_ENTRY_VALUE, _U64),
+        )
+        for entry in fields.table(Attribute.STAT_HWCOUNTERS, Attribute.STAT_HWCOUNTER_ENTRY)
+    )
+
+
+def _read_event(fields: Fields) -> RdmaEvent:
+    return RdmaEvent(
+        kind=_EVENTS.get(fields.number(Attribute.EVENT_TYPE, _U8), RdmaEventKind.OTHER),
+        device_index=fields.optional(Attribute.DEV_INDEX, _U32),
+        port=fields.optional(Attribute.PORT_INDEX, _U32),
+        netdev_index=fields.optional(Attribute.NDEV_INDEX, _U32),
+    )
+
+
+def _read_nothing(_fields: Fields) -> None:
+    """The answer to an order."""
+
+
+def _request(command: Command, read: Callable[[Fields], T], *attributes: bytes, is_dump: bool = False) -> Request[T]:
+    return Request(command=command, attributes=b"".join(attributes), is_dump=is_dump, read=read)
+
+
+def _u32(attribute: Attribute, value: int) -> bytes:
+    if not 0 <= value <= 0xFFFFFFFF:
+        raise WireError(f"{attribute.name} cannot be {value}")
+    return _pack(attribute, _U32.pack(value))
+
+
+def _string(attribute: Attribute, value: str) -> bytes:
+    return _pack(attribute, value.encode() + b"\0")
+
+
+def _pack(attribute: Attribute, value: bytes) -> bytes:
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), attribute) + value + b"\0" * (-len(value) % 4)
+
+
+def _messages(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Type, sequence and payload of each message."""
+    position = 0
+    while position < len(datagram):
+        if position + _HEADER.size > len(datagram):
+            raise WireError(f"{len(datagram) - position} bytes cannot be a netlink message")
+        length, kind, _flags, sequence, _port = _HEADER.unpack_from(datagram, position)
+        if not _HEADER.size <= length <= len(datagram) - position:
+            raise WireError(f"a netlink message claims {length} bytes of {len(datagram) - position}")
+        if kind == _NLMSG_OVERRUN:
+            raise WireError("the kernel lost messages of this socket")
+        yield kind, sequence, datagram[position + _HEADER.size : position + length]
+        position += length + 3 & ~3
+
+
+def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    while position < len(payload):
+        if position + _ATTRIBUTE.size > len(payload):
+            raise WireError(f"{len(payload) - position} bytes cannot be an attribute")
+        length, kind = _ATTRIBUTE.unpack_from(payload, position)
+        if not _ATTRIBUTE.size <= length <= len(payload) - position:
+            raise WireError(f"attribute {kind & _ATTRIBUTE_MASK} claims {length} bytes of {len(payload) - position}")
+        yield kind & _ATTRIBUTE_MASK, payload[position + _ATTRIBUTE.size : position + length]
+        position += length + 3 & ~3
+
+
+def _errno(kind: int, payload: bytes) -> int:
+    """The positive errno of an error, an acknowledgement (0) or the end of a dump, which may have none."""
+    if len(payload) < _S32.size:
+        if kind == _NLMSG_DONE:
+            return 0
+        raise WireError("an error message without an error")
+    return abs(int(_S32.unpack_from(payload)[0]))

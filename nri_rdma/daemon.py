@@ -15,7 +15,9 @@ from types import FrameType
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
 from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
@@ -26,7 +28,7 @@ from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError, ErrorCode, StateError
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
-from nri_rdma.model.device import Node, RdmaDevice
+from nri_rdma.model.device import Node
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.nri.peer import memlock_ceiling
@@ -35,12 +37,15 @@ from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import default_policy
-from nri_rdma.sysfs.scan import scan
+from nri_rdma.sysfs.scan import read_char_devices, scan
 
 log = logging.getLogger(__name__)
 
 KEPT_SPANS = 4096
 """About three hundred pods of one device each."""
+
+CLOSE_WORKERS_S = 5.0
+"""How long the end waits for workers: a netdev's move takes milliseconds, a driver may hang."""
 
 
 class Daemon:
@@ -59,6 +64,7 @@ class Daemon:
         self._workers = Workers()
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
+        self._processes = ProcessWatcher(self._process_gone)
         self._sandboxes = Sandboxes(
             self._kernel,
             Journal(settings.state_dir / "journal"),
@@ -67,6 +73,7 @@ class Daemon:
             self._resolve,
             on_held=self._watcher.watch,
             on_gone=self._gone,
+            processes=self._processes,
             boundary=boundary,
         )
         self._lifecycle = Lifecycle(
@@ -118,13 +125,18 @@ class Daemon:
             log.error("journal record set aside", extra={"error": str(error)})
 
     def _close(self) -> None:
+        """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
         self._control.close()
+        running = self._workers.close(CLOSE_WORKERS_S)
+        if running:  # the journal has what they do: the next daemon goes on from there
+            log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
         self._watcher.close()
-        self._workers.close()
-        self._sandboxes.close()
+        self._processes.close()
+        self._sandboxes.close(busy=running)
         if self._exporter is not None:
             self._exporter.close()
-        os.close(self._lock)
+        if not running:  # else the lock goes with the process, and the last thread that touches hardware
+            os.close(self._lock)
         log.info("stopped")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -145,18 +157,19 @@ class Daemon:
         self._workers.submit("preload", preload_grammar)
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version})
 
-    def _resolve(self, device: RdmaDevice) -> RdmaDevice:
-        """The device with its character devices as they are now: their numbers change when a device moves."""
-        fresh = scan(self._settings.sysfs_root, self._settings.dev_root)
-        found = next((item for item in fresh.devices if item.id == device.id), None)
-        if found is None:
+    def _resolve(self, known: Resolved) -> Resolved:
+        """The character devices as they are now: their numbers change when a device moves."""
+        now = read_char_devices(self._settings.sysfs_root, self._settings.dev_root, known.devices)
+        gone = [device.name for device in known.devices if device.id not in now.by_device]
+        if gone:
             raise AttachError(
                 "the RDMA device is gone since its netdev left the host",
-                device=device.name,
+                device=", ".join(gone),
                 where=str(self._settings.sysfs_root),
                 hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
             )
-        return replace(device, char_devices=found.char_devices)
+        devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
+        return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
@@ -172,6 +185,9 @@ class Daemon:
             if sandbox.pod.netns_path == path:
                 log.info("the namespace was removed", extra={"pod": str(sandbox.pod), "path": path})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
+
+    def _process_gone(self, process: ProcessIdentity) -> None:
+        self._sandboxes.end_of_process(process)
 
     def _look_at_all(self) -> None:
         for sandbox in self._sandboxes.all():

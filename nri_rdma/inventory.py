@@ -8,6 +8,8 @@ from dataclasses import replace
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice, Scan
 from nri_rdma.model.link import LinkState
 
+_PCI = "pci/"
+
 
 def assemble(
     scan: Scan, links: Collection[LinkState], default_route_links: frozenset[int], *, rdma_cgroup: bool
@@ -52,9 +54,16 @@ def _with_netdevs(
     default_route_links: frozenset[int],
 ) -> RdmaDevice:
     """A netdev that sysfs names but the host does not have now is in a namespace: it is left out."""
-    present = [by_name[name] for name in netdev_names.get(device.id, ()) if name in by_name]
+    named = (by_name[name] for name in netdev_names.get(device.id, ()) if name in by_name)
+    present = [link for link in named if _may_belong(link, device)]
     netdevs = tuple(
         Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
     )
     reasons = tuple(reason for link in present for reason in in_use_reasons(link, links, default_route_links))
     return replace(device, netdevs=netdevs, in_use=reasons)
+
+
+def _may_belong(link: LinkState, device: RdmaDevice) -> bool:
+    """sysfs tells names only, as they are in the namespace of each netdev: a link of the host that is called as one in
+    a pod sits on another function. A virtual one (a bond, soft RoCE's) sits on none."""
+    return device.pci is None or not link.parent.startswith(_PCI) or link.parent == f"{_PCI}{device.pci}"

@@ -39,11 +39,15 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
 def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
 
-    Order matters: the address before the name; the way up with IPv6 address generation off, so that nothing appears
-    late; addresses before the routes that need them.
+    Order matters: XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the
+    address before the name; the way up with IPv6 address generation off, so that nothing appears late; addresses before
+    the routes that need them.
     """
     host, tries = kernel.host, _Tries()
     found = kernel.capture(host, ifindex)
+    if found.xdp:
+        with tries.one():
+            kernel.detach_xdp(host, ifindex)
     if found.up and (found.name, found.mac) != (wanted.name, wanted.mac):
         with tries.one():
             kernel.set_link(host, ifindex, up=False)  # drivers, and kernels before 6.2, refuse both while it is up

@@ -7,6 +7,7 @@ Both pass tests/contract. Every operation raises KernelError with the kernel's e
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Protocol
@@ -46,6 +47,15 @@ class Namespace(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The host at one time: all links, those that default routes lead to, and some captured, by ifindex."""
+
+    links: tuple[LinkState, ...]
+    default_route_links: frozenset[int]
+    captured: Mapping[int, LinkState]
+
+
 class Kernel(Protocol):
     """Links of the host and of namespaces. All calls block."""
 
@@ -60,6 +70,11 @@ class Kernel(Protocol):
 
     def default_route_links(self) -> frozenset[int]:
         """The host's links that a default route of any table and family leads to."""
+        ...
+
+    def survey(self, ifindexes: Collection[int]) -> Survey:
+        """`links`, `default_route_links` and `capture` of the host in one: the table of routes, which may be long, is
+        read once. Of `ifindexes` those that are not there are left out."""
         ...
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
@@ -89,6 +104,10 @@ class Kernel(Protocol):
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         """Set numbers of LinkState.settings, in one request."""
+        ...
+
+    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
+        """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
         ...
 
     def set_alt_names(

@@ -6,13 +6,12 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 from __future__ import annotations
 
 from nri_rdma.attach.plan import Plan, moving_netdevs, plan_attach
-from nri_rdma.attach.port import Kernel, Namespace
+from nri_rdma.attach.port import Kernel, Namespace, Survey
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
 from nri_rdma.inventory import in_use_reasons
 from nri_rdma.model.device import CharDevice
-from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
@@ -43,9 +42,9 @@ def prepare(
     kernel: Kernel, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
 ) -> SandboxRecord:
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
-    plan = Plan()
-    if namespace is not None:
-        plan = plan_attach(placed, _capture_moving(kernel, placed), kernel.links(namespace))
+    survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
+    _refuse_use(placed, survey)
+    plan = plan_attach(placed, survey.captured, kernel.links(namespace)) if namespace is not None else Plan()
     return SandboxRecord(
         pod=pod,
         state=State.ATTACHING,
@@ -56,21 +55,15 @@ def prepare(
     )
 
 
-def _capture_moving(kernel: Kernel, placed: tuple[Placed, ...]) -> dict[int, LinkState]:
-    """The netdevs that shall move, as they are now; those that are not on the host are left out."""
-    links, defaults = kernel.links(kernel.host), kernel.default_route_links()
-    present = {link.ifindex for link in links}
-    captured = {
-        netdev.ifindex: kernel.capture(kernel.host, netdev.ifindex)
-        for netdev in moving_netdevs(placed)
-        if netdev.ifindex in present
-    }
-    for link in captured.values():
-        _refuse_use(in_use_reasons(link, links, defaults))
-    return captured
-
-
-def _refuse_use(reasons: tuple[str, ...]) -> None:
+def _refuse_use(placed: tuple[Placed, ...], survey: Survey) -> None:
+    """What the host has come to use since the inventory was read is not given, shared as little as exclusively."""
+    netdevs = {netdev.ifindex for item in placed for device in item.devices for netdev in device.netdevs}
+    reasons = [
+        reason
+        for link in survey.links
+        if link.ifindex in netdevs
+        for reason in in_use_reasons(link, survey.links, survey.default_route_links)
+    ]
     if reasons:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,

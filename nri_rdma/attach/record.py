@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import NamespaceIdentity
+from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.inject import AttachedRequest
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
@@ -25,7 +26,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """The journal's entry. `namespace` is None for a pod on the host's network, where nothing moves."""
+    """The journal's entry. `namespace` is None where nothing moves; `process` is known of a pod on the host's network,
+    whose end no namespace tells."""
 
     pod: Pod
     state: State
@@ -33,6 +35,7 @@ class SandboxRecord:
     plan: Plan
     attached: tuple[AttachedRequest, ...]
     rdma_cm: CharDevice | None
+    process: ProcessIdentity | None = None
 
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Mode], ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -16,20 +16,19 @@ from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.preparation import open_for, prepare
+from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.resolution import Resolve, with_char_devices
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice, RdmaDevice
+from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
 from nri_rdma.placement import Placed
 
 log = logging.getLogger(__name__)
-
-Resolve = Callable[[RdmaDevice], RdmaDevice]
-"""Reads the character devices of a device anew: the attach's last step."""
 
 Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
 """Has something called after so many seconds; the result cancels that."""
@@ -78,6 +77,7 @@ class Sandboxes:
         *,
         on_held: Callable[[str], None],
         on_gone: Callable[[str], None],
+        processes: Processes | None = None,
         boundary: Boundary = no_boundary,
         schedule: Schedule = start_timer,
     ) -> None:
@@ -90,6 +90,7 @@ class Sandboxes:
         self._resolve = resolve
         self._on_held = on_held
         self._on_gone = on_gone
+        self._processes = processes or NoProcesses()
         self._boundary = boundary
         self._lock = threading.Lock()
         self._sandboxes: dict[str, Sandbox] = {}
@@ -132,6 +133,15 @@ class Sandboxes:
                 self._submit_undo(sandbox)
             return sandbox.undo_done
 
+    def end_of_process(self, process: ProcessIdentity) -> None:
+        """End the sandboxes that lived as long as this process."""
+        for sandbox in self.all():
+            record = sandbox.record
+            known = record.process if record is not None else None  # none yet: its attach is under way
+            if _lives_by_process(sandbox.pod) and sandbox.pod.pid == process.pid and known in {None, process}:
+                log.info("the sandbox's process ended", extra={"pod": str(sandbox.pod), "pid": process.pid})
+                self.end(sandbox.pod.sandbox_id)
+
     def recover(self, on_record: Callable[[SandboxRecord], None]) -> tuple[NriRdmaError, ...]:
         """Take up what an earlier daemon left: adopt what is attached, undo what was half done or is gone.
 
@@ -165,8 +175,9 @@ class Sandboxes:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
         return sum(1 for sandbox in self.all() if sandbox.namespace is not None)
 
-    def close(self) -> None:
-        """Cancel pending retries and let all namespaces go; what is attached stays attached. After Workers.close."""
+    def close(self, busy: Collection[str] = ()) -> None:
+        """Cancel pending retries and let all namespaces go; what is attached stays attached. After Workers.close, with
+        the sandboxes that are still being worked on: theirs stay open, for who works with them."""
         with self._lock:
             self._closed = True
             sandboxes = tuple(self._sandboxes.values())
@@ -174,7 +185,8 @@ class Sandboxes:
         for cancel in cancels:
             cancel()
         for sandbox in sandboxes:
-            _let_go(sandbox)
+            if sandbox.pod.sandbox_id not in busy:
+                _let_go(sandbox)
 
     # -- in a worker -------------------------------------------------------------------------------------------------
 
@@ -223,7 +235,9 @@ class Sandboxes:
             self._watch(sandbox.pod.netns_path)
             if moving_netdevs(placed):
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
-            return prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
+            process = self._watch_process(sandbox.pod)
+            record = prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
+            return replace(record, process=process)
 
     def _counting(self, sandbox: Sandbox) -> Boundary:
         def boundary(place: str) -> None:
@@ -236,14 +250,8 @@ class Sandboxes:
 
     def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> None:
         with self._spans.span("resolve-numbers"):
-            attached = tuple(
-                replace(
-                    request,
-                    devices=tuple(replace(item, device=self._resolve(item.device)) for item in request.devices),
-                )
-                for request in record.attached
-            )
-        sandbox.record = replace(record, state=State.ATTACHED, attached=attached)
+            resolved = with_char_devices(record, self._resolve)
+        sandbox.record = replace(resolved, state=State.ATTACHED)
         self._write(sandbox.record)
         with self._lock:
             if sandbox.state is not State.RETURNING:
@@ -337,6 +345,28 @@ class Sandboxes:
         except OSError as error:  # without the watch its end is noticed by the next Synchronize
             log.warning("namespace is not watched", extra={"path": path, "error": str(error)})
 
+    def _watch_process(self, pod: Pod) -> ProcessIdentity | None:
+        """For a pod whose end no namespace tells: the process that does; None when that cannot be seen."""
+        if not _lives_by_process(pod):
+            return None
+        try:
+            return self._processes.watch(pod.pid)
+        except OSError as error:  # perhaps we have PIDs of our own: without the watch the next Synchronize tells
+            log.warning("process is not watched", extra={"pod": str(pod), "pid": pod.pid, "error": str(error)})
+            return None
+
+    def _process_is_there(self, process: ProcessIdentity | None) -> bool:
+        """Whether a process that was watched still is the one it was; True where none was."""
+        if process is None:
+            return True
+        try:
+            self._processes.watch_again(process)
+        except ProcessLookupError:
+            return False
+        except OSError as error:  # as in _watch_process
+            log.warning("process is not watched", extra={"pid": process.pid, "error": str(error)})
+        return True
+
     def _open_again(self, record: SandboxRecord) -> Namespace | None:
         """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not."""
         self._watch(record.pod.netns_path)
@@ -353,15 +383,21 @@ class Sandboxes:
         return namespace
 
     def _is_there(self, record: SandboxRecord) -> bool:
-        """Whether the pod's namespace is still at its path, and the same where we know which one it was."""
+        """Whether the pod's namespace is still at its path, and the same where we know which one it was; of a pod
+        without one, whether its process is."""
         if not record.pod.netns_path:
-            return True
+            return self._process_is_there(record.process)
         try:
             namespace = self._kernel.open_namespace(record.pod.netns_path)
         except KernelError:
             return False
         namespace.close()
         return record.namespace is None or namespace.identity == record.namespace
+
+
+def _lives_by_process(pod: Pod) -> bool:
+    """Whether only a process tells the end of this pod: it is on the host's network."""
+    return not pod.netns_path and pod.pid != 0
 
 
 def _let_go(sandbox: Sandbox) -> None:

@@ -8,6 +8,7 @@ until everything in it is home.
 from __future__ import annotations
 
 import ctypes
+import errno
 import logging
 import os
 import select
@@ -46,6 +47,8 @@ class NamespaceWatcher:
         """Watch the folder of `path`; many files of one folder share one watch. Raises OSError without that folder."""
         folder = str(PurePath(path).parent)
         with self._lock:
+            if self._fd < 0:
+                raise OSError(errno.EBADF, f"watch {folder}: the watcher is closed")
             if folder in self._folders.values():
                 return
             watch = _libc.inotify_add_watch(self._fd, os.fsencode(folder), _IN_DELETE | _IN_MOVED_FROM)
@@ -57,8 +60,10 @@ class NamespaceWatcher:
         """End and join the thread."""
         os.write(self._wake_write, b"x")
         self._thread.join()
-        for fd in (self._fd, self._wake_read, self._wake_write):
-            os.close(fd)
+        with self._lock:
+            for fd in (self._fd, self._wake_read, self._wake_write):
+                os.close(fd)
+            self._fd = -1  # a worker that outlives us must not add its watch to what has this number next
 
     def _serve(self) -> None:
         poll = select.poll()

@@ -54,8 +54,12 @@ class Workers:
                 self._changed.notify()
         return task.done
 
-    def close(self) -> None:
-        """Finish what is running, cancel what is queued, join the threads. Again does nothing."""
+    def close(self, within_s: float | None = None) -> tuple[str, ...]:
+        """Cancel what is queued, let what is running end, join the threads; again is no error.
+
+        Waits at most `within_s` seconds and returns the keys that are still being worked on: their threads die with
+        the process.
+        """
         with self._changed:
             self._closed = True
             dropped = [task for queue in self._queues.values() for task in queue]
@@ -63,8 +67,13 @@ class Workers:
             self._changed.notify_all()
         for task in dropped:
             task.done.cancel()
-        for thread in self._threads:
-            thread.join()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, within_s)
+            running = tuple(sorted(self._running))
+        if not running:
+            for thread in self._threads:
+                thread.join()
+        return running
 
     def _serve(self) -> None:
         while True:
@@ -85,7 +94,7 @@ class Workers:
                     with suppress(KeyError):  # dropped by close
                         if not self._queues[key]:
                             del self._queues[key]
-                    self._changed.notify()
+                    self._changed.notify_all()  # other workers, and who closes
 
     def _next_key(self) -> str | None:
         """The key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""

@@ -10,6 +10,7 @@ class Pod:
     """A pod sandbox as the runtime describes it.
 
     `netns_path` is empty for a pod on the host's network (containerd) or when the runtime does not say.
+    `pid` is the process of the sandbox, 0 when the runtime does not say.
     `sandbox_id` keys everything that is attached; `uid` may have two sandboxes for a while.
     """
 
@@ -18,6 +19,7 @@ class Pod:
     name: str
     namespace: str
     netns_path: str
+    pid: int = 0
 
     def is_same_pod(self, other: Pod) -> bool:
         """Whether both are sandboxes of one pod. The uid alone does not say so: a client may leave it out."""

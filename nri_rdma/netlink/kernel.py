@@ -7,25 +7,24 @@ side by side here, because they would only queue in the kernel and stall every C
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 
-from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.attach.port import KernelError, Namespace, Survey
 from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
 from nri_rdma.netlink.replay import Replayer
+from nri_rdma.netlink.routes import Route, captured_routes, read_routes, unreturnable
 from nri_rdma.netlink.rtnl import (
     IPRoute,
+    Message,
     NetlinkError,
     captured_address,
     captured_neighbour,
-    captured_route,
-    default_route_targets,
     link_state,
-    route_link,
-    unreturnable,
+    own_address,
 )
 
 T = TypeVar("T")
@@ -54,14 +53,18 @@ class LinuxKernel:
         return self._in(namespace, "list links", lambda ip: tuple(link_state(message) for message in ip.get_links()))
 
     def default_route_links(self) -> frozenset[int]:
-        return self._in(
-            self._host,
-            "list routes",
-            lambda ip: frozenset().union(*(default_route_targets(route) for route in ip.get_routes())),
-        )
+        return _visit(self._host, "list routes", lambda: _default_links(read_routes((), ())))
+
+    def survey(self, ifindexes: Collection[int]) -> Survey:
+        return self._in(self._host, "read the host's links", lambda ip: _survey(ip, ifindexes))
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        return self._in(namespace, f"read link {ifindex}", lambda ip: _capture(ip, ifindex))
+        def read(ip: IPRoute) -> LinkState:
+            (message,) = tuple(ip.get_links(ifindex))
+            (link,), _ = _capture(ip, (link_state(message),))
+            return link
+
+        return self._in(namespace, f"read link {ifindex}", read)
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         number = {"new_ifindex": as_ifindex} if as_ifindex else {}
@@ -104,6 +107,13 @@ class LinuxKernel:
 
         what = ", ".join(f"{name} {value}" for name, value in settings)
         _visit(namespace, f"set link {ifindex}: {what}", send)
+
+    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
+        def send() -> None:
+            with Replayer() as replayer:
+                replayer.detach_xdp(ifindex)
+
+        _visit(namespace, f"detach XDP from link {ifindex}", send)
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
@@ -163,14 +173,27 @@ def _held(namespace: Namespace) -> HeldNamespace:
     return namespace
 
 
-def _capture(ip: IPRoute, ifindex: int) -> LinkState:
-    (message,) = tuple(ip.get_links(ifindex))
-    link = link_state(message)
-    addresses, routes = tuple(ip.get_addr(index=ifindex)), tuple(ip.get_routes())
-    captured_routes = [
-        captured for route in routes if route_link(route) == ifindex and (captured := captured_route(route)) is not None
-    ]
-    captured_routes.sort(key=lambda route: " via " in route.text)  # others lead through the connected ones
+def _survey(ip: IPRoute, ifindexes: Collection[int]) -> Survey:
+    links = tuple(link_state(message) for message in ip.get_links())
+    captured, routes = _capture(ip, [link for link in links if link.ifindex in ifindexes])
+    return Survey(
+        links=links,
+        default_route_links=_default_links(routes),
+        captured={link.ifindex: link for link in captured},
+    )
+
+
+def _capture(ip: IPRoute, links: Collection[LinkState]) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:
+    """The links with what they carry, and the routes that were read for it, default ones among them."""
+    indexes = {link.ifindex for link in links}
+    addresses = [message for message in ip.get_addr() if message["index"] in indexes] if indexes else []
+    routes = read_routes(indexes, {own_address(message) for message in addresses})
+    return tuple(_whole(ip, link, addresses, routes) for link in links), routes
+
+
+def _whole(ip: IPRoute, link: LinkState, addresses: Collection[Message], routes: Collection[Route]) -> LinkState:
+    ifindex = link.ifindex
+    own = [message for message in addresses if message["index"] == ifindex]
     neighbours = tuple(
         captured
         for neighbour in ip.get_neighbours(ifindex=ifindex)
@@ -178,8 +201,12 @@ def _capture(ip: IPRoute, ifindex: int) -> LinkState:
     )
     return replace(
         link,
-        addresses=tuple(captured for address in addresses if (captured := captured_address(address)) is not None),
-        routes=tuple(captured_routes),
+        addresses=tuple(captured for address in own if (captured := captured_address(address)) is not None),
+        routes=captured_routes(routes, ifindex),
         neighbours=neighbours,
-        unreturnable=unreturnable(ifindex, addresses, routes),
+        unreturnable=unreturnable(ifindex, {own_address(message) for message in own}, routes),
     )
+
+
+def _default_links(routes: Iterable[Route]) -> frozenset[int]:
+    return frozenset().union(*(route.default_links for route in routes))

@@ -18,6 +18,7 @@ RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH = 20, 24, 28  # include/uapi/linux/rtnet
 _RTM_SETLINK = 19
 _REQUEST, _ACK, _EXCL, _CREATE, _APPEND = 0x1, 0x4, 0x200, 0x400, 0x800
 _NLMSG_ERROR = 2
+_NESTED = 0x8000  # NLA_F_NESTED
 _HEADER = struct.Struct("=IHHII")
 
 _IFA_CACHEINFO = 6
@@ -36,25 +37,32 @@ _SETTING_ATTRIBUTES = {
 }
 """Settings that are a u32 attribute of a link (IFLA_*, include/uapi/linux/if_link.h), in the order that they need:
 a GSO size sets the one of IPv4 with it."""
-_SETTABLE_FLAGS = 0x4 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x8000
-"""IFF_DEBUG, NOARP, PROMISC, ALLMULTI, MULTICAST, DYNAMIC."""
-_IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE = 26, 8
+_SETTABLE_FLAGS = 0x4 | 0x20 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+"""IFF_DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC."""
+_IFLA_BROADCAST, _IFLA_LINKMODE, _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE = 2, 17, 26, 8
+_MAX_ADDR_LEN = 32  # include/linux/netdevice.h
+_IFLA_XDP, _IFLA_XDP_FD, _IFLA_XDP_FLAGS = 43, 1, 3
+_XDP_MODES = (0x2, 0x4, 0x8)  # XDP_FLAGS_SKB_MODE, DRV_MODE, HW_MODE: a link may have a program in each
 _AF_INET6 = 10
 
 
 def link_settings(message: bytes) -> tuple[tuple[str, int], ...]:
-    """LinkState.settings of a link message."""
+    """LinkState.settings of a link message. `broadcast` is the hardware address, its first byte the lowest one."""
     (flags,) = struct.unpack_from("=I", message, 24)
     found = {"flags": flags & _SETTABLE_FLAGS}
     names = {number: name for name, number in _SETTING_ATTRIBUTES.items()}
     for kind, data in attributes(message[32:]):
         if kind in names:
             (found[names[kind]],) = struct.unpack("=I", data)
+        elif kind == _IFLA_LINKMODE:
+            found["linkmode"] = data[0]
+        elif kind == _IFLA_BROADCAST:
+            found["broadcast"] = int.from_bytes(data, "little")
         elif kind == _IFLA_AF_SPEC:
             inet6 = dict(attributes(dict(attributes(data)).get(_AF_INET6, b"")))
             if mode := inet6.get(_IFLA_INET6_ADDR_GEN_MODE):
                 found["addr_gen_mode"] = mode[0]
-    order = ("flags", *_SETTING_ATTRIBUTES, "addr_gen_mode")
+    order = ("flags", "linkmode", "broadcast", *_SETTING_ATTRIBUTES, "addr_gen_mode")
     return tuple((name, found[name]) for name in order if name in found)
 
 
@@ -89,6 +97,13 @@ class Replayer:
         payload = _settings_payload(ifindex, dict(settings))
         self._request("set", _RTM_SETLINK, 0, payload, str(settings), tolerate=set())
 
+    def detach_xdp(self, ifindex: int) -> None:
+        """Take the program of every mode off; a mode without one, or that the driver does not have, is no error."""
+        for mode in _XDP_MODES:
+            nothing = _attribute(_IFLA_XDP_FD, struct.pack("=i", -1)) + _attribute(_IFLA_XDP_FLAGS, _u32(mode))
+            payload = struct.pack("=BxHiII", 0, 0, ifindex, 0, 0) + _attribute(_IFLA_XDP | _NESTED, nothing)
+            self._request("detach", _RTM_SETLINK, 0, payload, f"XDP mode {mode}", tolerate={errno.EOPNOTSUPP})
+
     def _request(self, what: str, kind: int, flags: int, payload: bytes, detail: str, *, tolerate: set[int]) -> None:
         self._sequence += 1
         header = _HEADER.pack(16 + len(payload), kind, flags | _REQUEST | _ACK, self._sequence, 0)
@@ -115,6 +130,10 @@ def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _attribute(kind: int, value: bytes) -> bytes:
     return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def _u32(value: int) -> bytes:
+    return struct.pack("=I", value)
 
 
 def _kind(thing: Captured) -> int:
@@ -162,7 +181,11 @@ def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
     payload = [struct.pack("=BxHiII", 0, 0, ifindex, settings.get("flags", 0), change)]
     for name, number in _SETTING_ATTRIBUTES.items():
         if name in settings:
-            payload.append(_attribute(number, struct.pack("=I", settings[name])))
+            payload.append(_attribute(number, _u32(settings[name])))
+    if "linkmode" in settings:
+        payload.append(_attribute(_IFLA_LINKMODE, bytes([settings["linkmode"]])))
+    if "broadcast" in settings:  # the kernel takes as many bytes as an address of this link has
+        payload.append(_attribute(_IFLA_BROADCAST, settings["broadcast"].to_bytes(_MAX_ADDR_LEN, "little")))
     if "addr_gen_mode" in settings:
         mode = _attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([settings["addr_gen_mode"]]))
         payload.append(_attribute(_IFLA_AF_SPEC, _attribute(_AF_INET6, mode)))

@@ -30,7 +30,14 @@ def pod_from(message: Any) -> Pod:
     for namespace in message.linux.namespaces:
         if namespace.type == "network":
             netns = namespace.path
-    return Pod(sandbox_id=message.id, uid=message.uid, name=message.name, namespace=message.namespace, netns_path=netns)
+    return Pod(
+        sandbox_id=message.id,
+        uid=message.uid,
+        name=message.name,
+        namespace=message.namespace,
+        netns_path=netns,
+        pid=message.pid,
+    )
 
 
 def env_names(container: Any) -> frozenset[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from nri_rdma.errors import ErrorCode, InventoryError
@@ -21,6 +22,15 @@ _GPU_CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controll
 _VGA_CLASS = "0x0300"
 _GPU_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevices:
+    """The character devices of some RDMA devices at one time; `has_nodes`: the node has some of any device."""
+
+    by_device: Mapping[DeviceId, tuple[CharDevice, ...]]
+    rdma_cm: CharDevice | None
+    has_nodes: bool
 
 
 def scan(sysfs_root: Path, dev_root: Path) -> Scan:
@@ -49,9 +59,33 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
         devices=tuple(devices),
         netdev_names=names,
         gpus=_gpus(sysfs_root),
-        rdma_cm=_char_device(sysfs_root / "class/misc/rdma_cm", CharKind.RDMA_CM, dev_root),
+        rdma_cm=_rdma_cm(sysfs_root, dev_root),
         rdma_netns=_rdma_netns(sysfs_root),
     )
+
+
+def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
+    """The character devices that `devices` have now: a few files each, no scan. A device that is gone, or whose name
+    has gone over to another function, is left out."""
+    nodes = _char_devices(sysfs_root, dev_root)
+    here = (device for device in devices if _is_here(sysfs_root / "class/infiniband" / device.name, device))
+    return CharDevices(
+        by_device={device.id: _ordered(nodes.get(device.name, ())) for device in here},
+        rdma_cm=_rdma_cm(sysfs_root, dev_root),
+        has_nodes=bool(nodes),
+    )
+
+
+def _is_here(folder: Path, device: RdmaDevice) -> bool:
+    return folder.exists() and _parent_address(folder) == device.pci
+
+
+def _rdma_cm(sysfs_root: Path, dev_root: Path) -> CharDevice | None:
+    return _char_device(sysfs_root / "class/misc/rdma_cm", CharKind.RDMA_CM, dev_root)
+
+
+def _ordered(nodes: Iterable[CharDevice]) -> tuple[CharDevice, ...]:
+    return tuple(sorted(nodes, key=lambda node: (node.kind, node.path)))
 
 
 def _device(
@@ -79,7 +113,7 @@ def _device(
         pci_path=path[1:],
         numa_node=_numa_node(place),
         ports=ports,
-        char_devices=tuple(sorted(char_devices, key=lambda node: (node.kind, node.path))),
+        char_devices=_ordered(char_devices),
         netdevs=(),
     )
 

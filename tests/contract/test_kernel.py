@@ -176,6 +176,25 @@ def test_settings_are_set_and_told(machine: Machine, rail: int) -> None:
     assert (told["group"], told["gso_max_size"], told["flags"]) == (0, 4096, 0x1280)
 
 
+def test_link_mode_and_broadcast_address_are_set_and_told(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    before = dict(kernel.capture(host, rail).settings)
+    assert (before["linkmode"], before["broadcast"]) == (0, 0xFFFFFFFFFFFF)
+    kernel.set_settings(host, rail, (("linkmode", 1), ("broadcast", 0x060504030201)))
+    told = dict(kernel.capture(host, rail).settings)
+    assert (told["linkmode"], told["broadcast"]) == (1, 0x060504030201)
+    kernel.set_settings(host, rail, tuple(before.items()))
+    assert dict(kernel.capture(host, rail).settings) == before
+
+
+def test_xdp_may_be_detached_where_there_is_none(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    before = kernel.capture(host, rail)
+    kernel.detach_xdp(host, rail)
+    assert kernel.capture(host, rail) == before
+    _refused({errno.ENODEV}, lambda: kernel.detach_xdp(host, 4711))
+
+
 def test_without_address_generation_no_address_appears(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     kernel.set_settings(host, rail, (("addr_gen_mode", 1),))
@@ -305,6 +324,29 @@ def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
     machine.add_address("rail0", "10.0.0.1/24")
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
     assert machine.kernel.default_route_links() == {rail}
+
+
+def test_a_survey_is_links_default_routes_and_captures_in_one(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    other = machine.add_link("rail1", OTHER_MAC)
+    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    survey = kernel.survey({rail, other, 4711})
+    assert survey.links == kernel.links(host)
+    assert survey.default_route_links == kernel.default_route_links() == {rail}
+    assert {number: _told(link) for number, link in survey.captured.items()} == {
+        number: _told(kernel.capture(host, number)) for number in (rail, other)
+    }
+    assert kernel.survey(()).captured == {}
+
+
+def _told(state: LinkState) -> LinkState:
+    """Without the bytes, which hold counters."""
+    addresses, routes, neighbours = (
+        tuple(replace(it, raw=b"") for it in things) for things in (state.addresses, state.routes, state.neighbours)
+    )
+    return replace(state, addresses=addresses, routes=routes, neighbours=neighbours)
 
 
 def test_a_namespace_is_the_same_however_often_it_is_opened(machine: Machine) -> None:

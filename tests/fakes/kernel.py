@@ -7,19 +7,26 @@ differ it is the strictest: no renaming and no new MAC while a link is up.
 
 import errno
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self, TypeVar
 
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Survey
 from nri_rdma.model.link import Captured, LinkState
 
 T = TypeVar("T")
 LINK_LOCAL = IPv6Network("fe80::/64")
-_DEFAULT_SETTINGS = {"flags": 0x1000, "group": 0, "gso_max_size": 65536, "addr_gen_mode": 0}
+_DEFAULT_SETTINGS = {
+    "flags": 0x1000,
+    "linkmode": 0,
+    "broadcast": 0xFFFFFFFFFFFF,
+    "group": 0,
+    "gso_max_size": 65536,
+    "addr_gen_mode": 0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,6 +306,14 @@ class FakeKernel:
         links = self._world.host.links.values()
         return frozenset(link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes))
 
+    def survey(self, ifindexes: Collection[int]) -> Survey:
+        links = self._world.host.links
+        return Survey(
+            links=self.links(self.host),
+            default_route_links=self.default_route_links(),
+            captured={number: _state(links[number], whole=True) for number in ifindexes if number in links},
+        )
+
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         return _state(_link(namespace, ifindex), whole=True)
 
@@ -349,6 +364,9 @@ class FakeKernel:
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         _link(namespace, ifindex).settings.update(settings)
+
+    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
+        _link(namespace, ifindex).xdp = False
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
@@ -448,6 +466,9 @@ class FaultyKernel:
     def default_route_links(self) -> frozenset[int]:
         return self._do("default_route_links", self._kernel.default_route_links)
 
+    def survey(self, ifindexes: Collection[int]) -> Survey:
+        return self._do("survey", lambda: self._kernel.survey(ifindexes))
+
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         return self._do("capture", lambda: self._kernel.capture(namespace, ifindex))
 
@@ -459,6 +480,9 @@ class FaultyKernel:
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         self._do("set_settings", lambda: self._kernel.set_settings(namespace, ifindex, settings))
+
+    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
+        self._do("detach_xdp", lambda: self._kernel.detach_xdp(namespace, ifindex))
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
@@ -532,7 +556,18 @@ def _state(link: Link, *, whole: bool) -> LinkState:
 
 def _shown(link: Link) -> tuple[object, ...]:
     return (
-        (link.name, link.kind, link.parent, link.mac, link.mtu, link.txqlen, link.alias, link.up, link.master),
+        (
+            link.name,
+            link.kind,
+            link.parent,
+            link.mac,
+            link.mtu,
+            link.txqlen,
+            link.alias,
+            link.up,
+            link.master,
+            link.xdp,
+        ),
         frozenset(link.alt_names),
         frozenset(link.settings.items()),
         frozenset(link.addresses),

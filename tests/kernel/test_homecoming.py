@@ -1,6 +1,8 @@
 """On the real kernel: whatever fails when, and whatever the pod did, the host is as before; as `ip -j -d` sees it."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -177,6 +179,84 @@ def test_what_a_pod_did_to_its_link_is_undone(linux: LinuxMachine, act: Meddling
     attach.assert_home()
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        "link set rdma0 mode dormant",
+        "link set rdma0 mode dormant\nlink set rdma0 state DORMANT",
+        "link set rdma0 broadcast 01:02:03:04:05:06",
+        "link set rdma0 trailers off",
+        "link set rdma0 dynamic on\nlink set rdma0 arp off\nlink set rdma0 multicast off\nlink set rdma0 promisc on",
+        "link set rdma0 gso_max_size 4096 gso_max_segs 3 gro_max_size 4096",
+        "link set rdma0 addrgenmode eui64\nlink set rdma0 group 9 txqueuelen 3 alias mine",
+    ],
+    ids=lambda commands: commands.replace("link set rdma0 ", "").replace("\n", ", "),
+)
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+def test_what_a_pod_did_with_ip_to_its_link_leaves_no_mark(linux: LinuxMachine, commands: str, up: bool) -> None:
+    _add_veth(linux, "rail0")
+    if up:
+        _configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0\naddress add fd00::1/64 dev rail0")
+    attach = _Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    for command in commands.splitlines():
+        linux.ip(POD, command)
+    attach.assert_home()
+
+
+def test_an_unusual_link_mode_and_broadcast_address_of_the_host_come_back(linux: LinuxMachine) -> None:
+    _add_veth(linux, "rail0")
+    _configure(linux, "link set rail0 mode dormant\nlink set rail0 broadcast 01:02:03:04:05:06")
+    _configure(linux, "link set rail0 trailers off")
+    attach = _Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    for command in ("mode default", "broadcast ff:ff:ff:ff:ff:ff", "trailers on"):
+        linux.ip(POD, f"link set rdma0 {command}")
+    attach.assert_home()
+
+
+@pytest.mark.parametrize("mode", [0, 2, 4], ids=["any", "generic", "driver"])
+def test_xdp_that_a_pod_attached_stays_not_on_the_host(linux: LinuxMachine, mode: int) -> None:
+    _add_veth(linux, "rail0")
+    attach = _Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    (move,) = attach.record.plan.moves
+    namespace = f"--net={linux.path(POD)}"
+    done = subprocess.run(
+        ["nsenter", namespace, sys.executable, "-c", ATTACH_XDP, str(move.pod_ifindex), str(mode)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip(f"this kernel loads no XDP program (CONFIG_BPF_SYSCALL): {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    assert "xdp" in json.loads(linux.ip(POD, "-j -d link show rdma0"))[0]
+    attach.assert_home()
+    assert "xdp" not in json.loads(linux.ip(HOST, "-j -d link show rail0"))[0]
+
+
+ATTACH_XDP = """
+import ctypes, os, socket, struct, sys
+ifindex, mode = map(int, sys.argv[1:])
+libc = ctypes.CDLL(None, use_errno=True)
+code = ctypes.create_string_buffer(struct.pack("=BBhiBBhi", 0xB7, 0, 0, 2, 0x95, 0, 0, 0))  # return XDP_PASS
+licence = ctypes.create_string_buffer(b"GPL")
+load = struct.pack("=IIQQ", 6, 2, ctypes.addressof(code), ctypes.addressof(licence)).ljust(128, bytes(1))
+bpf = {"x86_64": 321, "aarch64": 280}.get(os.uname().machine, -1)
+fd = libc.syscall(bpf, 5, ctypes.create_string_buffer(load), 128)
+if fd < 0:
+    print(os.strerror(ctypes.get_errno()), file=sys.stderr)
+    sys.exit(77)
+xdp = struct.pack("=HHiHHI", 8, 1, fd, 8, 3, mode)
+body = struct.pack("=BxHiII", 0, 0, ifindex, 0, 0) + struct.pack("=HH", 4 + len(xdp), 0x8000 | 43) + xdp
+route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+route.send(struct.pack("=IHHII", 16 + len(body), 19, 5, 1, 0) + body)
+error = -struct.unpack_from("=i", route.recv(65536), 16)[0]
+sys.exit(os.strerror(error) if error else 0)
+"""
+
+
 def test_a_link_of_the_same_kind_and_mac_that_the_pod_made_is_not_taken_for_ours(linux: LinuxMachine) -> None:
     _add_veth(linux, "rail0")
     attach = _Attach(linux, "rail0")
@@ -327,11 +407,13 @@ def _settled(linux: LinuxMachine) -> tuple[hoststate.HostState, object] | None:
 
 
 def _look(linux: LinuxMachine) -> tuple[hoststate.HostState, object]:
-    """hoststate.take(), and what it does not show: how addresses are generated."""
+    """hoststate.take(), and what it does not show: how addresses are generated, and the link mode."""
     links = json.loads(linux.ip(HOST, "-j -d link show"))
-    return hoststate.take(linux.path(HOST)), {link["ifname"]: link.get("inet6_addr_gen_mode") for link in links}
+    return hoststate.take(linux.path(HOST)), {
+        link["ifname"]: (link.get("inet6_addr_gen_mode"), link["linkmode"]) for link in links
+    }
 
 
 def _difference(before: tuple[hoststate.HostState, object], after: tuple[hoststate.HostState, object]) -> list[str]:
     found = hoststate.difference(before[0], after[0])
-    return found if before[1] == after[1] else [*found, f"address generation: {before[1]} {after[1]}"]
+    return found if before[1] == after[1] else [*found, f"address generation, link mode: {before[1]} {after[1]}"]

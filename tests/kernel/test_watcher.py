@@ -77,3 +77,10 @@ def test_a_folder_that_goes_away_makes_everybody_look_and_can_be_watched_again(h
 def test_a_folder_that_is_not_there_is_an_error(heard: _Heard, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="watch"):
         heard.watcher.watch(str(tmp_path / "no/a"))
+
+
+def test_a_closed_watcher_watches_nothing(folder: Path) -> None:
+    watcher = NamespaceWatcher(lambda _path: None, lambda: None)
+    watcher.close()
+    with pytest.raises(OSError, match="closed"):
+        watcher.watch(str(folder / "a"))

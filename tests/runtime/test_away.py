@@ -63,3 +63,17 @@ def test_a_container_made_in_an_attached_pod_while_the_daemon_was_away_is_report
         assert report == {"pod": "default/half", "why": "container without was made while nri-rdma was away"}
         cri.delete_pod(pod)
         assert daemon.status()["unserved"] == []
+
+
+def test_a_shared_device_of_a_host_network_pod_is_free_when_the_pod_is_gone_though_nobody_tells(
+    containerd: Containerd, eight: Fabric, cri: Cri
+) -> None:
+    """It has no namespace of its own to watch, and containerd tells no end of pods older than its restart."""
+    with Daemon(containerd, eight) as daemon:
+        request = {"rdma.noderesource.dev": "[{mode: shared, match: {device: mlx5_1}}]"}
+        pod = cri.run_pod("host", annotations=request, host_network=True)
+        containerd.restart()
+        daemon.wait_synchronized(times=2)
+        assert [it["pod"] for it in daemon.status()["sandboxes"]] == ["default/host"]
+        containerd.cri.delete_pod(pod)
+        wait_until(lambda: daemon.status()["sandboxes"] == [], "the device to be free")

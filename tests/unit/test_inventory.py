@@ -56,6 +56,30 @@ def test_a_netdev_that_is_away_is_left_out(tmp_path: Path) -> None:
     assert [len(device.netdevs) for device in found.devices] == [0, 1]
 
 
+def test_a_link_of_the_host_that_is_called_as_a_nic_in_a_pod_is_not_taken_for_it(tmp_path: Path) -> None:
+    node = description.load("eight")
+    build_tree(node, tmp_path)
+    name = node.netdevs[0].name
+    own = next(device for device in scan(tmp_path, tmp_path).devices if device.name == node.rdma[0].name)
+    for parent, expected in (
+        ("pci/0000:ff:1f.0", []),
+        (f"pci/{own.pci}", [name]),
+        ("", [name]),
+        ("auxiliary/mlx5_core.sf.4", [name]),
+    ):
+        link = replace(_link(50, name), parent=parent)
+        found = assemble(scan(tmp_path, tmp_path), [link], NONE, rdma_cgroup=True)
+        assert [netdev.name for device in found.devices for netdev in device.netdevs] == expected
+
+
+def test_the_use_of_a_link_that_only_bears_the_name_is_not_the_devices(tmp_path: Path) -> None:
+    node = description.load("eight")
+    build_tree(node, tmp_path)
+    link = replace(_link(50, node.netdevs[0].name), parent="pci/0000:ff:1f.0", master=9)
+    found = assemble(scan(tmp_path, tmp_path), [link], NONE, rdma_cgroup=True)
+    assert [device.in_use for device in found.devices] == [()] * len(found.devices)
+
+
 RAIL = _link(5, "rail0")
 
 

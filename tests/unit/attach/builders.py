@@ -18,9 +18,9 @@ POD_PATH = "/run/netns/pod-1"
 Interfaces = tuple[IPv4Interface | IPv6Interface, ...]
 
 
-def make_pod(sandbox_id: str = "sandbox-1", *, uid: str = "uid-1", path: str = POD_PATH) -> Pod:
+def make_pod(sandbox_id: str = "sandbox-1", *, uid: str = "uid-1", path: str = POD_PATH, pid: int = 0) -> Pod:
     """A pod sandbox."""
-    return Pod(sandbox_id=sandbox_id, uid=uid, name="train", namespace="ml", netns_path=path)
+    return Pod(sandbox_id=sandbox_id, uid=uid, name="train", namespace="ml", netns_path=path, pid=pid)
 
 
 def make_device(name: str, links: Iterable[LinkState]) -> RdmaDevice:

@@ -2,15 +2,16 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.processes import ProcessIdentity
+from nri_rdma.attach.resolution import Resolve, Resolved
 from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError
-from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.request import Mode
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed
@@ -70,8 +71,28 @@ class Gate:
             raise RuntimeError(f"injected {place}")
 
 
-def _unchanged(device: RdmaDevice) -> RdmaDevice:
-    return device
+class FakeProcesses:
+    """Processes by number, with the times of their starts."""
+
+    def __init__(self) -> None:
+        self.running: dict[int, int] = {}
+        self.watched: list[ProcessIdentity] = []
+
+    def watch(self, pid: int) -> ProcessIdentity:
+        if pid not in self.running:
+            raise ProcessLookupError(pid)
+        self.watched.append(ProcessIdentity(pid=pid, start=self.running[pid]))
+        return self.watched[-1]
+
+    def watch_again(self, process: ProcessIdentity) -> None:
+        if self.running.get(process.pid) != process.start:
+            raise ProcessLookupError(process.pid)
+        self.watch(process.pid)
+
+
+def _unchanged(known: Resolved) -> Resolved:
+    """The devices keep theirs; the node has no RDMA subsystem, and so no rdma_cm to miss."""
+    return replace(known, has_nodes=False)
 
 
 @dataclass
@@ -86,7 +107,8 @@ class Rig:
     watched: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     failing_gone: int = 0
-    resolve: Callable[[RdmaDevice], RdmaDevice] = _unchanged
+    resolve: Resolve = _unchanged
+    processes: FakeProcesses = field(default_factory=FakeProcesses)
 
     def __post_init__(self) -> None:
         self.fake = FakeKernel(self.world)
@@ -101,6 +123,7 @@ class Rig:
             self.resolve,
             on_held=self.watched.append,
             on_gone=self._on_gone,
+            processes=self.processes,
             boundary=self.gate,
             schedule=self.clock,
         )

@@ -49,7 +49,9 @@ def _new_mac(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
 
 def _new_numbers(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     kernel.set_link(pod, ifindex, mtu=1280, txqlen=7, alias="pods own")
-    kernel.set_settings(pod, ifindex, (("flags", 0x1280), ("group", 9), ("gso_max_size", 4096)))
+    kernel.set_settings(
+        pod, ifindex, (("flags", 0x12A0), ("linkmode", 1), ("broadcast", 0x77), ("group", 9), ("gso_max_size", 4096))
+    )
 
 
 def _alt_name(kernel: Kernel, pod: Namespace, ifindex: int) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.attach.record import State
+from nri_rdma.attach.resolution import Resolve, Resolved
 from nri_rdma.attach.sandboxes import RETRY_SECONDS, Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FakeKernel, FaultyKernel, World
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
+from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, make_world, placed_on
 
 Start = Callable[..., Rig]
 
@@ -137,7 +140,7 @@ def test_a_failed_attach_is_undone_before_its_error_is_told(start: Start) -> Non
     _assert_nothing_left(rig)
 
 
-@pytest.mark.parametrize("operation", range(1, 7))
+@pytest.mark.parametrize("operation", range(1, 5))
 def test_whatever_the_kernel_refuses_in_an_attach_nothing_is_held(start: Start, operation: int) -> None:
     world = make_world()
     before = world.snapshot()
@@ -216,6 +219,23 @@ def test_shared_devices_move_nothing_and_hold_no_namespace(start: Start) -> None
     _assert_nothing_left(rig)
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_netdev_that_was_enslaved_since_the_node_was_read_is_not_given(start: Start, mode: Mode, moves: bool) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    rig = start(world)
+    placed = placed_on(world, "rail0", mode=mode) + (placed_on(world, "rail1") if moves else ())
+    bond = world.add_link(world.host, "bond0")
+    next(link for link in world.host.links.values() if link.name == "rail0").master = bond.ifindex
+    before = world.snapshot()
+    with pytest.raises(PlacementError, match="rail0 is enslaved to bond0") as caught:
+        rig.sandboxes.begin(make_pod(), placed, None).attach_done.result(SOON)
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
 def test_a_second_sandbox_of_the_same_pod_is_another_one(start: Start) -> None:
     world = make_world()
     add_rail(world, "rail1")
@@ -233,7 +253,152 @@ def test_a_second_sandbox_of_the_same_pod_is_another_one(start: Start) -> None:
     assert world.snapshot() == before
 
 
+# Character devices
+
+
+RDMA_CM = CharDevice(kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_cm", major=10, minor=122, mode=0, uid=0, gid=0)
+
+
+def _without(*kinds: CharKind) -> Resolve:
+    """A node that lost these."""
+
+    def resolve(known: Resolved) -> Resolved:
+        devices = tuple(
+            replace(it, char_devices=tuple(char for char in it.char_devices if char.kind not in kinds))
+            for it in known.devices
+        )
+        return Resolved(devices=devices, rdma_cm=None if CharKind.RDMA_CM in kinds else RDMA_CM)
+
+    return resolve
+
+
+@pytest.mark.parametrize(
+    ("lost", "module"), [(CharKind.UVERBS, "modprobe ib_uverbs"), (CharKind.RDMA_CM, "modprobe rdma_ucm")]
+)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_pod_does_not_start_without_a_device_node_that_it_asked_for(
+    start: Start, lost: CharKind, module: str, mode: Mode
+) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world, resolve=_without(lost))
+    with pytest.raises(AttachError, match=lost) as caught:
+        _attach(rig, mode=mode).attach_done.result(SOON)
+    assert module in caught.value.hint
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_a_device_node_that_was_not_asked_for_is_not_missed(start: Start) -> None:
+    rig = start(make_world(), resolve=_without(CharKind.RDMA_CM))
+    (placed,) = placed_on(rig.world, "rail0")
+    request = replace(placed.admitted.request, char_kinds=frozenset({CharKind.UVERBS}))
+    placed = replace(placed, admitted=replace(placed.admitted, request=request))
+    rig.sandboxes.begin(make_pod(), (placed,), None).attach_done.result(SOON)
+    _end(rig)
+
+
+def test_rdma_cm_is_what_it_is_at_the_attach_not_what_it_was_at_the_start_of_the_daemon(start: Start) -> None:
+    rig = start(make_world(), resolve=_without())
+    stale = replace(RDMA_CM, minor=99)
+    sandbox = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), stale)
+    sandbox.attach_done.result(SOON)
+    assert sandbox.record is not None
+    assert sandbox.record.rdma_cm == RDMA_CM
+    _end(rig)
+
+
+def test_the_device_nodes_of_many_devices_are_read_once(start: Start) -> None:
+    calls: list[Resolved] = []
+
+    def resolve(known: Resolved) -> Resolved:
+        calls.append(known)
+        return _without()(known)
+
+    world = make_world()
+    add_rail(world, "rail1")
+    rig = start(world, resolve=resolve)
+    _attach(rig, "rail0", "rail1").attach_done.result(SOON)
+    assert [[device.name for device in call.devices] for call in calls] == [["mlx5_rail0", "mlx5_rail1"]]
+    _end(rig)
+
+
+# Pods on the host's network
+
+
+def _attach_on_host_network(rig: Rig, pid: int = 77) -> Sandbox:
+    placed = placed_on(rig.world, "rail0", mode=Mode.SHARED)
+    return rig.sandboxes.begin(make_pod(path="", pid=pid), placed, None)
+
+
+def test_a_pod_on_the_hosts_network_ends_with_its_process_when_no_event_tells(start: Start) -> None:
+    rig = start(make_world())
+    rig.processes.running[77] = 1000
+    sandbox = _attach_on_host_network(rig)
+    sandbox.attach_done.result(SOON)
+    assert rig.processes.watched == [ProcessIdentity(pid=77, start=1000)]
+    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=999))
+    rig.sandboxes.end_of_process(ProcessIdentity(pid=78, start=1000))
+    assert sandbox.state is State.ATTACHED
+    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
+    assert sandbox.undo_done is not None
+    sandbox.undo_done.result(SOON)
+    _assert_nothing_left(rig)
+
+
+def test_a_pod_with_a_namespace_does_not_hang_on_a_process(start: Start) -> None:
+    rig = start(make_world())
+    sandbox = rig.sandboxes.begin(make_pod(pid=77), placed_on(rig.world, "rail0"), None)
+    sandbox.attach_done.result(SOON)
+    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
+    assert (sandbox.state, rig.processes.watched) == (State.ATTACHED, [])
+    _end(rig)
+
+
+def test_a_daemon_that_does_not_see_the_process_serves_the_pod_all_the_same(start: Start) -> None:
+    rig = start(make_world())
+    sandbox = _attach_on_host_network(rig)
+    sandbox.attach_done.result(SOON)
+    assert sandbox.record is not None
+    assert sandbox.record.process is None
+    _end(rig)
+    _assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize(("now", "adopted"), [({77: 1000}, True), ({}, False), ({77: 2000}, False)])
+def test_after_a_restart_a_pod_on_the_hosts_network_is_known_by_its_process(
+    start: Start, now: dict[int, int], adopted: bool
+) -> None:
+    world = make_world()
+    rig = start(world)
+    rig.processes.running[77] = 1000
+    _attach_on_host_network(rig).attach_done.result(SOON)
+    rig.kill()
+    processes = FakeProcesses()
+    processes.running = now
+    again = start(world, processes=processes)
+    again.sandboxes.recover(lambda _record: None)
+    wait_for([it.undo_done for it in again.sandboxes.all() if it.undo_done is not None], SOON)
+    assert [it.state for it in again.sandboxes.all()] == ([State.ATTACHED] if adopted else [])
+    assert len(processes.watched) == int(adopted)
+    _end(again)
+    _assert_nothing_left(again)
+
+
 # What goes wrong on the way home
+
+
+def test_xdp_that_the_pod_attached_does_not_come_home(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    for link in pod.links.values():
+        link.xdp = True
+    _end(rig)
+    assert world.snapshot() == before
 
 
 def _take_name(world: World, name: str) -> Callable[[], None]:
@@ -354,6 +519,20 @@ def test_closing_cancels_what_is_pending_and_lets_namespaces_go_but_keeps_the_jo
     assert (rig.clock.pending, world.held) == ([], 0)
     assert _records(rig) == {"sandbox-1": State.RETURNING}
     rig.close()
+
+
+def test_closing_leaves_the_namespace_of_an_attach_that_still_runs_open_for_it(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    rig.gate.stop_at = "before configure-netdev"
+    sandbox = _attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    running = rig.workers.close(0.01)
+    assert running == ("sandbox-1",)
+    rig.sandboxes.close(busy=running)
+    assert world.held == 1
+    rig.gate.open.set()
+    assert sandbox.attach_done.result(SOON) is None
 
 
 # What a restart makes of it

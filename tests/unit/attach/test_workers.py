@@ -97,3 +97,14 @@ def test_closing_finishes_what_runs_and_cancels_what_waits() -> None:
     assert running.result(SOON) is None
     assert workers.submit("a", lambda: None).cancelled()
     workers.close()
+
+
+def test_closing_waits_no_longer_than_it_may_and_tells_what_still_runs() -> None:
+    workers = Workers(2)
+    block = _Block()
+    workers.submit("stuck", block)
+    workers.submit("done", lambda: None).result(SOON)
+    assert block.running.wait(SOON)
+    assert workers.close(0.01) == ("stuck",)
+    block.release.set()
+    assert workers.close(SOON) == ()

@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.errors import InventoryError
 from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan
-from nri_rdma.sysfs.scan import scan
+from nri_rdma.sysfs.scan import read_char_devices, scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
 
@@ -266,3 +266,29 @@ def test_devices_are_in_the_order_of_their_numbers(tree: Path) -> None:
         (tree / f"class/infiniband/{name}").symlink_to(real)
     names = [device.name for device in scan(tree, tree).devices]
     assert names.index("mlx5_9") < names.index("mlx5_10")
+
+
+def test_character_devices_read_alone_are_those_of_a_scan(tree: Path) -> None:
+    found = scan(tree, tree)
+    now = read_char_devices(tree, tree, found.devices)
+    assert now.by_device == {device.id: device.char_devices for device in found.devices}
+    assert (now.rdma_cm, now.has_nodes) == (found.rdma_cm, True)
+    (tree / "class/infiniband_verbs/uverbs0/dev").write_text("231:77\n")
+    (first, *_) = read_char_devices(tree, tree, found.devices[:1]).by_device.values()
+    assert 77 in {char.minor for char in first}
+
+
+def test_a_device_that_is_gone_or_whose_name_another_has_now_has_no_character_devices(tree: Path) -> None:
+    one, other, *_ = scan(tree, tree).devices
+    link = _first(tree)
+    link.unlink()
+    assert list(read_char_devices(tree, tree, (one, other)).by_device) == [other.id]
+    link.symlink_to((tree / "class/infiniband" / other.name).resolve())
+    assert list(read_char_devices(tree, tree, (one, other)).by_device) == [other.id]
+
+
+def test_a_node_without_rdma_has_no_device_nodes(tree: Path) -> None:
+    for name in ("infiniband_verbs", "infiniband_mad", "misc"):
+        shutil.rmtree(tree / "class" / name, ignore_errors=True)
+    now = read_char_devices(tree, tree, ())
+    assert (now.by_device, now.rdma_cm, now.has_nodes) == ({}, None, False)

@@ -1,0 +1,74 @@
+"""The end of a daemon while a worker is busy: it comes in time, and takes nothing from under the worker."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from nri_rdma import daemon as module
+from nri_rdma.attach.transaction import Boundary, no_boundary
+from nri_rdma.config import Settings
+from nri_rdma.daemon import Daemon, lock_state
+from nri_rdma.errors import StateError
+from tests.rig.node import load
+from tests.rig.systree import build_tree
+
+pytestmark = pytest.mark.root
+SOON = 5.0
+
+
+def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
+    if not (tmp_path / "sys").exists():
+        build_tree(load("small"), tmp_path / "sys")
+    settings = Settings(
+        sysfs_root=tmp_path / "sys", dev_root=tmp_path, cgroup_root=tmp_path, state_dir=tmp_path / "state"
+    )
+    return Daemon(settings, boundary=boundary)
+
+
+def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:
+    _daemon(tmp_path)._close()
+    _daemon(tmp_path)._close()
+
+
+def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_WORKERS_S", 0.05)
+    daemon, release, running = _daemon(tmp_path), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        running.set()
+        assert release.wait(SOON)
+        daemon._watcher.watch("/run/netns/pod-1")  # a worker that goes on finds no descriptor of somebody else's
+
+    task = daemon._workers.submit("sandbox-1", hang)
+    assert running.wait(SOON)
+    with caplog.at_level(logging.WARNING):
+        daemon._close()
+    assert [record.__dict__["tasks"] for record in caplog.records] == [["sandbox-1"]]
+    with pytest.raises(StateError):
+        lock_state(tmp_path / "state")
+    release.set()
+    assert isinstance(task.exception(SOON), OSError)
+
+
+def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon, running, closing = _daemon(tmp_path), threading.Event(), threading.Event()
+    close_door = daemon._control.close
+
+    def close_and_tell() -> None:
+        close_door()
+        closing.set()
+
+    def watch_late() -> None:
+        running.set()
+        assert closing.wait(SOON)
+        daemon._watcher.watch(str(tmp_path / "netns"))
+
+    monkeypatch.setattr(daemon._control, "close", close_and_tell)
+    task = daemon._workers.submit("sandbox-1", watch_late)
+    assert running.wait(SOON)
+    daemon._close()
+    assert task.exception(SOON) is None

@@ -1,0 +1,63 @@
+"""A router's host: the routes of others cost an attach next to nothing, and other threads do not wait for it."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from nri_rdma.model.link import LinkState
+from tests.contract.machines import HOST, LinuxMachine
+
+pytestmark = pytest.mark.root
+ROUTES = 20_000
+LATE_S = 0.25
+"""A tenth of it is usual; half a second was, and the runtime dropped us."""
+
+
+@pytest.fixture
+def router(linux: LinuxMachine) -> LinuxMachine:
+    """A host with one rail that has a route, and a bystander that has all the others."""
+    linux.add_link("rail0", "02:11:00:00:00:01")
+    linux.add_link("up0", "02:11:00:00:00:02")
+    routes = (f"route add 50.{it >> 8}.{it & 255}.0/24 via 10.99.0.9" for it in range(ROUTES))
+    _ip(linux, ["link set rail0 up", "address add 10.0.0.1/24 dev rail0", "route add 10.5.0.0/16 via 10.0.0.9"])
+    _ip(linux, ["link set up0 up", "address add 10.99.0.1/16 dev up0", *routes])
+    return linux
+
+
+def _ip(linux: LinuxMachine, commands: list[str]) -> None:
+    inside = ["nsenter", f"--net={linux.path(HOST)}", "ip", "-batch", "-"]
+    subprocess.run(inside, input="\n".join(commands), text=True, check=True)
+
+
+def test_a_long_route_table_keeps_no_other_thread_waiting(router: LinuxMachine) -> None:
+    kernel = router.kernel
+    (rail,) = (link.ifindex for link in kernel.links(kernel.host) if link.name == "rail0")
+    captured: list[LinkState] = []
+    late = _lateness(lambda: captured.extend(kernel.survey((rail,)).captured.values()))
+    late = max(late, _lateness(lambda: captured.append(kernel.capture(kernel.host, rail))))
+    assert late < LATE_S
+    for link in captured:
+        assert [it.text.split()[0] for it in link.routes if ":" not in it.text] == ["10.0.0.0/24", "10.5.0.0/16"]
+
+
+def _lateness(work: Callable[[], object]) -> float:
+    """By how many seconds a thread that wants to run every few milliseconds was late, at worst, during `work`."""
+    worst, done = [0.0], threading.Event()
+
+    def tick() -> None:
+        before = time.perf_counter()
+        while not done.wait(0.002):
+            now = time.perf_counter()
+            worst[0], before = max(worst[0], now - before), now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        work()
+    finally:
+        done.set()
+        thread.join()
+    return worst[0]

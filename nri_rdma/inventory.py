@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice, Scan
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import ObjectKind, RdmaObject
 
 _PCI = "pci/"
 
@@ -44,6 +45,20 @@ def in_use_reasons(
     if link.xdp:
         reasons.append(f"{link.name} has an XDP program attached")
     return tuple(reasons)
+
+
+def rdma_use_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
+    """Why an RDMA device may not be moved away: whoever holds something on it would lose it. Empty when it may."""
+    pids = sorted({item.pid or 0 for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user})
+    users = sorted({item.kernel_user for item in objects if item.kernel_user and item.kernel_user != _RDMA_CORE})
+    return (
+        *(f"process {pid or 'of another pid namespace'} has it open" for pid in pids),
+        *(f"{it} uses it" for it in users),
+    )
+
+
+_RDMA_CORE = "ib_core"
+"""Holds a queue pair on every device, for management datagrams, and makes a new one after a move."""
 
 
 def _with_netdevs(

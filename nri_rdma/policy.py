@@ -154,16 +154,12 @@ def _interface_moves(question: _Question) -> NriRdmaError | None:
 
 
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
-    if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE:
+    if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE or question.mode is Mode.EXCLUSIVE:
         return None
-    what = {
-        Mode.SHARED: "this kernel hides RDMA devices from other network namespaces, so that a shared one would be"
-        " invisible in the pod",
-        Mode.EXCLUSIVE: "this kernel keeps RDMA devices in one network namespace, and moving them is not supported yet",
-    }
     return PlacementError(
         ErrorCode.RDMA_NETNS,
-        what[question.mode],
+        "this kernel hides RDMA devices from other network namespaces, so that a shared one would be invisible in the"
+        " pod",
         where=question.request.where,
         hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
     )

@@ -14,6 +14,7 @@ from ipaddress import IPv4Interface, IPv6Interface
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaDeviceState
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
 
@@ -34,10 +35,21 @@ class NetdevMove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaMove:
+    """An RDMA device that goes into the pod, as it was on the host. `parent` is empty for a soft device."""
+
+    device: str
+    index: int
+    node_guid: str
+    parent: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What is done to the host for one sandbox."""
 
     moves: tuple[NetdevMove, ...] = ()
+    rdma_moves: tuple[RdmaMove, ...] = ()
 
 
 def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
@@ -85,6 +97,36 @@ def plan_attach(
                     )
                 )
     return Plan(moves=tuple(moves))
+
+
+def plan_rdma_moves(placed: tuple[Placed, ...], present: Iterable[RdmaDeviceState]) -> tuple[RdmaMove, ...]:
+    """The moves of RDMA devices for `placed`, where the kernel keeps each in one namespace.
+
+    `present` are the host's RDMA devices now. Raises PlacementError when one is not what the inventory knew.
+    """
+    by_name = {state.name: state for state in present}
+    return tuple(
+        _rdma_move(device, by_name.get(device.name))
+        for item in placed
+        if item.admitted.mode is Mode.EXCLUSIVE
+        for device in item.devices
+    )
+
+
+def _rdma_move(device: RdmaDevice, state: RdmaDeviceState | None) -> RdmaMove:
+    if state is None or state.node_guid != device.node_guid:
+        raise PlacementError(
+            ErrorCode.INVENTORY,
+            f"the RDMA device {device.name} is no longer what it was",
+            where=f"node GUID {device.node_guid}",
+            hint="try again: the inventory is read anew after every change",
+        )
+    return RdmaMove(
+        device=device.name,
+        index=state.index,
+        node_guid=state.node_guid,
+        parent=str(device.pci) if device.pci is not None else "",
+    )
 
 
 def _same_link(device: RdmaDevice, netdev: Netdev, captured: Mapping[int, LinkState]) -> LinkState:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Protocol
 
+from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject
 
 
 class KernelError(Exception):
@@ -57,7 +59,7 @@ class Survey:
 
 
 class Kernel(Protocol):
-    """Links of the host and of namespaces. All calls block."""
+    """Links and RDMA devices of the host and of namespaces. All calls block."""
 
     @property
     def host(self) -> Namespace: ...
@@ -122,4 +124,37 @@ class Kernel(Protocol):
 
     def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
         """Remove a captured thing; one that does not exist is no error."""
+        ...
+
+    def rdma_netns(self) -> RdmaNetns:
+        """Whether namespaces share the RDMA devices, or the kernel has none."""
+        ...
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        """The RDMA devices that a namespace has; with `shared` all of the machine, with `none` no one."""
+        ...
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        """What processes and the kernel hold on an RDMA device of the host: contexts, queue pairs, ids, regions."""
+        ...
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        """Whether the kernel would move an RDMA device of the host there; asking changes nothing."""
+        ...
+
+    def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        """Move an RDMA device. Its character devices get new names and numbers; whoever has it open loses it.
+
+        EOPNOTSUPP: its driver cannot, or the netns mode is shared. EINVAL: the source does not have it.
+        """
+        ...
+
+    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        """Rename an RDMA device. EEXIST: another one of the machine has that name."""
+        ...
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        """A character device of an RDMA device that the namespace has; None: it has none of that kind."""
         ...

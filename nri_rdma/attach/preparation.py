@@ -5,16 +5,25 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 
 from __future__ import annotations
 
-from nri_rdma.attach.plan import Plan, moving_netdevs, plan_attach
+from dataclasses import replace
+
+from nri_rdma.attach.plan import Plan, RdmaMove, moving_netdevs, plan_attach, plan_rdma_moves
 from nri_rdma.attach.port import Kernel, Namespace, Survey
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
-from nri_rdma.inventory import in_use_reasons
-from nri_rdma.model.device import CharDevice
+from nri_rdma.inventory import in_use_reasons, rdma_use_reasons
+from nri_rdma.model.device import CharDevice, RdmaNetns
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
+
+
+def moves_something(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
+    """Whether these devices, or parts of them, leave the host."""
+    if all(item.admitted.mode is not Mode.EXCLUSIVE for item in placed):
+        return False
+    return bool(moving_netdevs(placed)) or kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
 
 
 def open_for(kernel: Kernel, pod: Pod) -> Namespace:
@@ -43,8 +52,11 @@ def prepare(
 ) -> SandboxRecord:
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
     survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
-    _refuse_use(placed, survey)
-    plan = plan_attach(placed, survey.captured, kernel.links(namespace)) if namespace is not None else Plan()
+    _refuse_use(_uses_by_host(placed, survey))
+    plan = Plan()
+    if namespace is not None:
+        plan = plan_attach(placed, survey.captured, kernel.links(namespace))
+        plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed))
     return SandboxRecord(
         pod=pod,
         state=State.ATTACHING,
@@ -55,15 +67,35 @@ def prepare(
     )
 
 
-def _refuse_use(placed: tuple[Placed, ...], survey: Survey) -> None:
+def _rdma_moves(kernel: Kernel, namespace: Namespace, placed: tuple[Placed, ...]) -> tuple[RdmaMove, ...]:
+    """The RDMA devices that move: none where the kernel shows each in all namespaces, or has none at all."""
+    if kernel.rdma_netns() is not RdmaNetns.EXCLUSIVE:
+        return ()
+    moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
+    for move in moves:
+        _refuse_use(rdma_use_reasons(kernel.rdma_objects(move.index)))
+        if not kernel.can_move_rdma(move.index, namespace):
+            raise PlacementError(
+                ErrorCode.RDMA_NETNS,
+                f"the driver of {move.device} cannot move it into the pod, and this kernel shows RDMA devices in one"
+                " network namespace only",
+                hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
+            )
+    return moves
+
+
+def _uses_by_host(placed: tuple[Placed, ...], survey: Survey) -> tuple[str, ...]:
     """What the host has come to use since the inventory was read is not given, shared as little as exclusively."""
     netdevs = {netdev.ifindex for item in placed for device in item.devices for netdev in device.netdevs}
-    reasons = [
+    return tuple(
         reason
         for link in survey.links
         if link.ifindex in netdevs
         for reason in in_use_reasons(link, survey.links, survey.default_route_links)
-    ]
+    )
+
+
+def _refuse_use(reasons: tuple[str, ...]) -> None:
     if reasons:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,

@@ -13,17 +13,18 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.plan import Plan, moving_netdevs
+from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
-from nri_rdma.attach.preparation import open_for, prepare
+from nri_rdma.attach.preparation import moves_something, open_for, prepare
 from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
+from nri_rdma.attach.rdma import with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.resolution import Resolve, with_char_devices
+from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice
+from nri_rdma.model.device import CharDevice, RdmaDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
 from nri_rdma.placement import Placed
@@ -233,7 +234,7 @@ class Sandboxes:
         """Observe, refuse, decide: nothing on the host changes here."""
         with self._spans.span("plan"):
             self._watch(sandbox.pod.netns_path)
-            if moving_netdevs(placed):
+            if moves_something(self._kernel, placed):
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
             process = self._watch_process(sandbox.pod)
             record = prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
@@ -250,13 +251,27 @@ class Sandboxes:
 
     def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> None:
         with self._spans.span("resolve-numbers"):
-            resolved = with_char_devices(record, self._resolve)
+            resolved = with_char_devices(record, lambda known: self._as_now(sandbox, record.plan, known))
         sandbox.record = replace(resolved, state=State.ATTACHED)
         self._write(sandbox.record)
         with self._lock:
             if sandbox.state is not State.RETURNING:
                 sandbox.state = State.ATTACHED
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": sandbox.record.device_names})
+
+    def _as_now(self, sandbox: Sandbox, plan: Plan, known: Resolved) -> Resolved:
+        """Devices that stay are read on the host; those that moved are asked for in the pod, where they are."""
+        moved = {move.device: move.index for move in plan.rdma_moves}
+        staying = self._resolve(replace(known, devices=tuple(it for it in known.devices if it.name not in moved)))
+        there = tuple(self._in_pod(sandbox, it, moved[it.name]) for it in known.devices if it.name in moved)
+        return replace(staying, devices=(*staying.devices, *there))
+
+    def _in_pod(self, sandbox: Sandbox, device: RdmaDevice, index: int) -> RdmaDevice:
+        assert sandbox.namespace is not None  # something moved into it
+        try:
+            return with_numbers_in_pod(self._kernel, sandbox.namespace, device, index)
+        except KernelError as error:
+            raise AttachError(str(error), device=device.name, where=str(sandbox.pod), errno=error.errno) from error
 
     def _roll_back(self, sandbox: Sandbox) -> None:
         """Undo within the attach itself, so that its error is told when the host is as before."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nri_rdma.attach.homecoming import bring_home, restore
-from nri_rdma.attach.plan import NetdevMove, Plan
+from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.rdma import bring_rdma_home
 from nri_rdma.errors import AttachError
 
 
@@ -35,11 +36,16 @@ class Step(Protocol):
 
 
 def steps_of(plan: Plan) -> tuple[Step, ...]:
-    """The steps of a plan in their order."""
+    """The steps of a plan in their order.
+
+    Netdevs first, so that on the way back they are last: raising one makes its RDMA device scan its addresses, which
+    must be at home by then.
+    """
     steps: list[Step] = []
     for move in plan.moves:
         steps.append(MoveNetdev(move=move))
         steps.append(ConfigureNetdev(move=move))
+    steps.extend(MoveRdmaDevice(move=rdma_move) for rdma_move in plan.rdma_moves)
     return tuple(steps)
 
 
@@ -106,8 +112,31 @@ class ConfigureNetdev:
         """Nothing: see above."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveRdmaDevice:
+    """Moves an RDMA device into the pod: nobody else sees or opens it then."""
+
+    move: RdmaMove
+    name: str = "move-rdma-device"
+
+    @property
+    def device(self) -> str:
+        return self.move.device
+
+    def describe(self) -> str:
+        return f"move RDMA device {self.move.device} (index {self.move.index}) into the pod"
+
+    def do(self, kernel: Kernel, namespace: Namespace) -> None:
+        with _explained(f"move RDMA device {self.move.device} into the pod", self.move, namespace):
+            kernel.move_rdma(kernel.host, self.move.index, namespace)
+
+    def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
+        with _explained(f"bring RDMA device {self.move.device} home", self.move, namespace):
+            bring_rdma_home(kernel, namespace, self.move)
+
+
 @contextmanager
-def _explained(what: str, move: NetdevMove, namespace: Namespace | None) -> Iterator[None]:
+def _explained(what: str, move: NetdevMove | RdmaMove, namespace: Namespace | None) -> Iterator[None]:
     """Turns the kernel's refusal into an error that names device, place and step."""
     try:
         yield

@@ -13,8 +13,11 @@ from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 
 from nri_rdma.attach.port import KernelError, Namespace, Survey
+from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaDeviceState, RdmaObject
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
+from nri_rdma.netlink.rdma import RdmaSocket, can_move, visit
 from nri_rdma.netlink.replay import Replayer
 from nri_rdma.netlink.routes import Route, captured_routes, read_routes, unreturnable
 from nri_rdma.netlink.rtnl import (
@@ -31,7 +34,7 @@ T = TypeVar("T")
 
 
 class LinuxKernel:
-    """Links of this machine. Safe for use by several threads; all calls block."""
+    """Links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
 
     def __init__(self, host_path: str = "/proc/self/ns/net") -> None:
         """`host_path` names the namespace that counts as the host's; by default the one this process started in."""
@@ -149,6 +152,33 @@ class LinuxKernel:
                 replayer.remove(thing, ifindex)
 
         _visit(namespace, f"remove {thing.text}", send)
+
+    def rdma_netns(self) -> RdmaNetns:
+        return visit(self._host.fd, "read rdmaNetns", RdmaSocket.netns_mode)
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        return visit(_held(namespace).fd, "list RDMA devices", RdmaSocket.devices)
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        def look(rdma: RdmaSocket) -> tuple[RdmaObject, ...]:
+            return tuple(item for kind in ObjectKind for item in rdma.objects(index, kind))
+
+        return visit(self._host.fd, f"list the objects of RDMA device {index}", look)
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        return can_move(self._host.fd, index, _held(target).fd)
+
+    def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        fd = _held(target).fd
+        visit(_held(source).fd, f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
+
+    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        visit(_held(namespace).fd, f"rename RDMA device {index}", lambda rdma: rdma.rename(index, name))
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        return visit(_held(namespace).fd, f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
 
     def _in(self, namespace: Namespace, operation: str, work: Callable[[IPRoute], T]) -> T:
         def with_socket() -> T:

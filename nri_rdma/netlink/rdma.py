@@ -131,6 +131,10 @@ class RdmaSocket:
         """Move a device from the namespace of the calling thread, which must be the socket's, to that of `fd`."""
         self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
 
+    def rename(self, index: int, name: str) -> None:
+        """Give a device another name; EEXIST: another one of the machine has it."""
+        self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
+
     def resources(self, index: int) -> tuple[Count, ...]:
         """How many objects of each kind a device has."""
         return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))

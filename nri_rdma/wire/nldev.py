@@ -166,6 +166,11 @@ def set_namespace(index: int, fd: int) -> Request[None]:
     return _request(Command.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.NET_NS_FD, fd))
 
 
+def set_name(index: int, name: str) -> Request[None]:
+    """Rename a device."""
+    return _request(Command.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _string(Attribute.DEV_NAME, name))
+
+
 def get_resources(index: int) -> Request[tuple[Count, ...]]:
     """How many objects of each kind a device has, the kernel's own included."""
     return _request(Command.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))

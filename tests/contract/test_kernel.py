@@ -8,6 +8,7 @@ from ipaddress import ip_interface
 import pytest
 
 from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from tests.contract.machines import POD, Machine, Seen
 from tests.rig.deadline import wait_until
@@ -383,3 +384,15 @@ def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:
     pod: Namespace = machine.kernel.open_namespace(machine.pod_path)
     pod.close()
     _refused({errno.EBADF}, lambda: machine.kernel.links(pod))
+
+
+def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> None:
+    kernel = machine.kernel
+    if kernel.rdma_netns() is not RdmaNetns.NONE:
+        pytest.skip("this kernel has an RDMA subsystem; tests/lab holds it to its answers")
+    pod = kernel.open_namespace(machine.pod_path)
+    assert kernel.rdma_devices(kernel.host) == kernel.rdma_devices(pod) == ()
+    _refused({errno.EPROTONOSUPPORT}, lambda: kernel.move_rdma(kernel.host, 1, pod))
+    _refused({errno.EPROTONOSUPPORT}, lambda: kernel.can_move_rdma(1, pod))
+    _refused({errno.EPROTONOSUPPORT}, lambda: kernel.char_device(pod, 1, CharKind.UVERBS, None))
+    pod.close()

@@ -1,4 +1,4 @@
-"""A kernel that keeps state and can fail: links, addresses and routes of the host and of network namespaces.
+"""A kernel that keeps state and can fail: links, addresses, routes and RDMA devices of the host and of namespaces.
 
 `World` is the machine, `FakeKernel` one process's view of it (its descriptors close when it dies), `FaultyKernel` a
 view of any kernel that fails at its n-th operation. tests/contract holds FakeKernel to what Linux does; where kernels
@@ -15,7 +15,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6
 from typing import Any, Self, TypeVar
 
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Survey
+from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject
 
 T = TypeVar("T")
 LINK_LOCAL = IPv6Network("fe80::/64")
@@ -173,6 +175,20 @@ class Link:
 
 
 @dataclass(slots=True, kw_only=True)
+class Rdma:
+    """An RDMA device; without a parent it is a soft one, which dies with its namespace."""
+
+    index: int
+    name: str
+    netns: "Netns"
+    minor: int
+    node_guid: str = ""
+    parent: str = ""
+    movable: bool = True
+    objects: tuple[RdmaObject, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class Netns:
     """A network namespace; it lives while it has a path or an open descriptor."""
 
@@ -202,6 +218,9 @@ class World:
         self.host = Netns(cookie=1, paths={"/proc/self/ns/net"})
         self._namespaces = [self.host]
         self._last_cookie = 1
+        self.rdma_netns = RdmaNetns.NONE
+        self.rdma: list[Rdma] = []
+        self._last_minor = 191
 
     def namespace(self, path: str) -> Netns | None:
         """The namespace at a path."""
@@ -227,20 +246,36 @@ class World:
         netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
         return netns.links[ifindex]
 
+    def add_rdma(self, name: str, **fields: Any) -> Rdma:
+        """A new RDMA device of the host."""
+        device = Rdma(index=len(self.rdma) + 1, name=name, netns=self.host, minor=self.new_minor(), **fields)
+        self.rdma.append(device)
+        return device
+
+    def new_minor(self) -> int:
+        """The number of a character device that nobody had before."""
+        self._last_minor += 1
+        return self._last_minor
+
     def bury(self, netns: Netns) -> None:
         """End a namespace that nothing refers to: virtual links die, physical ones go to the host."""
         if netns.paths or netns.descriptors or netns not in self._namespaces:
             return
         self._namespaces.remove(netns)
+        self.rdma = [device for device in self.rdma if device.netns is not netns or device.parent]
+        for device in self.rdma:
+            if device.netns is netns:
+                device.netns, device.minor = self.host, self.new_minor()
         for link in [link for link in netns.links.values() if link.parent]:
             taken = self.host.taken_names()
             link.name = f"dev{link.ifindex}" if link.name in taken else link.name
             link.alt_names = [name for name in link.alt_names if name not in taken]
             put(link, self.host, link.ifindex if link.ifindex not in self.host.links else self.host.new_ifindex())
 
-    def snapshot(self) -> dict[int, tuple[object, ...]]:
-        """All that the host has, to be compared; order counts for nothing."""
-        return {link.ifindex: _shown(link) for link in self.host.links.values()}
+    def snapshot(self) -> dict[int | str, tuple[object, ...]]:
+        """All that the host has, to be compared; order counts for nothing. Links by number, RDMA devices by name."""
+        links: dict[int | str, tuple[object, ...]] = {link.ifindex: _shown(link) for link in self.host.links.values()}
+        return links | {it.name: (it.name, it.index, it.node_guid) for it in self.rdma if it.netns is self.host}
 
     @property
     def held(self) -> int:
@@ -408,6 +443,51 @@ class FakeKernel:
             case Neighbour() if item in link.neighbours:
                 link.neighbours.remove(item)
 
+    def rdma_netns(self) -> RdmaNetns:
+        return self._world.rdma_netns
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        mode, netns = self._world.rdma_netns, _netns(namespace)
+        if mode is RdmaNetns.NONE:
+            return ()
+        return tuple(_rdma_state(it) for it in self._world.rdma if mode is RdmaNetns.SHARED or it.netns is netns)
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        return self._rdma(self.host, index).objects
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        _netns(target)
+        return self._rdma(self.host, index).movable and self._world.rdma_netns is RdmaNetns.EXCLUSIVE
+
+    def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        device, there = self._rdma(source, index), _netns(target)
+        if not device.movable or self._world.rdma_netns is not RdmaNetns.EXCLUSIVE:
+            raise KernelError("move RDMA device", errno.EOPNOTSUPP)
+        device.netns, device.minor = there, self._world.new_minor()
+
+    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        device = self._rdma(namespace, index)
+        if any(other.name == name for other in self._world.rdma if other is not device):
+            raise KernelError("rename RDMA device", errno.EEXIST, name)
+        device.name = name
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        if index is None:
+            return CharNumber(name="rdma_cm", abi=1, major=10, minor=120)
+        minor = self._rdma(namespace, index).minor
+        return CharNumber(name=f"{kind}{minor - 192}", abi=1, major=231, minor=minor)
+
+    def _rdma(self, namespace: Namespace, index: int) -> Rdma:
+        if self._world.rdma_netns is RdmaNetns.NONE:
+            raise KernelError("find RDMA device", errno.EPROTONOSUPPORT)
+        netns, shared = _netns(namespace), self._world.rdma_netns is RdmaNetns.SHARED
+        for device in self._world.rdma:
+            if device.index == index and (shared or device.netns is netns):
+                return device
+        raise KernelError("find RDMA device", errno.EINVAL)
+
 
 class CrashError(BaseException):
     """The process was killed here. Nothing of it runs any more: every later operation raises it again."""
@@ -498,6 +578,29 @@ class FaultyKernel:
     def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
         self._do("remove", lambda: self._kernel.remove(namespace, ifindex, thing))
 
+    def rdma_netns(self) -> RdmaNetns:
+        return self._do("rdma_netns", self._kernel.rdma_netns)
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        return self._do("rdma_devices", lambda: self._kernel.rdma_devices(namespace))
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        return self._do("rdma_objects", lambda: self._kernel.rdma_objects(index))
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        return self._do("can_move_rdma", lambda: self._kernel.can_move_rdma(index, target))
+
+    def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        self._do("move_rdma", lambda: self._kernel.move_rdma(source, index, target))
+
+    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        self._do("rename_rdma", lambda: self._kernel.rename_rdma(namespace, index, name))
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        return self._do("char_device", lambda: self._kernel.char_device(namespace, index, kind, port))
+
 
 def _netns(namespace: Namespace) -> Netns:
     assert isinstance(namespace, FakeNamespace)
@@ -511,6 +614,18 @@ def _link(namespace: Namespace, ifindex: int) -> Link:
     if link is None:
         raise KernelError("find the link", errno.ENODEV)
     return link
+
+
+def _rdma_state(device: Rdma) -> RdmaDeviceState:
+    return RdmaDeviceState(
+        index=device.index,
+        name=device.name,
+        ports=1,
+        node_type="CA",
+        node_guid=device.node_guid,
+        firmware="",
+        protocol="roce",
+    )
 
 
 def _link_local(mac: str) -> IPv6Interface:

@@ -3,13 +3,16 @@
 import errno
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.model.device import RdmaDevice, RdmaNetns
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
@@ -67,6 +70,11 @@ def _addresses(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
         kernel.add_address(pod, ifindex, ip_interface(text))
 
 
+def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    for device in kernel.rdma_devices(pod):
+        kernel.rename_rdma(pod, device.index, f"mine{device.index}")
+
+
 MEDDLINGS: tuple[Meddling, ...] = (
     _rename,
     _take_down,
@@ -75,6 +83,7 @@ MEDDLINGS: tuple[Meddling, ...] = (
     _alt_name,
     _no_alt_names,
     _addresses,
+    _rename_rdma,
 )
 
 
@@ -116,13 +125,21 @@ def _scenario(choices: _Choices) -> Scenario:
     world.add_link(pod, "lo", ifindex=1, kind="")
     world.add_link(pod, "eth0", ifindex=choices.one(range(2, 9)), kind="veth").raise_up()
     links = [_link(choices, world, number) for number in range(choices.one((1, 2, 3)))]
+    world.rdma_netns = choices.one([RdmaNetns.NONE, RdmaNetns.EXCLUSIVE, RdmaNetns.EXCLUSIVE])
+    for number, link in enumerate(links):
+        world.add_rdma(f"mlx5_{number}", parent=link.parent, node_guid=f"0000:0000:0000:000{number}")
     kernel = FakeKernel(world)
     states = [kernel.capture(kernel.host, link.ifindex) for link in links]
-    devices = tuple(make_device(f"mlx5_{number}", [state]) for number, state in enumerate(states))
+    devices = tuple(_device(number, state) for number, state in enumerate(states))
     addresses = tuple((ip_interface(f"10.9.0.{number + 1}/24"),) for number in range(len(links)))
     placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=choices.one([(), addresses]))
     acts = choices.some([(number, act) for act in MEDDLINGS for number in range(3)], 4)
     return Scenario(world=pickle.dumps(world), placed=placed, meddling=tuple(acts))
+
+
+def _device(number: int, state: LinkState) -> RdmaDevice:
+    pci = parse_pci_address(state.parent.removeprefix("pci/")) if state.parent else None
+    return replace(make_device(f"mlx5_{number}", [state]), pci=pci, node_guid=f"0000:0000:0000:000{number}")
 
 
 def _link(choices: _Choices, world: World, number: int) -> Link:

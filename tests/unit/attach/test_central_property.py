@@ -123,7 +123,8 @@ def test_what_the_kernel_brought_home_itself_is_made_what_it_was(scenario: Scena
     run.kernel.die()
     run.world.remove_namespace(POD_PATH)
     assert undo_steps(FakeKernel(run.world), None, run.steps, SPANS) == ()
-    virtual = {move.link.ifindex for move in case.record.plan.moves if not move.link.parent}
+    virtual: set[int | str] = {move.link.ifindex for move in case.record.plan.moves if not move.link.parent}
+    virtual |= {move.device for move in case.record.plan.rdma_moves if not move.parent}
     expected = [link for index, link in case.before.items() if index not in virtual]
     # By name: an interface number that the pod had taken is the one thing that the kernel does not give back.
     assert sorted(run.world.snapshot().values(), key=str) == sorted(expected, key=str)

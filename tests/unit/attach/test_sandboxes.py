@@ -140,7 +140,7 @@ def test_a_failed_attach_is_undone_before_its_error_is_told(start: Start) -> Non
     _assert_nothing_left(rig)
 
 
-@pytest.mark.parametrize("operation", range(1, 5))
+@pytest.mark.parametrize("operation", range(1, 6))
 def test_whatever_the_kernel_refuses_in_an_attach_nothing_is_held(start: Start, operation: int) -> None:
     world = make_world()
     before = world.snapshot()

@@ -1,0 +1,66 @@
+"""RDMA devices that change their namespace: found wherever they are, brought home, their new numbers read.
+
+They are known by index and node GUID: a pod with NET_ADMIN can rename them, and a driver that was loaded anew gives
+another index. Every function looks before it acts.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from nri_rdma.attach.plan import RdmaMove
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
+from nri_rdma.model.nldev import RdmaDeviceState
+
+_OF_A_PORT = (CharKind.UMAD, CharKind.ISSM)
+
+
+def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove) -> None:
+    """Make the device the host's again, under its name.
+
+    One with a PCI parent always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
+    A soft one dies with its netdev.
+    """
+    home = find_rdma(kernel.rdma_devices(kernel.host), move)
+    if home is None and namespace is not None:
+        there = find_rdma(kernel.rdma_devices(namespace), move)
+        if there is not None:
+            kernel.move_rdma(namespace, there.index, kernel.host)
+            home = find_rdma(kernel.rdma_devices(kernel.host), move)
+    if home is None and move.parent:
+        raise KernelError("find the RDMA device", errno.ENODEV, "neither on the host nor in the pod")
+    if home is not None and home.name != move.device:
+        kernel.rename_rdma(kernel.host, home.index, move.device)
+
+
+def find_rdma(devices: Iterable[RdmaDeviceState], move: RdmaMove) -> RdmaDeviceState | None:
+    """The device among those of a namespace."""
+    alike = [device for device in devices if device.node_guid == move.node_guid]
+    return next(
+        (it for it in alike if it.index == move.index), next((it for it in alike if it.name == move.device), None)
+    )
+
+
+def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice, index: int) -> RdmaDevice:
+    """The device with its character devices as they are after its move: names and numbers are new."""
+    known = {node.kind: node for node in device.char_devices}
+    nodes = tuple(
+        replace(known[kind], path=f"/dev/infiniband/{found.name}", major=found.major, minor=found.minor)
+        for kind, port in _wanted(device.char_devices, tuple(port.number for port in device.ports))
+        if (found := kernel.char_device(namespace, index, kind, port)) is not None
+    )
+    if len(nodes) != len(device.char_devices):
+        raise KernelError(
+            "find the character devices", errno.ENODEV, f"{len(nodes)} of {len(device.char_devices)} came back"
+        )
+    return replace(device, char_devices=nodes)
+
+
+def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:
+    """The kinds that the device had, in order; what belongs to a port, for each port."""
+    for kind in dict.fromkeys(node.kind for node in nodes):
+        for port in ports if kind in _OF_A_PORT else (None,):
+            yield kind, port

@@ -1,0 +1,220 @@
+"""RDMA devices that move into a pod: what is refused first, what the pod gets, how they come home."""
+
+import errno
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.sandboxes import Sandbox
+from nri_rdma.errors import AttachError, ErrorCode, PlacementError
+from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.nldev import ObjectKind, RdmaObject
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import Mode
+from nri_rdma.placement import Placed
+from tests.fakes.kernel import FakeKernel, FaultyKernel, Rdma, World
+from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
+
+CONTEXT = RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None)
+MANAGEMENT = RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None, type=1)
+STORAGE = RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2)
+
+
+@pytest.fixture
+def world() -> World:
+    """A host with a rail and its RDMA device, on a kernel that keeps each in one namespace."""
+    world = make_world(physical=True)
+    world.rdma_netns = RdmaNetns.EXCLUSIVE
+    world.add_rdma("mlx5_rail0", parent="0000:17:00.0")
+    return world
+
+
+@pytest.fixture
+def rig(world: World, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(state=tmp_path, world=world)
+    yield rig
+    rig.close()
+
+
+def _begin(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Sandbox:
+    return rig.sandboxes.begin(make_pod(), placed or placed_on(rig.world, "rail0"), None)
+
+
+def _attached(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Sandbox:
+    sandbox = _begin(rig, placed)
+    sandbox.attach_done.result(SOON)
+    return sandbox
+
+
+def _end(rig: Rig) -> None:
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)
+
+
+def _device(world: World) -> Rdma:
+    (device,) = world.rdma
+    return device
+
+
+def test_the_rdma_device_goes_with_its_netdev_and_comes_home(rig: Rig, world: World) -> None:
+    before = world.snapshot()
+    _attached(rig)
+    assert _device(world).netns is world.namespace(POD_PATH)
+    _end(rig)
+    assert world.snapshot() == before
+    assert (rig.sandboxes.held(), world.held) == (0, 0)
+
+
+def test_the_pod_gets_the_numbers_that_the_device_has_after_its_move(rig: Rig, world: World) -> None:
+    old = _device(world).minor
+    record = _attached(rig).record
+    assert record is not None
+    (node,) = record.attached[0].devices[0].device.char_devices
+    assert (node.major, node.minor) == (231, _device(world).minor)
+    assert node.minor != old
+    assert node.path == f"/dev/infiniband/uverbs{node.minor - 192}"
+    assert node.mode == 0o666
+
+
+def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:
+    _attached(rig)
+    _end(rig)
+    undone = [span.name for span in rig.spans.recent() if span.name.startswith("undo ")]
+    assert undone == ["undo move-rdma-device", "undo configure-netdev", "undo move-netdev"]
+
+
+def test_a_device_without_a_netdev_moves_alone(rig: Rig, world: World) -> None:
+    placed = (make_placed((make_device("mlx5_rail0", []),)),)
+    _attached(rig, placed)
+    assert _device(world).netns is not world.host
+    _end(rig)
+    assert _device(world).netns is world.host
+
+
+@pytest.mark.parametrize("setting", [RdmaNetns.SHARED, RdmaNetns.NONE])
+def test_where_the_kernel_shows_it_everywhere_the_rdma_device_stays(rig: Rig, world: World, setting: RdmaNetns) -> None:
+    world.rdma_netns = setting
+    record = _attached(rig).record
+    assert record is not None
+    assert record.plan.rdma_moves == ()
+    assert record.plan.moves != ()
+
+
+def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) -> None:
+    _attached(rig, placed_on(world, "rail0", mode=Mode.SHARED))
+    assert _device(world).netns is world.host
+    assert rig.sandboxes.held() == 0
+
+
+def _refused(rig: Rig, placed: tuple[Placed, ...] | None = None) -> PlacementError:
+    before = rig.world.snapshot()
+    with pytest.raises(PlacementError) as caught:
+        _begin(rig, placed).attach_done.result(SOON)
+    assert rig.world.snapshot() == before
+    assert {span.name for span in rig.spans.recent()}.isdisjoint({"move-netdev", "move-rdma-device"})
+    return caught.value
+
+
+def test_a_driver_that_cannot_move_is_refused_before_anything_moves(rig: Rig, world: World) -> None:
+    _device(world).movable = False
+    error = _refused(rig)
+    assert error.code is ErrorCode.RDMA_NETNS
+    assert "mlx5_rail0" in error.what
+
+
+@pytest.mark.parametrize(("held", "words"), [(CONTEXT, "process 4711 has it open"), (STORAGE, "nvme_rdma uses it")])
+def test_a_device_that_somebody_uses_is_refused(rig: Rig, world: World, held: RdmaObject, words: str) -> None:
+    _device(world).objects = (MANAGEMENT, held)
+    error = _refused(rig)
+    assert error.code is ErrorCode.DEVICE_IN_USE
+    assert words in error.what
+
+
+def test_what_the_rdma_core_holds_on_every_device_is_no_use(rig: Rig, world: World) -> None:
+    _device(world).objects = (MANAGEMENT,)
+    _attached(rig)
+
+
+def test_a_device_that_is_not_the_one_of_the_inventory_is_refused(rig: Rig, world: World) -> None:
+    _device(world).node_guid = "dead:beef:0000:0001"
+    assert _refused(rig).code is ErrorCode.INVENTORY
+
+
+def test_a_second_device_that_cannot_move_keeps_the_first_from_moving(rig: Rig, world: World) -> None:
+    add_rail(world, "rail1", physical=True)
+    world.add_rdma("mlx5_rail1", movable=False)
+    assert _refused(rig, placed_on(world, "rail0", "rail1")).code is ErrorCode.RDMA_NETNS
+
+
+def test_a_pod_that_renamed_its_device_returns_it_under_the_hosts_name(rig: Rig, world: World) -> None:
+    before = world.snapshot()
+    _attached(rig)
+    _device(world).name = "mine"
+    _end(rig)
+    assert world.snapshot() == before
+
+
+def test_a_device_that_the_kernel_brought_home_is_left_there(rig: Rig, world: World) -> None:
+    _attached(rig)
+    _device(world).netns = world.host
+    _end(rig)
+    assert _device(world).netns is world.host
+
+
+def test_a_physical_device_that_is_nowhere_is_looked_for_again(rig: Rig, world: World) -> None:
+    (placed,) = placed_on(world, "rail0")
+    (device,) = placed.devices
+    _attached(rig, (replace(placed, devices=(replace(device, pci=PciAddress(0, 0x17, 0, 0)),)),))
+    lost, world.rdma = world.rdma, []
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    rig.clock.wait_for_one()
+    world.rdma = lost
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert _device(world).netns is world.host
+
+
+def test_numbers_that_cannot_be_read_undo_the_attach(world: World, tmp_path: Path) -> None:
+    before = world.snapshot()
+    counting = FaultyKernel.counting(FakeKernel(world))
+    rig = Rig(state=tmp_path / "first", world=world, kernel=counting)
+    _attached(rig)
+    operations = counting.operations
+    _end(rig)
+    rig.close()
+    rig = Rig(state=tmp_path / "second", world=world, kernel=FaultyKernel(FakeKernel(world), fail_at=operations))
+    with pytest.raises(AttachError) as caught:
+        _begin(rig).attach_done.result(SOON)
+    assert caught.value.errno == errno.ENOBUFS
+    assert "mlx5_rail0" in caught.value.what
+    assert world.snapshot() == before
+    rig.close()
+
+
+def test_a_daemon_that_starts_anew_brings_home_what_its_predecessor_moved(world: World, tmp_path: Path) -> None:
+    before = world.snapshot()
+    first = Rig(state=tmp_path, world=world)
+    _attached(first)
+    first.kill()
+    second = Rig(state=tmp_path, world=world)
+    assert second.sandboxes.recover(lambda _record: None) == ()
+    _end(second)
+    assert world.snapshot() == before
+    second.close()
+
+
+def test_two_devices_of_one_pod_get_their_own_numbers(rig: Rig, world: World) -> None:
+    add_rail(world, "rail1", physical=True)
+    world.add_rdma("mlx5_rail1", node_guid="0000:0000:0000:0001")
+    (placed,) = placed_on(world, "rail0", "rail1")
+    first, second = placed.devices
+    second = replace(second, node_guid="0000:0000:0000:0001")
+    record = _attached(rig, (replace(placed, devices=(first, second)),)).record
+    assert record is not None
+    minors = [item.device.char_devices[0].minor for item in record.attached[0].devices]
+    assert minors == [device.minor for device in world.rdma]

@@ -106,8 +106,8 @@ class RdmaEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaEvent:
-    """An event. `port` and `netdev_index` are None where the event has none; so is `device_index`, when the event is
-    about a netdev of another namespace: any device may be meant then."""
+    """An event. `port` and `netdev_index` are None where the event has none; so is `device_index`, when a netdev
+    was renamed or is in another namespace: any device may be meant then."""
 
     kind: RdmaEventKind
     device_index: int | None

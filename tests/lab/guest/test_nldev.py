@@ -1,0 +1,284 @@
+"""The netlink codec and its socket on a real RDMA subsystem, compared with `rdma` and sysfs.
+
+The device is one of the test's own, made on a veth, so that the daemon's is left alone. Every answer is also kept,
+datagram by datagram, as nldev-*.bin of the results: tests/unit/wire/data is a copy of those.
+"""
+
+import errno
+import json
+import os
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.nldev import ObjectKind, RdmaEvent, RdmaEventKind
+from nri_rdma.netlink.rdma import RdmaMonitor, RdmaSocket, can_move, visit
+from nri_rdma.wire import nldev
+from tests.lab.guest import kernel
+from tests.rig.deadline import wait_until
+
+RECORDS = Path(os.environ["RDMA_LAB_RESULTS"])
+NAME, NETDEV, POD = "lab_rxe", "nldev0", "nldev-pod"
+# What the lab adds to rxe; without it the kernel refuses to move the device.
+MOVABLE = "rxe_disassociate_ucontext" in Path("/proc/kallsyms").read_text()
+needs_movable_rxe = pytest.mark.skipif(not MOVABLE, reason="this rxe has no disassociate_ucontext")
+needs_stock_rxe = pytest.mark.skipif(MOVABLE, reason="this rxe has disassociate_ucontext")
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[int]:
+    """The index of a soft-RoCE device with an active port."""
+    run(f"ip link add {NETDEV} type veth peer name nldev1")
+    run(f"ip link set {NETDEV} up")
+    run("ip link set nldev1 up")
+    run(f"rdma link add {NAME} type rxe netdev {NETDEV}")
+    wait_until(lambda: rdma(f"link show {NAME}/1")[0]["state"] == "ACTIVE", "an active port", seconds=20)
+    yield int(rdma(f"dev show {NAME}")[0]["ifindex"])
+    run(f"rdma link delete {NAME}")
+    run(f"ip link delete {NETDEV}")
+
+
+@pytest.fixture
+def exclusive() -> Iterator[None]:
+    """rdmaNetns exclusive, while no namespace but the host's exists."""
+    with RdmaSocket() as sock:
+        wait_until(lambda: _set_mode(sock, RdmaNetns.EXCLUSIVE), "the pods' namespaces to be gone", seconds=20)
+        yield
+        wait_until(lambda: _set_mode(sock, RdmaNetns.SHARED), "the test's namespace to be gone", seconds=20)
+
+
+@pytest.fixture
+def pod() -> Iterator[int]:
+    """A descriptor of an empty namespace."""
+    run(f"ip netns add {POD}")
+    fd = os.open(f"/run/netns/{POD}", os.O_RDONLY | os.O_CLOEXEC)
+    yield fd
+    os.close(fd)
+    run(f"ip netns delete {POD}")
+
+
+@pytest.fixture
+def host() -> Iterator[int]:
+    fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    yield fd
+    os.close(fd)
+
+
+def test_devices_are_those_of_rdma_dev(index: int) -> None:
+    with RdmaSocket() as sock:
+        found = {(it.index, it.name, it.node_guid, it.ports) for it in sock.devices()}
+    assert found == {(it["ifindex"], it["ifname"], it["node_guid"], 1) for it in rdma("dev")}
+    assert index in {number for number, *_ in found}
+
+
+def test_words_are_those_of_sysfs(index: int) -> None:
+    folder = Path("/sys/class/infiniband", NAME)
+    with RdmaSocket() as sock:
+        (device,) = (it for it in sock.devices() if it.index == index)
+        (port,) = sock.ports(index)
+    assert (folder / "node_type").read_text().strip().endswith(f": {device.node_type}")
+    assert (folder / "node_guid").read_text().strip() == device.node_guid
+    assert (folder / "ports/1/state").read_text().strip().endswith(f": {port.state}")
+    assert (folder / "ports/1/phys_state").read_text().strip().endswith(f": {port.phys_state}")
+    assert (port.netdev_name, port.netdev_index) == (NETDEV, socket.if_nametoindex(NETDEV))
+
+
+def test_char_devices_have_the_numbers_of_the_nodes(index: int) -> None:
+    nodes = kernel.infiniband_devices()
+    with RdmaSocket() as sock:
+        found = [
+            sock.char_device(index, CharKind.UVERBS),
+            sock.char_device(index, CharKind.UMAD, 1),
+            sock.char_device(None, CharKind.RDMA_CM),
+        ]
+    for item in found:
+        assert item is not None
+        assert nodes[item.name][1:] == (item.major, item.minor)
+
+
+def test_a_kind_that_the_device_does_not_have_is_none(index: int) -> None:
+    with RdmaSocket() as sock:
+        assert sock.char_device(index, CharKind.ISSM, 1) is None
+
+
+def test_resources_are_those_of_rdma_resource(index: int) -> None:
+    with RdmaSocket() as sock:
+        found = {it.name: it.value for it in sock.resources(index)}
+    (shown,) = rdma(f"resource show {NAME}")
+    assert found == {name: value for name, value in shown.items() if name not in {"ifindex", "ifname"}}
+
+
+def test_the_kernels_own_queue_pair_tells_its_maker(index: int) -> None:
+    with RdmaSocket() as sock:
+        makers = {(it.kernel_user, it.pid) for it in sock.objects(index, ObjectKind.QP)}
+    assert makers == {("ib_core", None)}
+
+
+def test_an_open_context_tells_its_process(index: int) -> None:
+    with subprocess.Popen(["ibv_asyncwatch", "-d", NAME], stdout=subprocess.PIPE) as holder:
+        try:
+            with RdmaSocket() as sock:
+                wait_until(lambda: bool(sock.objects(index, ObjectKind.CTX)), "the context to be there", seconds=10)
+                assert [it.pid for it in sock.objects(index, ObjectKind.CTX)] == [holder.pid]
+        finally:
+            holder.kill()
+
+
+def test_counters_are_those_of_rdma_statistic(index: int) -> None:
+    with RdmaSocket() as sock:
+        found = [it.name for it in sock.counters(index, 1)]
+    (shown,) = rdma(f"statistic show link {NAME}/1")
+    assert found == [name for name in shown if name not in {"ifindex", "ifname", "port"}]
+
+
+def test_a_device_that_does_not_exist_is_einval() -> None:
+    with RdmaSocket() as sock, pytest.raises(KernelError) as caught:
+        sock.ports(4711)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_events_tell_of_a_device_that_comes_and_goes(index: int) -> None:
+    monitor = RdmaMonitor()
+    run("ip link add nldev8 type veth peer name nldev9")
+    run("rdma link add lab_rxe9 type rxe netdev nldev8")
+    (made,) = rdma("dev show lab_rxe9")
+    run("rdma link delete lab_rxe9")
+    run("ip link delete nldev8")
+    events: list[RdmaEvent] = []
+    while not events or events[-1].kind is not RdmaEventKind.UNREGISTER:
+        events += monitor.read()
+    monitor.close()
+    kinds = [it.kind for it in events if it.device_index == made["ifindex"]]
+    assert kinds[0] is RdmaEventKind.REGISTER
+    assert RdmaEventKind.NETDEV_ATTACH in kinds
+    assert index != made["ifindex"]
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("devices", lambda index: nldev.get_devices()),
+        ("device", nldev.get_device),
+        ("ports", nldev.get_ports),
+        ("port", lambda index: nldev.get_port(index, 1)),
+        ("uverbs", lambda index: nldev.get_char_device(CharKind.UVERBS, index, None)),
+        ("umad", lambda index: nldev.get_char_device(CharKind.UMAD, index, 1)),
+        ("issm", lambda index: nldev.get_char_device(CharKind.ISSM, index, 1)),
+        ("rdma_cm", lambda index: nldev.get_char_device(CharKind.RDMA_CM, None, None)),
+        ("system", lambda index: nldev.get_system()),
+        ("resources", nldev.get_resources),
+        ("qp", lambda index: nldev.get_objects(ObjectKind.QP, index)),
+        ("mr", lambda index: nldev.get_objects(ObjectKind.MR, index)),
+        ("counters", lambda index: nldev.get_counters(index, 1)),
+    ],
+)
+def test_answers_are_kept_for_the_unit_tests(index: int, name: str, question: Callable[[int], Any]) -> None:
+    replies, datagrams = nldev.Replies(question(index), 1), []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, nldev.NETLINK_RDMA) as sock:
+        sock.bind((0, 0))
+        sock.send(question(index).encode(1))
+        while not replies.done:
+            datagrams.append(sock.recv(1 << 16))
+            replies.receive_data(datagrams[-1])
+    record(name, datagrams)
+
+
+def test_events_are_kept_for_the_unit_tests() -> None:
+    datagrams: list[bytes] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, nldev.NETLINK_RDMA) as sock:
+        sock.bind((0, 0))
+        sock.setsockopt(270, 1, nldev.GROUP_NOTIFY)
+        run("ip link add nldev8 type veth peer name nldev9")
+        run("rdma link add lab_rxe9 type rxe netdev nldev8")
+        run("rdma dev set lab_rxe9 name lab_rxe10")
+        run("ip link set nldev8 name nldev10")
+        run("rdma link delete lab_rxe10")
+        run("ip link delete nldev10")
+        while not datagrams or nldev.read_events(datagrams[-1])[0].kind is not RdmaEventKind.UNREGISTER:
+            datagrams.append(sock.recv(1 << 16))
+    record("events", datagrams)
+
+
+def test_in_shared_mode_no_device_can_move(index: int, host: int, pod: int) -> None:
+    with RdmaSocket() as sock:
+        assert sock.netns_mode() is RdmaNetns.SHARED
+    assert not can_move(host, index, pod)
+
+
+@needs_stock_rxe
+def test_a_driver_that_cannot_move_is_known_before_anything_moves(
+    exclusive: None, index: int, host: int, pod: int
+) -> None:
+    assert not can_move(host, index, pod)
+    with RdmaSocket() as sock, pytest.raises(KernelError) as caught:
+        sock.move(index, pod)
+    assert caught.value.errno == errno.EOPNOTSUPP
+
+
+@needs_movable_rxe
+def test_asking_whether_a_device_can_move_changes_nothing(exclusive: None, index: int, host: int, pod: int) -> None:
+    before = kernel.infiniband_devices(), rdma("link"), uevents()
+    assert can_move(host, index, pod)
+    assert (kernel.infiniband_devices(), rdma("link"), uevents()) == before
+
+
+@needs_movable_rxe
+def test_a_device_moves_into_the_pod_and_home(exclusive: None, index: int, host: int, pod: int) -> None:
+    monitor = RdmaMonitor()
+    with RdmaSocket() as sock:
+        before = sock.char_device(index, CharKind.UVERBS), sock.devices()
+        sock.move(index, pod)
+        assert index not in {it.index for it in sock.devices()}
+        inside = visit(pod, "look", lambda it: (it.char_device(index, CharKind.UVERBS), it.devices()))
+        assert [(it.index, it.name) for it in inside[1]] == [(index, NAME)]
+        assert inside[0] is not None
+        node = Path("/dev/infiniband", inside[0].name).stat().st_rdev
+        assert (os.major(node), os.minor(node)) == (inside[0].major, inside[0].minor)
+        with pytest.raises(KernelError) as caught:
+            sock.move(index, host)  # the host no longer has it
+        assert caught.value.errno == errno.EINVAL
+        visit(pod, "bring home", lambda it: it.move(index, host))
+        assert sock.devices() == before[1]
+    os.set_blocking(monitor.fileno(), False)
+    with pytest.raises(KernelError) as silence:
+        monitor.read()
+    assert silence.value.errno == errno.EAGAIN, "a move is told by uevents only"
+    monitor.close()
+
+
+def record(name: str, datagrams: list[bytes]) -> None:
+    """Each datagram behind its length, u32 little endian."""
+    (RECORDS / f"nldev-{name}.bin").write_bytes(b"".join(struct.pack("<I", len(it)) + it for it in datagrams))
+
+
+def uevents() -> str:
+    """The number of the kernel's last uevent."""
+    return Path("/sys/kernel/uevent_seqnum").read_text()
+
+
+def rdma(arguments: str) -> list[dict[str, Any]]:
+    done = subprocess.run(["rdma", "-j", *arguments.split()], capture_output=True, text=True, check=True)
+    shown: list[dict[str, Any]] = json.loads(done.stdout)
+    return shown
+
+
+def run(command: str) -> None:
+    subprocess.run(command.split(), check=True)
+
+
+def _set_mode(sock: RdmaSocket, mode: RdmaNetns) -> bool:
+    """Whether that could be done by now: EBUSY while other namespaces exist."""
+    try:
+        sock.set_netns_mode(mode)
+    except KernelError as error:
+        if error.errno == errno.EBUSY:
+            return False
+        raise
+    return True

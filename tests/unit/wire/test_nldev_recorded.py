@@ -1,0 +1,162 @@
+"""nldev on what a real kernel answered (data/README.md), however its messages are spread over datagrams."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.nldev import (
+    CharNumber,
+    Count,
+    ObjectKind,
+    RdmaDeviceState,
+    RdmaEvent,
+    RdmaEventKind,
+    RdmaObject,
+    RdmaPortState,
+    RdmaSystem,
+)
+from nri_rdma.wire import WireError, nldev
+from nri_rdma.wire.nldev import Replies, Request, read_events
+
+DATA = Path(__file__).parent / "data"
+EOPNOTSUPP = 95
+
+DEVICE = RdmaDeviceState(
+    index=1,
+    name="lab_rxe",
+    ports=1,
+    node_type="CA",
+    node_guid="b002:85ff:fe86:9e47",
+    firmware="",
+    protocol="roce",
+)
+PORT = RdmaPortState(
+    device_index=1,
+    number=1,
+    state="ACTIVE",
+    phys_state="LinkUp",
+    lid=0,
+    netdev_index=4,
+    netdev_name="nldev0",
+)
+RESOURCES = {"pd": 1, "cq": 1, "qp": 1, "cm_id": 0, "mr": 0, "ctx": 0, "srq": 0}
+RECORDED: dict[str, tuple[Request[Any], list[Any]]] = {
+    "device": (nldev.get_device(1), [DEVICE]),
+    "ports": (nldev.get_ports(1), [PORT]),
+    "port": (nldev.get_port(1, 1), [PORT]),
+    "uverbs": (
+        nldev.get_char_device(CharKind.UVERBS, 1, None),
+        [CharNumber(name="uverbs1", abi=2, major=231, minor=193)],
+    ),
+    "umad": (nldev.get_char_device(CharKind.UMAD, 1, 1), [CharNumber(name="umad1", abi=5, major=231, minor=1)]),
+    "rdma_cm": (
+        nldev.get_char_device(CharKind.RDMA_CM, None, None),
+        [CharNumber(name="rdma_cm", abi=4, major=10, minor=260)],
+    ),
+    "system": (nldev.get_system(), [RdmaSystem(netns=RdmaNetns.SHARED, monitor=True)]),
+    "resources": (nldev.get_resources(1), [tuple(Count(name=key, value=it) for key, it in RESOURCES.items())]),
+    "qp": (
+        nldev.get_objects(ObjectKind.QP, 1),
+        [(RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None, type=1),)],
+    ),
+    "mr": (nldev.get_objects(ObjectKind.MR, 1), []),
+}
+
+
+def datagrams(name: str) -> Iterator[bytes]:
+    data, position = (DATA / f"nldev-{name}.bin").read_bytes(), 0
+    while position < len(data):
+        (length,) = struct.unpack_from("<I", data, position)
+        yield data[position + 4 : position + 4 + length]
+        position += 4 + length
+
+
+def messages(name: str) -> list[bytes]:
+    """Each message with its padding, cut out independently of the codec."""
+    found = []
+    for datagram in datagrams(name):
+        position = 0
+        while position < len(datagram):
+            (length,) = struct.unpack_from("=I", datagram, position)
+            found.append(datagram[position : position + (length + 3 & ~3)])
+            position += length + 3 & ~3
+    return found
+
+
+def read(request: Request[Any], received: Iterator[bytes] | list[bytes]) -> Replies[Any]:
+    replies = Replies(request, 1)
+    for datagram in received:
+        assert not replies.done
+        replies.receive_data(datagram)
+    assert replies.done
+    return replies
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_answer_is_read(name: str) -> None:
+    request, expected = RECORDED[name]
+    replies = read(request, datagrams(name))
+    assert (replies.results, replies.errno) == (expected, 0)
+
+
+def test_all_devices_are_read() -> None:
+    assert [(it.index, it.name) for it in read(nldev.get_devices(), datagrams("devices")).results] == [
+        (0, "rxe0"),
+        (1, "lab_rxe"),
+    ]
+
+
+def test_counters_are_read() -> None:
+    (counters,) = read(nldev.get_counters(1, 1), datagrams("counters")).results
+    assert [it.name for it in counters][:3] == ["sent_pkts", "rcvd_pkts", "duplicate_request"]
+    assert len(counters) == 17
+
+
+def test_a_kind_of_character_device_that_there_is_not_is_an_errno() -> None:
+    replies = read(nldev.get_char_device(CharKind.ISSM, 1, 1), datagrams("issm"))
+    assert (replies.results, replies.errno) == ([], EOPNOTSUPP)
+
+
+def test_events_are_read() -> None:
+    events = [event for datagram in datagrams("events") for event in read_events(datagram)]
+    kinds = RdmaEventKind
+    assert events == [
+        RdmaEvent(kind=kinds.REGISTER, device_index=3, port=None, netdev_index=None),
+        RdmaEvent(kind=kinds.NETDEV_ATTACH, device_index=3, port=1, netdev_index=8),
+        RdmaEvent(kind=kinds.RENAME, device_index=3, port=None, netdev_index=None),
+        RdmaEvent(kind=kinds.NETDEV_RENAME, device_index=None, port=None, netdev_index=8),
+        RdmaEvent(kind=kinds.UNREGISTER, device_index=3, port=None, netdev_index=None),
+    ]
+
+
+@given(st.sampled_from(sorted(RECORDED)), st.data())
+def test_how_messages_are_spread_over_datagrams_changes_nothing(name: str, data: st.DataObject) -> None:
+    request, expected = RECORDED[name]
+    parts = [b""]
+    for message in messages(name):
+        if data.draw(st.booleans()):
+            parts.append(b"")
+        parts[-1] += message
+    assert read(request, [part for part in parts if part]).results == expected
+
+
+@given(st.sampled_from(sorted(RECORDED)), st.data())
+def test_a_changed_or_cut_answer_gives_results_or_a_wire_error(name: str, data: st.DataObject) -> None:
+    whole = b"".join(datagrams(name))
+    changed = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    for position in data.draw(st.lists(st.integers(0, max(len(changed) - 1, 0)), max_size=4)):
+        if changed:
+            changed[position] = data.draw(st.integers(0, 255))
+    try:
+        Replies(RECORDED[name][0], 1).receive_data(bytes(changed))
+        read_events(bytes(changed))
+    except WireError:
+        return

@@ -139,7 +139,10 @@ class Kernel(Protocol):
         ...
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Whether the kernel would move an RDMA device of the host there; asking changes nothing."""
+        """Whether the kernel would move an RDMA device of the host there; asking changes nothing.
+
+        EINVAL: the target is the host itself.
+        """
         ...
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:

@@ -7,6 +7,7 @@ the thread that *sends*: so a socket is opened, used and closed within one visit
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from collections.abc import Callable
 from types import TracebackType
@@ -55,6 +56,8 @@ def can_move(home_fd: int, index: int, other_fd: int) -> bool:
     device by the socket's namespace, then looks at driver and mode, and only then at where the caller is
     (drivers/infiniband/core/device.c, ib_device_set_netns_put): a caller in another namespace gets ENODEV there.
     """
+    if os.path.samestat(os.fstat(home_fd), os.fstat(other_fd)):
+        raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
     rdma = in_namespace(home_fd, RdmaSocket)
     with rdma:
         try:

@@ -396,3 +396,7 @@ def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> N
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.can_move_rdma(1, pod))
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.char_device(pod, 1, CharKind.UVERBS, None))
     pod.close()
+
+
+def test_asking_whether_a_device_could_move_to_where_it_is_is_refused(machine: Machine) -> None:
+    _refused({errno.EINVAL}, lambda: machine.kernel.can_move_rdma(1, machine.kernel.host))

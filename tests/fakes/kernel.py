@@ -456,7 +456,8 @@ class FakeKernel:
         return self._rdma(self.host, index).objects
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        _netns(target)
+        if _netns(target) is self._world.host:
+            raise KernelError("ask whether RDMA device can move", errno.EINVAL)
         return self._rdma(self.host, index).movable and self._world.rdma_netns is RdmaNetns.EXCLUSIVE
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:

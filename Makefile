@@ -26,11 +26,11 @@ unit: setup-venv ## tests that need neither root nor Linux
 test: setup ## all tests but those in the virtual machine (root)
 	@$(PYTEST) tests
 
-lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root)
-	@$(PYTHON) -m tests.lab
+lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root); KERNEL=6.12 or 6.1: another one
+	@$(PYTHON) -m tests.lab $(if $(KERNEL),--kernel $(KERNEL))
 
 lab-shell: setup ## a console in that virtual machine
-	@$(PYTHON) -m tests.lab --shell
+	@$(PYTHON) -m tests.lab --shell $(if $(KERNEL),--kernel $(KERNEL))
 
 bench: setup ## speed and size as ratios to a floor, into build/bench.json
 	@$(PYTHON) -m bench

@@ -6,6 +6,7 @@ or 125 when the lab itself could not do its work. The last line printed is pytes
 
 import argparse
 import fcntl
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import NoReturn
 from tests.lab.errors import LabError
 from tests.lab.image import ensure_image
 from tests.lab.progress import say
-from tests.lab.recipe import CHECKOUT, forky
+from tests.lab.recipe import CHECKOUT, DEFAULT_KERNEL, KERNELS, recipe_for
 from tests.lab.tools import ensure_tools
 from tests.lab.vm import run_shell, run_tests
 
@@ -36,8 +37,9 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         with _only_run(CACHE):
+            _remove_unknown(CACHE)
             ensure_tools()
-            image = ensure_image(forky(), CACHE)
+            image = ensure_image(recipe_for(options.kernel), CACHE)
             if options.shell:
                 return run_shell(image, CHECKOUT)
             outcome = run_tests(image, CHECKOUT, RESULTS, selection or DEFAULT_SELECTION, options.limit)
@@ -69,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--shell", action="store_true", help="a shell on the machine's console instead of tests")
     parser.add_argument(
+        "--kernel", choices=KERNELS, default=DEFAULT_KERNEL, help="Debian's kernel to boot (default: %(default)s)"
+    )
+    parser.add_argument(
         "--limit", type=int, default=LIMIT_S, metavar="SECONDS", help="hard limit (default: %(default)s)"
     )
     return parser
@@ -85,6 +90,13 @@ def _only_run(cache: Path) -> Iterator[None]:
             say("another lab run is under way in this checkout; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _remove_unknown(cache: Path) -> None:
+    """Images of kernels that the lab no longer has, and those of its earlier layout."""
+    for folder in cache.iterdir():
+        if folder.is_dir() and folder.name not in KERNELS:
+            shutil.rmtree(folder)
 
 
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:

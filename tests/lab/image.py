@@ -5,7 +5,6 @@ Whoever calls holds the lab's lock. What an entry holds is never written again (
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +13,13 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.bootstrap import bootstrap
 from tests.lab.errors import LabError
 from tests.lab.initrd import build_initrd
 from tests.lab.progress import say, timed
-from tests.lab.recipe import Recipe
+from tests.lab.recipe import LEFT_OUT, Recipe
 from tests.lab.workload import workload_image
-from tests.rig.aptsources import main_archive, read_sources
+from tests.lab.workshop import PROBE, WORKSHOP, ensure_workshop
 
 UNFINISHED = "unfinished-"
 _SITE = "usr/lib/lab/site"
@@ -48,18 +48,19 @@ class Image:
 
 
 def ensure_image(recipe: Recipe, cache: Path) -> Image:
-    """The recipe's image, out of the cache or built now; every other entry of the cache is removed."""
-    cache.mkdir(parents=True, exist_ok=True)
-    entry = cache / recipe.digest()
-    for stale in cache.iterdir():
-        if stale.is_dir() and stale != entry:
+    """The recipe's image, out of its kernel's part of the cache or built now; the one before it is removed."""
+    part = cache / recipe.kernel
+    part.mkdir(parents=True, exist_ok=True)
+    entry = part / recipe.digest()
+    for stale in part.iterdir():
+        if stale != entry and not stale.name.startswith(WORKSHOP):
             shutil.rmtree(stale)
     if entry.is_dir():
         return Image(folder=entry)
-    unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=cache))
+    unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=part))
     try:
-        with timed(f"building the {recipe.suite} image (once; kept in {cache.name}/{entry.name})"):
-            _build(recipe, unfinished)
+        with timed(f"building the image of kernel {recipe.kernel} (once; kept in {part.name}/{entry.name})"):
+            _build(recipe, part, unfinished)
         unfinished.rename(entry)
     finally:
         if unfinished.exists():
@@ -67,17 +68,24 @@ def ensure_image(recipe: Recipe, cache: Path) -> Image:
     return Image(folder=entry)
 
 
-def _build(recipe: Recipe, target: Path) -> None:
+def _build(recipe: Recipe, cache: Path, target: Path) -> None:
     if os.geteuid() != 0:
         raise LabError("building the image needs root. Next: run it as root (once; the image is kept).")
     root = target / "root"
     with timed(f"installing Debian {recipe.suite}"):
-        _bootstrap(recipe, root, target / "mmdebstrap.log")
+        bootstrap(
+            *(root, target / "mmdebstrap.log"),
+            suites=recipe.suites,
+            packages=recipe.packages,
+            left_out=LEFT_OUT,
+            variant="apt",
+        )
     with timed("fetching the guest's python packages"):
         _fetch_wheels(recipe, root, target / "wheels", target / "pip.log")
     with timed("installing them"):
         _install_wheels(root, target / "wheels")
     release = _kernel_release(root)
+    _install_workshop(ensure_workshop(recipe, release, cache), root / "usr/lib/lab")
     with timed("writing the workload image"):
         images = root / "usr/lib/lab/images"
         images.mkdir(parents=True)
@@ -88,63 +96,6 @@ def _build(recipe: Recipe, target: Path) -> None:
         _write_disk(root, target / "root.img")
     shutil.rmtree(root)
     shutil.rmtree(target / "wheels")
-
-
-def _bootstrap(recipe: Recipe, root: Path, log: Path) -> None:
-    options = {
-        "Acquire::Check-Valid-Until": "false",  # a testing suite's Release file can be past its date
-        "Acquire::Languages": "none",
-        "Acquire::Retries": "3",
-        **_apt_proxies(),
-    }
-    command = [
-        # Its mounts of /proc, /sys and /dev, and every process it starts, live in namespaces that die with us, however
-        # we end: nothing goes on writing, and nobody can remove the host's /dev through a left-over mount.
-        *("setpriv", "--pdeathsig", "KILL"),
-        *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"),
-        *("mmdebstrap", "--mode=root", "--format=directory", "--variant=apt", "--verbose"),
-        *(f'--aptopt={name} "{value}"' for name, value in options.items()),
-        *(f"--dpkgopt=path-exclude={pattern}" for pattern in recipe.left_out),
-        f"--include={','.join(recipe.packages)}",
-        *(recipe.suite, str(root), _debian_mirror()),
-    ]
-    code = _run_logged(command, log)
-    if code != 0:
-        last = "\n  ".join(log.read_text(errors="replace").splitlines()[-12:])
-        raise LabError(f"mmdebstrap failed ({code}):\n  {last}\nNext: can apt-get reach its mirror?")
-
-
-def _run_logged(command: list[str], log: Path) -> int:
-    """The exit code; when we are interrupted, the end of the last process that the command started is awaited."""
-    pipe, nothing, merged = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
-    with log.open("wb") as out, subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=merged) as process:
-        assert process.stdout is not None  # asked for above
-        try:
-            shutil.copyfileobj(process.stdout, out)
-        except BaseException:
-            process.kill()
-            shutil.copyfileobj(process.stdout, out)
-            raise
-        return process.wait()
-
-
-def _debian_mirror() -> str:
-    """The archive that serves this machine's own release serves the lab's suite too."""
-    found = re.search(r'^VERSION_CODENAME="?([a-z]+)"?$', Path("/etc/os-release").read_text(), re.MULTILINE)
-    codename = found.group(1) if found else "none"
-    archive = main_archive(read_sources(Path("/etc/apt")), codename)
-    if archive is None:
-        raise LabError(
-            f"no apt source of this machine names {codename} with the component main. "
-            "Next: add Debian's own archive to /etc/apt/sources.list.d."
-        )
-    return archive.uris[0]
-
-
-def _apt_proxies() -> dict[str, str]:
-    """mmdebstrap does not read the machine's apt configuration; a machine behind a proxy needs this part of it."""
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True).stdout
-    return dict(re.findall(r'^(Acquire::https?::Proxy\S*) "([^"]+)";$', dump, re.MULTILINE))
 
 
 def _fetch_wheels(recipe: Recipe, root: Path, wheels: Path, log: Path) -> None:
@@ -171,6 +122,12 @@ def _install_wheels(root: Path, wheels: Path) -> None:
             archive.extractall(site)
     compile_all = ["chroot", str(root), "python3", "-m", "compileall", "-q", f"/{_SITE}"]
     subprocess.run(compile_all, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=True)
+
+
+def _install_workshop(workshop: Path, lab: Path) -> None:
+    shutil.copytree(workshop / "modules", lab / "modules")
+    shutil.copyfile(workshop / PROBE, lab / PROBE)
+    (lab / PROBE).chmod(0o755)
 
 
 def _kernel_release(root: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _LAB = Path(__file__).resolve().parent
-_BUILDERS = ("image.py", "initrd.py", "workload.py")
+_BUILDERS = ("bootstrap.py", "image.py", "initrd.py", "verbs_probe.c", "workload.py", "workshop.py")
 _FROM_DEV_GROUP = ("grpcio", "pytest", "pytest-timeout")
 
 _PACKAGES = (
@@ -20,11 +20,12 @@ _PACKAGES = (
     "ibverbs-utils",
     "iproute2",
     "kmod",
-    "linux-image-amd64",  # the cloud kernel has no rxe
+    "perftest",
     "python3",
+    "rdmacm-utils",
     "runc",
 )
-_LEFT_OUT = (
+LEFT_OUT = (
     "/etc/kernel/postinst.d/*",  # would build a large initrd; the lab makes its own (initrd.py)
     "/usr/lib/modules/*/kernel/drivers/gpu/*",
     "/usr/lib/modules/*/kernel/drivers/media/*",
@@ -39,27 +40,41 @@ _LEFT_OUT = (
 class Recipe:
     """Everything that decides what an image holds, the archive's own state aside."""
 
+    kernel: str
+    kernel_suite: str
     suite: str
-    packages: tuple[str, ...]
-    left_out: tuple[str, ...]
     requirements: tuple[str, ...]
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        """Where packages come from, the user space's suite first."""
+        return (self.suite,) if self.suite == self.kernel_suite else (self.suite, self.kernel_suite)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What is installed; the *cloud* kernel has no rxe."""
+        return (*_PACKAGES, f"linux-image-amd64/{self.kernel_suite}")
 
     def digest(self) -> str:
         """Changes with the recipe and with the code that follows it."""
-        content = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode())
+        described = {**asdict(self), "packages": self.packages, "left_out": LEFT_OUT}
+        content = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         for name in _BUILDERS:
             content.update((_LAB / name).read_bytes())
         return content.hexdigest()[:16]
 
 
-def forky(pyproject: Path = CHECKOUT / "pyproject.toml") -> Recipe:
-    """Debian forky: kernel 7.2, containerd 2.x."""
-    return Recipe(
-        suite="forky",
-        packages=_PACKAGES,
-        left_out=_LEFT_OUT,
-        requirements=guest_requirements(pyproject.read_text()),
-    )
+# The user space of bookworm is too old for 6.1 to bring its own: its containerd 1.6 has no NRI.
+_SUITES = {"7.2": ("forky", "forky"), "6.12": ("trixie", "trixie"), "6.1": ("trixie", "bookworm")}
+KERNELS = tuple(_SUITES)
+DEFAULT_KERNEL = KERNELS[0]
+
+
+def recipe_for(kernel: str, pyproject: Path = CHECKOUT / "pyproject.toml") -> Recipe:
+    """The image with one of KERNELS."""
+    suite, kernel_suite = _SUITES[kernel]
+    requirements = guest_requirements(pyproject.read_text())
+    return Recipe(kernel=kernel, kernel_suite=kernel_suite, suite=suite, requirements=requirements)
 
 
 def guest_requirements(pyproject: str) -> tuple[str, ...]:

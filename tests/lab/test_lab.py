@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.lab.machine import Disk, Machine, qemu_command
 from tests.lab.recipe import CHECKOUT, Recipe, guest_requirements
 from tests.lab.vm import find_summary
 from tests.lab.workload import Layer, oci_archive
+from tests.lab.workshop import can_move
 
 PYPROJECT = """
 [project]
@@ -37,8 +39,8 @@ def test_the_guest_gets_the_products_dependencies_with_the_tests_own() -> None:
 
 
 def test_an_image_is_cached_under_what_goes_into_it() -> None:
-    recipe = Recipe(suite="forky", packages=("runc",), left_out=(), requirements=("click",))
-    other = Recipe(suite="forky", packages=("runc",), left_out=(), requirements=("click>=9",))
+    recipe = Recipe(kernel="7.2", kernel_suite="forky", suite="forky", requirements=("click",))
+    other = replace(recipe, requirements=("click>=9",))
     assert recipe.digest() == recipe.digest()
     assert recipe.digest() != other.digest()
 
@@ -98,3 +100,17 @@ def test_the_guests_tests_are_not_collected_on_the_host() -> None:
     shown = subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False)
     assert "test_lab.py" in shown.stdout
     assert "tests/lab/guest" not in shown.stdout
+
+
+def test_the_labs_rxe_differs_in_one_operation() -> None:
+    source = "int before;\nstatic const struct ib_device_ops rxe_dev_ops = {\n\t.alloc_mr = rxe_alloc_mr,\n};\n"
+    changed = can_move(source).splitlines()
+    assert [line for line in changed if line and line not in source.splitlines()] == [
+        "static void rxe_disassociate_ucontext(struct ib_ucontext *ibcontext) { }",
+        "\t.disassociate_ucontext = rxe_disassociate_ucontext,",
+    ]
+
+
+def test_a_source_that_the_labs_change_does_not_fit_is_refused() -> None:
+    with pytest.raises(LabError, match="does not look as the lab knows it"):
+        can_move("static const struct ib_device_ops other_dev_ops = {\n};\n")

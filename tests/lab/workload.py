@@ -1,4 +1,4 @@
-"""The lab's workload image: busybox with ibv_devinfo, made out of the guest's own root folder.
+"""The lab's workload image: busybox with the verbs programs, made out of the guest's own root folder.
 
 The programs, their libraries and the user-space drivers are exactly the ones of the guest's suite; nothing is pulled.
 """
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 NAME = "localhost/rdma-workload:1"
-_PROGRAMS = ("/usr/bin/ibv_devinfo",)
+_PROGRAMS = ("/usr/bin/ib_send_bw", "/usr/bin/ibv_devinfo", "/usr/bin/rping", "/usr/lib/lab/verbs-probe")
 _DRIVERS = ("rxe", "siw")
 _APPLETS = ("cat", "dd", "env", "id", "ls", "mknod", "sh", "sleep", "stat")
 _FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr", "usr/bin")
 _LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
-_CONFIG = {"Entrypoint": ["/bin/sleep", "1000000"], "Env": ["PATH=/usr/bin"]}
+_CONFIG = {"Entrypoint": ["/bin/sleep", "1000000"], "Env": ["PATH=/usr/bin:/usr/lib/lab"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab import outcomes
 from tests.lab.errors import LabError
 from tests.lab.initrd import load_order
 from tests.lab.machine import Disk, Machine, qemu_command
-from tests.lab.recipe import CHECKOUT, Recipe, guest_requirements
+from tests.lab.recipe import CHECKOUT, KERNELS, Recipe, guest_requirements
 from tests.lab.vm import find_summary
 from tests.lab.workload import Layer, oci_archive
 from tests.lab.workshop import can_move
@@ -114,3 +116,29 @@ def test_the_labs_rxe_differs_in_one_operation() -> None:
 def test_a_source_that_the_labs_change_does_not_fit_is_refused() -> None:
     with pytest.raises(LabError, match="does not look as the lab knows it"):
         can_move("static const struct ib_device_ops other_dev_ops = {\n};\n")
+
+
+def test_each_row_of_outcomes_has_a_test_in_the_guest_and_no_test_another_row() -> None:
+    guest = (CHECKOUT / "tests/lab/guest").glob("test_*.py")
+    named = {name for path in guest for name in re.findall(r"mark\.outcome\(\"([^\"]+)\"\)", path.read_text())}
+    assert named == set(outcomes.load())
+
+
+def test_each_row_of_outcomes_says_what_each_kernel_does() -> None:
+    assert {name for name, row in outcomes.load().items() if set(row.outcomes) != set(KERNELS)} == set()
+
+
+def test_the_support_document_shows_the_outcomes() -> None:
+    document = outcomes.DOCUMENT.read_text()
+    assert outcomes.with_table(document, outcomes.load()) == document, "Next: python -m tests.lab.outcomes"
+
+
+def test_an_outcome_better_than_expected_is_a_complaint_too() -> None:
+    row = outcomes.Row(what="moves", driver="rxe", outcomes={"7.2": "EOPNOTSUPP", "6.12": "works"})
+    assert outcomes.complaint(row, "7.2", "EOPNOTSUPP") == ""
+    assert "expects 'EOPNOTSUPP' of rxe on 7.2, seen is 'works'" in outcomes.complaint(row, "7.2", "works")
+    assert "seen is 'EBUSY'" in outcomes.complaint(row, "6.12", "EBUSY")
+
+
+def test_a_kernels_release_is_known_by_its_two_numbers() -> None:
+    assert outcomes.kernel_of("6.12.48+deb13-amd64") == "6.12"

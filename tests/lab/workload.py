@@ -16,6 +16,7 @@ from pathlib import Path
 NAME = "localhost/rdma-workload:1"
 _PROGRAMS = ("/usr/bin/ib_send_bw", "/usr/bin/ibv_devinfo", "/usr/bin/rping", "/usr/lib/lab/verbs-probe")
 _DRIVERS = ("rxe", "siw")
+_OPENED_LATE = "/usr/lib/x86_64-linux-gnu/libgcc_s.so.1"  # by glibc's pthread_exit, which rping calls
 _APPLETS = ("cat", "dd", "env", "id", "ls", "mknod", "sh", "sleep", "stat")
 _FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr", "usr/bin")
 _LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
@@ -39,7 +40,7 @@ def workload_image(root: Path) -> bytes:
 def workload_layer(root: Path) -> Layer:
     """busybox, the verbs programs and everything that the loader and libibverbs open for them."""
     drivers = [path for name in _DRIVERS for path in _driver_files(root, name)]
-    paths = {*_PROGRAMS, *drivers}
+    paths = {*_PROGRAMS, *drivers, _OPENED_LATE}
     for path in sorted(paths):
         if not path.endswith(".driver"):
             paths |= _libraries(root, path)

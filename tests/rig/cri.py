@@ -175,9 +175,10 @@ class Cri:
         privileged: bool = False,
         add_capabilities: Sequence[str] = (),
         image: str = IMAGE,
+        user: int | None = None,
         seconds: float = _SECONDS,
     ) -> Container:
-        """Creates a container; devices are host paths, mounts are host path to container path."""
+        """Creates a container; devices are host paths, mounts host path to container path; user None is the image's."""
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=name, attempt=attempt),
             image=pb.ImageSpec(image=image),
@@ -192,6 +193,7 @@ class Cri:
             linux=pb.LinuxContainerConfig(
                 security_context=pb.LinuxContainerSecurityContext(
                     privileged=privileged,
+                    run_as_user=None if user is None else pb.Int64Value(value=user),
                     capabilities=pb.Capability(add_capabilities=list(add_capabilities)),
                     namespace_options=pb.NamespaceOption(pid=pb.CONTAINER),
                 )

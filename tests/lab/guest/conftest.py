@@ -1,15 +1,19 @@
 """The node's software: a stock containerd with NRI, and the real daemon."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.lab import outcomes
 from tests.lab.guest import kernel
 from tests.lab.guest.process import Server
+from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
@@ -23,22 +27,58 @@ RESULTS = Path(os.environ["RDMA_LAB_RESULTS"])
 CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 NRI_SOCKET = Path("/var/run/nri/nri.sock")
 STATE = Path("/run/nri-rdma")
-# Everything that is not said here is containerd's default, NRI and its time-outs among it.
-CONTAINERD_CONFIG = f"""version = 3
+# Everything that is not said here is containerd's default, NRI's time-outs among it.
+CONTAINERD_2 = f"""version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
 sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["/usr/lib/cni"]
 conf_dir = "/run/lab/net.d"
 """
-CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
-  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}}]}
+CONTAINERD_1 = f"""version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "{PAUSE}"
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "/run/lab/net.d"
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
 """
+CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
+  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}},
+  {"type": "lab-siw"}]}
+"""
+CNI_PLUGIN = Path("/usr/lib/cni/lab-siw")
 DAEMON = (
     *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
     *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited"),
     *("--state-dir", str(STATE), "--control-socket", str(STATE / "control.sock")),
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """A test of a row of outcomes.toml passes when it ends as that row says of this kernel."""
+    marker = pyfuncitem.get_closest_marker("outcome")
+    seen, answer = outcomes.WORKS, None
+    try:
+        answer = yield
+    except OutcomeError as error:
+        if marker is None:
+            raise
+        seen = error.outcome
+    if marker is not None:
+        row = outcomes.load()[marker.args[0]]
+        if wrong := outcomes.complaint(row, outcomes.kernel_of(os.uname().release), seen):
+            pytest.fail(wrong)
+        return True
+    return answer
+
+
+def containerd_config() -> str:
+    """In the words of the installed containerd."""
+    shown = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True).stdout
+    return CONTAINERD_1 if re.search(r"\b1\.\d+\.\d+", shown) else CONTAINERD_2
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +87,9 @@ def containerd() -> Iterator[Server]:
     Path("/run/lab/net.d").mkdir()
     Path("/run/lab/net.d/10-lab.conflist").write_text(CNI_CONFIG)
     config = Path("/run/lab/containerd.toml")
-    config.write_text(CONTAINERD_CONFIG)
+    config.write_text(containerd_config())
+    shutil.copyfile(Path(__file__).with_name("cni_siw.py"), CNI_PLUGIN)
+    CNI_PLUGIN.chmod(0o755)
     with Server(("containerd", "--config", str(config)), RESULTS / "containerd.log") as server:
         wait_until(lambda: server.has_logged("containerd successfully booted"), "containerd to boot", seconds=60)
         pause = Path("/run/lab/pause.tar")

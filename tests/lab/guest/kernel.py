@@ -1,5 +1,6 @@
 """What the guest's kernel says, asked without the product."""
 
+import errno
 import json
 import os
 import re
@@ -9,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.lab.outcomes import OutcomeError
 from tests.rig import hoststate
 
 INFINIBAND = Path("/dev/infiniband")
+LAB_MODULES = Path("/usr/lib/lab/modules")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,40 @@ def rdma_links() -> list[dict[str, Any]]:
     done = subprocess.run(["rdma", "-j", "link"], capture_output=True, text=True, check=True)
     links: list[dict[str, Any]] = json.loads(done.stdout)
     return links
+
+
+def rdma(*words: str, namespace: str = "") -> None:
+    """A command of `rdma`, given in a named namespace or the host's; OutcomeError: the kernel refuses."""
+    enter = ("ip", "netns", "exec", namespace) if namespace else ()
+    done = subprocess.run([*enter, "rdma", *words], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    by_text = {os.strerror(number): name for number, name in errno.errorcode.items()}
+    by_text[os.strerror(errno.EOPNOTSUPP)] = "EOPNOTSUPP"  # ENOTSUP is the same number
+    found = re.search(r"^(?:kernel answers|error): (.+)$", done.stderr, re.MULTILINE)
+    raise OutcomeError(by_text.get(found.group(1), "?") if found else "?", f"rdma {' '.join(words)}: {done.stderr}")
+
+
+def load_lab_module(name: str) -> None:
+    """A module that the lab compiled, with what it needs of Debian's."""
+    path = LAB_MODULES / f"{name}.ko"
+    shown = subprocess.run(["modinfo", "-F", "depends", str(path)], capture_output=True, text=True, check=True)
+    needs = [word for word in shown.stdout.strip().split(",") if word]
+    if needs:
+        subprocess.run(["modprobe", "-a", *needs], check=True)
+    subprocess.run(["insmod", str(path)], check=True)
+
+
+def unload(module: str) -> None:
+    """A driver out of the kernel, with the devices that it still has."""
+    subprocess.run(["rmmod", module], check=True)
+
+
+def rdma_devices(namespace: str = "") -> set[str]:
+    """The names of the RDMA devices that a namespace sees."""
+    enter = ("ip", "netns", "exec", namespace) if namespace else ()
+    done = subprocess.run([*enter, "rdma", "-j", "dev"], capture_output=True, text=True, check=True)
+    return {str(device["ifname"]) for device in json.loads(done.stdout)}
 
 
 def infiniband_devices() -> dict[str, tuple[str, int, int]]:

@@ -15,6 +15,7 @@ from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri, Sandbox
 from tests.rig.deadline import DeadlineError, wait_until
 
+pytestmark = pytest.mark.outcome("main-job")
 ASKS_FOR_TRAINER = {
     "rdma.noderesource.dev/pod": "- {pool: default, mode: shared, containers: [trainer], "
     "limits: {hcaHandles: 2, hcaObjects: 100}}"

@@ -1,0 +1,119 @@
+"""The kernel's setting that hides RDMA devices from other network namespaces (rdmaNetns `exclusive`)."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from tests.lab.guest import kernel, verbs
+from tests.lab.guest.process import Server
+from tests.lab.outcomes import OutcomeError
+from tests.rig.cri import Cri
+from tests.rig.deadline import wait_until
+
+ELSEWHERE = "elsewhere"
+
+
+@pytest.fixture
+def exclusive() -> Iterator[None]:
+    """rdmaNetns `exclusive`; the kernel takes the change only while there is no other namespace."""
+    _set_mode("exclusive")
+    yield
+    _set_mode("shared")
+
+
+@pytest.mark.outcome("move-stock")
+def test_stock_rxe_moves(rdma_device: str, exclusive: None) -> None:
+    with namespace():
+        there_and_back(rdma_device)
+
+
+@pytest.mark.outcome("move-lab")
+def test_the_labs_rxe_moves_there_and_back(rdma_device: str, exclusive: None) -> None:
+    with labs_rxe(rdma_device), namespace():
+        there_and_back(rdma_device)
+
+
+@pytest.mark.outcome("move-siw")
+def test_siw_moves(rdma_device: str, exclusive: None) -> None:
+    with siw_on(_netdev(rdma_device)) as device, namespace():
+        there_and_back(device)
+
+
+@pytest.mark.outcome("shared-when-exclusive")
+@pytest.mark.xfail(strict=True, reason="the daemon reads rdmaNetns at its start and after refusals, and serves the pod")
+def test_a_pod_asks_for_a_device_that_it_could_not_see(cri: Cri, daemon: Server, exclusive: None) -> None:
+    with verbs.pod(cri, "blind", verbs.asks("mode: shared")):
+        pass
+
+
+@pytest.mark.outcome("shared-when-exclusive")
+def test_it_asks_when_the_daemon_has_read_the_node_again(cri: Cri, daemon: Server, exclusive: None) -> None:
+    with suppress(OutcomeError), verbs.pod(cri, "unknown", verbs.asks("mode: shared, match: {device: absent}")):
+        pytest.fail("a device that is not there was given")
+    with verbs.pod(cri, "blind", verbs.asks("mode: shared")):
+        pass
+
+
+def there_and_back(device: str) -> None:
+    """Moves it, looks from both sides, and moves it home."""
+    kernel.rdma("dev", "set", device, "netns", ELSEWHERE)
+    assert device not in kernel.rdma_devices()
+    assert device in kernel.rdma_devices(ELSEWHERE)
+    kernel.rdma("dev", "set", device, "netns", "1", namespace=ELSEWHERE)
+    assert device in kernel.rdma_devices()
+    assert device not in kernel.rdma_devices(ELSEWHERE)
+
+
+@contextmanager
+def namespace() -> Iterator[None]:
+    subprocess.run(["ip", "netns", "add", ELSEWHERE], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "netns", "delete", ELSEWHERE], check=True)
+
+
+@contextmanager
+def labs_rxe(device: str) -> Iterator[None]:
+    """The lab's driver in the place of Debian's; the device is the same to the eye."""
+    netdev = _netdev(device)
+    kernel.rdma("link", "delete", device)
+    kernel.unload("rdma_rxe")
+    kernel.load_lab_module("rdma_rxe")
+    kernel.rdma("link", "add", device, "type", "rxe", "netdev", netdev)
+    try:
+        yield
+    finally:
+        kernel.rdma("link", "delete", device)
+        kernel.unload("rdma_rxe")
+        subprocess.run(["modprobe", "rdma_rxe"], check=True)
+        kernel.rdma("link", "add", device, "type", "rxe", "netdev", netdev)
+
+
+@contextmanager
+def siw_on(netdev: str) -> Iterator[str]:
+    kernel.load_lab_module("siw")
+    try:
+        kernel.rdma("link", "add", "siw9", "type", "siw", "netdev", netdev)
+        try:
+            yield "siw9"
+        finally:
+            kernel.rdma("link", "delete", "siw9")
+    finally:
+        kernel.unload("siw")
+
+
+def _netdev(device: str) -> str:
+    return str(next(link["netdev"] for link in kernel.rdma_links() if link["ifname"] == device))
+
+
+def _set_mode(mode: str) -> None:
+    def is_set() -> bool:
+        with suppress(OutcomeError):
+            kernel.rdma("system", "set", "netns", mode)
+            return True
+        return False
+
+    wait_until(is_set, f"rdma system set netns {mode}", seconds=30)

@@ -1,0 +1,97 @@
+"""Verbs programs in containers: run, and waited for."""
+
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.outcomes import OutcomeError
+from tests.lab.workload import NAME as WORKLOAD
+from tests.rig.cri import Container, Cri, CriError, ExecResult, Sandbox
+from tests.rig.deadline import wait_until
+
+PREFIX = "rdma.noderesource.dev"
+_TCP_LISTEN = "0A"
+
+
+@contextmanager
+def pod(cri: Cri, name: str, annotations: dict[str, str]) -> Iterator[Sandbox]:
+    """A pod for a while. What the product refuses is an OutcomeError with its code."""
+    try:
+        sandbox = cri.run_pod(name, annotations=annotations)
+    except CriError as error:
+        end_refused(cri)
+        raise _refused(error) from error
+    try:
+        yield sandbox
+    finally:
+        cri.delete_pod(sandbox)
+
+
+def asks(text: str) -> dict[str, str]:
+    """The annotations of a pod that asks for one request."""
+    return {f"{PREFIX}/pod": f"- {{{text}}}"}
+
+
+def start(
+    cri: Cri,
+    sandbox: Sandbox,
+    name: str,
+    command: Sequence[str] = ("/bin/sleep", "1000000"),
+    *,
+    user: int | None = None,
+) -> Container:
+    """A running container of the workload image."""
+    container = cri.create_container(sandbox, name, command, image=WORKLOAD, user=user)
+    cri.start(container)
+    return container
+
+
+def end_refused(cri: Cri) -> None:
+    """Ends what containerd (2.1.9) leaves of a sandbox that NRI refused: its process, and with it its namespace.
+
+    CRI no longer knows that sandbox, so that no kubelet ends it. The kernel's rdmaNetns cannot be changed meanwhile.
+    """
+    ctr = ("ctr", "-n", "k8s.io", "tasks")
+    known = {pod.id for pod in cri.pods()} | {container.id for container in cri.containers()}
+    tasks = subprocess.run([*ctr, "list", "-q"], capture_output=True, text=True, check=True).stdout.split()
+    for left in set(tasks) - known:
+        subprocess.run([*ctr, "kill", "--signal", "SIGKILL", left], check=True)
+
+
+class Program:
+    """A program that runs in a container while the test goes on."""
+
+    def __init__(self, cri: Cri, container: Container, command: Sequence[str], *, seconds: int = 60) -> None:
+        self._results: list[ExecResult] = []
+        self._thread = threading.Thread(
+            target=lambda: self._results.append(cri.exec(container, command, seconds=seconds)), name=command[0]
+        )
+        self._thread.start()
+
+    def end(self) -> ExecResult:
+        """Its result, once it has ended."""
+        self._thread.join()
+        assert self._results, "the program was not run: see the thread's exception above"
+        return self._results[0]
+
+
+def wait_until_listening(pid: int, port: int) -> None:
+    """Until a process of that one's network namespace takes connections on a TCP port."""
+    wait_until(lambda: _listens(pid, port), f"port {port} of pid {pid} to be listened on", seconds=30)
+
+
+def _listens(pid: int, port: int) -> bool:
+    for family in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{family}").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == _TCP_LISTEN and int(local.rpartition(":")[2], 16) == port:
+                return True
+    return False
+
+
+def _refused(error: CriError) -> Exception:
+    """The product's refusal as an outcome; any other error as it is."""
+    _, found, rest = error.text.partition("nri-rdma: ")
+    return OutcomeError(rest.partition(":")[0], error.text) if found else error

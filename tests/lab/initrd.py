@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.lab.errors import LabError
 
 MODULES = ("virtio_blk", "ext4")
+IF_PRESENT = ("crc32c_generic",)  # ext4 asks the crypto layer for it, until the checksum became part of the kernel
 _INIT = """#!/bin/busybox sh
 export PATH=/bin
 busybox mkdir -p /proc /sys /dev /newroot
@@ -43,18 +44,22 @@ def build_initrd(root: Path, release: str) -> bytes:
     archive.folder("modules")
     archive.file("bin/busybox", (root / "usr/bin/busybox").read_bytes(), 0o755)
     modules = root / "usr/lib/modules" / release
-    for number, path in enumerate(load_order((modules / "modules.dep").read_text(), MODULES)):
+    order = load_order((modules / "modules.dep").read_text(), MODULES, IF_PRESENT)
+    for number, path in enumerate(order):
         archive.file(f"modules/{number:02}-{Path(path).stem.split('.')[0]}.ko", _plain_module(modules / path), 0o644)
     archive.file("init", _INIT.encode(), 0o755)
     return archive.close()
 
 
-def load_order(modules_dep: str, wanted: tuple[str, ...]) -> list[str]:
-    """Paths of the wanted modules and all they need, each after what it needs (the format of depmod's modules.dep)."""
+def load_order(modules_dep: str, wanted: tuple[str, ...], if_present: tuple[str, ...] = ()) -> list[str]:
+    """Paths of the wanted modules and all they need, each after what it needs (the format of depmod's modules.dep).
+
+    Those of `if_present` come first, where the kernel has them.
+    """
     needs = {path: rest.split() for path, _, rest in (line.partition(":") for line in modules_dep.splitlines())}
     by_name = {Path(path).name.split(".")[0].replace("-", "_"): path for path in needs}
     order: list[str] = []
-    for name in wanted:
+    for name in (*(name for name in if_present if name in by_name), *wanted):
         if name not in by_name:
             raise LabError(
                 f"the kernel has no module {name}. Next: is it built in? Then take it out of initrd.MODULES."

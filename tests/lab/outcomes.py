@@ -17,6 +17,7 @@ DOCUMENT = CHECKOUT / "docs" / "support.md"
 _BEGIN, _END = "<!-- begin: tests/lab/outcomes.toml -->\n", "<!-- end -->\n"
 WORKS = "works"
 NOT_RUN = "not run"
+LEFT_OUT = "left out"
 
 
 class OutcomeError(Exception):
@@ -75,7 +76,7 @@ def support_table(rows: Mapping[str, Row], kernels: tuple[str, ...]) -> str:
 
 
 def _cell(outcome: str) -> str:
-    if outcome in {WORKS, NOT_RUN}:
+    if outcome in {WORKS, NOT_RUN, LEFT_OUT}:
         return outcome
     return f"the kernel says {outcome}" if hasattr(errno, outcome) else f"refused by us: {outcome}"
 

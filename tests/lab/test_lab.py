@@ -52,6 +52,11 @@ def test_a_module_is_loaded_after_everything_that_it_needs() -> None:
     assert order == ["virtio_blk.ko.xz", "crc16.ko.xz", "mbcache.ko.xz", "jbd2.ko.xz", "ext4.ko.xz"]
 
 
+def test_a_module_that_only_some_kernels_have_comes_first_where_there_is_one() -> None:
+    order = load_order(MODULES_DEP, ("virtio_blk",), if_present=("crc16", "crc32c_generic"))
+    assert [Path(path).name for path in order] == ["crc16.ko.xz", "virtio_blk.ko.xz"]
+
+
 def test_a_module_that_the_kernel_lacks_is_named() -> None:
     with pytest.raises(LabError, match="no module erofs"):
         load_order(MODULES_DEP, ("erofs",))

@@ -26,7 +26,7 @@ unit: setup-venv ## tests that need neither root nor Linux
 test: setup ## all tests but those in the virtual machine (root)
 	@$(PYTEST) tests
 
-lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root); KERNEL=6.12 or 6.1: another one
+lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root); KERNEL=6.12: another one
 	@$(PYTHON) -m tests.lab $(if $(KERNEL),--kernel $(KERNEL))
 
 lab-shell: setup ## a console in that virtual machine

@@ -6,7 +6,7 @@ whether a device is left for it is for placement to say. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -66,6 +66,13 @@ def refuse_memlock(request: PodRequest, ceiling: int) -> None:
                 where=item.where,
                 hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
             )
+
+
+def refuse_hidden(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
+    """Raise PlacementError for a shared device that the kernel's setting of this moment hides: it may have changed."""
+    for item in admitted:
+        if rdma_netns is RdmaNetns.EXCLUSIVE and item.mode is Mode.SHARED:
+            raise _hidden(item.request)
 
 
 def _admit_one(policy: Policy, node: Node, request: DeviceRequest, host_network: bool) -> Admitted:
@@ -156,11 +163,15 @@ def _interface_moves(question: _Question) -> NriRdmaError | None:
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
     if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE or question.mode is Mode.EXCLUSIVE:
         return None
+    return _hidden(question.request)
+
+
+def _hidden(request: DeviceRequest) -> PlacementError:
     return PlacementError(
         ErrorCode.RDMA_NETNS,
         "this kernel hides RDMA devices from other network namespaces, so that a shared one would be invisible in the"
         " pod",
-        where=question.request.where,
+        where=request.where,
         hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
     )
 

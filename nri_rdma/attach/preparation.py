@@ -17,6 +17,7 @@ from nri_rdma.model.device import CharDevice, RdmaNetns
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
+from nri_rdma.policy import refuse_hidden
 
 
 def moves_something(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
@@ -53,6 +54,7 @@ def prepare(
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
     survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
     _refuse_use(_uses_by_host(placed, survey))
+    refuse_hidden(kernel.rdma_netns(), (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
         plan = plan_attach(placed, survey.captured, kernel.links(namespace))

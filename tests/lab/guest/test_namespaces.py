@@ -42,11 +42,6 @@ def test_siw_moves(rdma_device: str, exclusive: None) -> None:
 
 
 @pytest.mark.outcome("shared-when-exclusive")
-@pytest.mark.xfail(
-    raises=pytest.fail.Exception,
-    strict=True,
-    reason="the daemon reads rdmaNetns at its start and after refusals, and serves the pod",
-)
 def test_a_pod_asks_for_a_device_that_it_could_not_see(cri: Cri, daemon: Server, exclusive: None) -> None:
     with verbs.pod(cri, "blind", verbs.asks("mode: shared")):
         pass

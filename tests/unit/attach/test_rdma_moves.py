@@ -104,7 +104,13 @@ def test_where_the_kernel_shows_it_everywhere_the_rdma_device_stays(rig: Rig, wo
     assert record.plan.moves != ()
 
 
+def test_a_shared_device_is_refused_where_the_kernel_has_come_to_hide_it(rig: Rig, world: World) -> None:
+    """The setting may change after the node was read."""
+    assert _refused(rig, placed_on(world, "rail0", mode=Mode.SHARED)).code is ErrorCode.RDMA_NETNS
+
+
 def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) -> None:
+    world.rdma_netns = RdmaNetns.SHARED
     _attached(rig, placed_on(world, "rail0", mode=Mode.SHARED))
     assert _device(world).netns is world.host
     assert rig.sandboxes.held() == 0

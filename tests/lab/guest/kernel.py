@@ -6,6 +6,8 @@ import os
 import re
 import stat
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,25 @@ def memlock(pid: int) -> tuple[str, str]:
     found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", Path(f"/proc/{pid}/limits").read_text(), re.MULTILINE)
     assert found is not None
     return found.group(1), found.group(2)
+
+
+@contextmanager
+def labs_rxe(device: str) -> Iterator[None]:
+    """The lab's driver in the place of Debian's; the device is the same to the eye."""
+    netdev = netdev_of(device)
+    rdma("link", "delete", device)
+    unload("rdma_rxe")
+    load_lab_module("rdma_rxe")
+    rdma("link", "add", device, "type", "rxe", "netdev", netdev)
+    try:
+        yield
+    finally:
+        rdma("link", "delete", device)
+        unload("rdma_rxe")
+        subprocess.run(["modprobe", "rdma_rxe"], check=True)
+        rdma("link", "add", device, "type", "rxe", "netdev", netdev)
+
+
+def netdev_of(device: str) -> str:
+    """The netdev that a soft device sits on."""
+    return str(next(link["netdev"] for link in rdma_links() if link["ifname"] == device))

@@ -31,13 +31,13 @@ def test_stock_rxe_moves(rdma_device: str, exclusive: None) -> None:
 
 @pytest.mark.outcome("move-lab")
 def test_the_labs_rxe_moves_there_and_back(rdma_device: str, exclusive: None) -> None:
-    with labs_rxe(rdma_device), namespace():
+    with kernel.labs_rxe(rdma_device), namespace():
         there_and_back(rdma_device)
 
 
 @pytest.mark.outcome("move-siw")
 def test_siw_moves(rdma_device: str, exclusive: None) -> None:
-    with siw_on(_netdev(rdma_device)) as device, namespace():
+    with siw_on(kernel.netdev_of(rdma_device)) as device, namespace():
         there_and_back(device)
 
 
@@ -75,23 +75,6 @@ def namespace() -> Iterator[None]:
 
 
 @contextmanager
-def labs_rxe(device: str) -> Iterator[None]:
-    """The lab's driver in the place of Debian's; the device is the same to the eye."""
-    netdev = _netdev(device)
-    kernel.rdma("link", "delete", device)
-    kernel.unload("rdma_rxe")
-    kernel.load_lab_module("rdma_rxe")
-    kernel.rdma("link", "add", device, "type", "rxe", "netdev", netdev)
-    try:
-        yield
-    finally:
-        kernel.rdma("link", "delete", device)
-        kernel.unload("rdma_rxe")
-        subprocess.run(["modprobe", "rdma_rxe"], check=True)
-        kernel.rdma("link", "add", device, "type", "rxe", "netdev", netdev)
-
-
-@contextmanager
 def siw_on(netdev: str) -> Iterator[str]:
     kernel.load_lab_module("siw")
     try:
@@ -102,10 +85,6 @@ def siw_on(netdev: str) -> Iterator[str]:
             kernel.rdma("link", "delete", "siw9")
     finally:
         kernel.unload("siw")
-
-
-def _netdev(device: str) -> str:
-    return str(next(link["netdev"] for link in kernel.rdma_links() if link["ifname"] == device))
 
 
 def _set_mode(mode: str) -> None:

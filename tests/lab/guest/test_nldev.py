@@ -11,8 +11,9 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -24,17 +25,27 @@ from nri_rdma.wire import nldev
 from tests.lab.guest import kernel
 from tests.rig.deadline import wait_until
 
+Test = TypeVar("Test", bound=Callable[..., object])
 RECORDS = Path(os.environ["RDMA_LAB_RESULTS"])
 NAME, NETDEV, POD = "lab_rxe", "nldev0", "nldev-pod"
-# What the lab adds to rxe; without it the kernel refuses to move the device.
-MOVABLE = "rxe_disassociate_ucontext" in Path("/proc/kallsyms").read_text()
-needs_movable_rxe = pytest.mark.skipif(not MOVABLE, reason="this rxe has no disassociate_ucontext")
-needs_stock_rxe = pytest.mark.skipif(MOVABLE, reason="this rxe has disassociate_ucontext")
+needs_stock_rxe = pytest.mark.parametrize("index", ["stock"], indirect=True)
+
+
+def needs_movable_rxe(test: Test) -> Test:
+    """Runs with the lab's rxe, where the lab knows that it moves."""
+    on_labs_rxe: Test = pytest.mark.parametrize("index", ["lab"], indirect=True)(test)
+    marked: Test = pytest.mark.outcome("move-lab")(on_labs_rxe)
+    return marked
 
 
 @pytest.fixture(scope="module")
-def index() -> Iterator[int]:
-    """The index of a soft-RoCE device with an active port."""
+def index(request: pytest.FixtureRequest, rdma_device: str) -> Iterator[int]:
+    """The index of a soft-RoCE device with an active port, of Debian's driver or of the lab's."""
+    with kernel.labs_rxe(rdma_device) if getattr(request, "param", "stock") == "lab" else nullcontext():
+        yield from _device()
+
+
+def _device() -> Iterator[int]:
     run(f"ip link add {NETDEV} type veth peer name nldev1")
     run(f"ip link set {NETDEV} up")
     run("ip link set nldev1 up")

@@ -248,6 +248,8 @@ sandbox = {quoted(IMAGE)}
 snapshotter = {quoted(_snapshotter(self.work))}
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = {str(not _has_capability(_CAP_SYS_RESOURCE)).lower()}
+# Else a namespace that was made just before a kill, with nothing in it yet, could not be told from another runtime's.
+netns_mounts_under_state_dir = true
 cdi_spec_dirs = [{quoted(str(self.cdi_dir))}]
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = [{quoted(str(cache.CNI_PLUGINS))}]

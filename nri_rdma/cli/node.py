@@ -72,15 +72,17 @@ def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
 
 
 def _host_links() -> _HostLinks:
-    from nri_rdma.netlink.rtnl import IPRoute, NetlinkError, default_route_targets, link_state
+    from nri_rdma.attach.port import KernelError
+    from nri_rdma.netlink.routes import default_links, read_routes
+    from nri_rdma.netlink.rtnl import IPRoute, NetlinkError, link_state
 
     try:
         with IPRoute() as ip:
             links = tuple(link_state(message) for message in ip.get_links())
-            targets = [default_route_targets(route) for route in ip.get_routes()]
-    except (OSError, NetlinkError) as error:
+        routes = read_routes((), ())
+    except (OSError, NetlinkError, KernelError) as error:
         return _HostLinks(problem=str(error))
-    return _HostLinks(links=links, default_route_links=frozenset().union(*targets))
+    return _HostLinks(links=links, default_route_links=default_links(routes))
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:

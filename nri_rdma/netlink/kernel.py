@@ -7,7 +7,7 @@ side by side here, because they would only queue in the kernel and stall every C
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
@@ -19,7 +19,7 @@ from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaDeviceState, RdmaOb
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
 from nri_rdma.netlink.rdma import RdmaSocket, can_move, visit
 from nri_rdma.netlink.replay import Replayer
-from nri_rdma.netlink.routes import Route, captured_routes, read_routes, unreturnable
+from nri_rdma.netlink.routes import Route, captured_routes, default_links, read_routes, unreturnable
 from nri_rdma.netlink.rtnl import (
     IPRoute,
     Message,
@@ -56,7 +56,7 @@ class LinuxKernel:
         return self._in(namespace, "list links", lambda ip: tuple(link_state(message) for message in ip.get_links()))
 
     def default_route_links(self) -> frozenset[int]:
-        return _visit(self._host, "list routes", lambda: _default_links(read_routes((), ())))
+        return _visit(self._host, "list routes", lambda: default_links(read_routes((), ())))
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
         return self._in(self._host, "read the host's links", lambda ip: _survey(ip, ifindexes))
@@ -208,7 +208,7 @@ def _survey(ip: IPRoute, ifindexes: Collection[int]) -> Survey:
     captured, routes = _capture(ip, [link for link in links if link.ifindex in ifindexes])
     return Survey(
         links=links,
-        default_route_links=_default_links(routes),
+        default_route_links=default_links(routes),
         captured={link.ifindex: link for link in captured},
     )
 
@@ -236,7 +236,3 @@ def _whole(ip: IPRoute, link: LinkState, addresses: Collection[Message], routes:
         neighbours=neighbours,
         unreturnable=unreturnable(ifindex, {own_address(message) for message in own}, routes),
     )
-
-
-def _default_links(routes: Iterable[Route]) -> frozenset[int]:
-    return frozenset().union(*(route.default_links for route in routes))

@@ -11,7 +11,7 @@ import re
 import socket
 import struct
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -89,6 +89,11 @@ def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple
     needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
     pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
     return tuple(parse_route(raw) for raw in _dump(pattern))
+
+
+def default_links(routes: Iterable[Route]) -> frozenset[int]:
+    """The ifindexes that any default route among these leads to."""
+    return frozenset().union(*(route.default_links for route in routes))
 
 
 def parse_route(raw: bytes) -> Route:

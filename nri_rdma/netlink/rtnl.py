@@ -12,7 +12,6 @@ from typing import Any  # Any: pyroute2's messages are untyped dictionaries
 from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.netlink.lean import IPRoute, NetlinkError
 from nri_rdma.netlink.replay import attributes, link_settings
-from nri_rdma.netlink.routes import parse_route
 
 Message = Any  # a pyroute2 nlmsg
 
@@ -103,11 +102,6 @@ def own_address(message: Message) -> bytes:
     return ip_address(message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")).packed
 
 
-def default_route_targets(message: Message) -> frozenset[int]:
-    """The ifindexes that a default route leads to, all paths of it; empty for other routes."""
-    return parse_route(_raw(message)).default_links
-
-
 def _raw(message: Message) -> bytes:
     start = message.offset
     return bytes(message.data[start : start + message["header"]["length"]])
@@ -134,7 +128,6 @@ __all__ = [
     "NetlinkError",
     "captured_address",
     "captured_neighbour",
-    "default_route_targets",
     "link_state",
     "own_address",
 ]

@@ -1,7 +1,8 @@
-"""`python -m tests.lab`: builds the machine's image when needed, runs the guest's tests in it, brings results back.
+"""`python -m tests.lab`: builds the image when needed, runs the guest's tests in its machines, brings results back.
 
-Everything after `--` goes to pytest in the guest; without it, all of tests/lab/guest runs. The exit code is pytest's,
-or 125 when the lab itself could not do its work. The last line printed is pytest's summary.
+Each machine is booted in its turn and runs the tests that are for it. Everything after `--` goes to pytest in the
+guest; without it, all of tests/lab/guest runs. The exit code is the first of pytest's that is not 0, or 125 when the
+lab itself could not do its work. The last lines printed are pytest's summaries.
 """
 
 import argparse
@@ -16,16 +17,18 @@ from types import FrameType
 from typing import NoReturn
 
 from tests.lab.errors import LabError
-from tests.lab.image import ensure_image
+from tests.lab.image import Image, ensure_image
+from tests.lab.machine import MODELS, SMALL, Model
 from tests.lab.progress import say
 from tests.lab.recipe import CHECKOUT, DEFAULT_KERNEL, KERNELS, recipe_for
 from tests.lab.tools import ensure_tools
-from tests.lab.vm import run_shell, run_tests
+from tests.lab.vm import Outcome, Run, run_shell, run_tests
 
 CACHE = CHECKOUT / ".cache" / "lab"
 RESULTS = CHECKOUT / "build" / "lab"
 LIMIT_S = 600
 DEFAULT_SELECTION = ["-v", "--tb=short", "tests/lab/guest"]
+_NO_TESTS_RAN = 5
 LAB_FAILED = 125
 INTERRUPTED = 130
 
@@ -41,19 +44,49 @@ def main(arguments: list[str]) -> int:
             ensure_tools()
             image = ensure_image(recipe_for(options.kernel), CACHE)
             if options.shell:
-                return run_shell(image, CHECKOUT)
-            outcome = run_tests(image, CHECKOUT, RESULTS, selection or DEFAULT_SELECTION, options.limit)
+                return run_shell(MODELS[(options.machine or [SMALL.name])[0]], image, CHECKOUT)
+            return _run_on(_chosen(options.machine, selection), image, selection, options.limit)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return LAB_FAILED
     except KeyboardInterrupt:
         print("lab: interrupted, the machine is gone", file=sys.stderr)
         return INTERRUPTED
+
+
+def _chosen(names: list[str] | None, selection: list[str]) -> list[Model]:
+    """The machines that were named; without any, all for all tests, and for a selection the small one."""
+    if names:
+        return [MODELS[name] for name in dict.fromkeys(names)]
+    return [SMALL] if selection else list(MODELS.values())
+
+
+def _run_on(models: list[Model], image: Image, selection: list[str], limit_s: int) -> int:
+    """The exit code; every machine runs, whatever another one's tests said."""
+    outcomes: dict[str, Outcome] = {}
+    for model in models:
+        outcomes[model.name] = run_tests(
+            Run(
+                model=model,
+                image=image,
+                checkout=CHECKOUT,
+                results=RESULTS / model.name,
+                pytest_arguments=tuple(selection or DEFAULT_SELECTION),
+                limit_s=limit_s,
+            )
+        )
+        _tell(model, outcomes[model.name])
+    for name, outcome in outcomes.items():
+        print(f"{name}: {outcome.summary}", flush=True)
+    return next((outcome.exit_code for outcome in outcomes.values() if outcome.exit_code), 0)
+
+
+def _tell(model: Model, outcome: Outcome) -> None:
     again = f", boot attempts {outcome.boot_attempts}" if outcome.boot_attempts > 1 else ""
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
-    say(f"{spent}{again}; junit.xml and logs in {RESULTS.relative_to(CHECKOUT)}/")
-    print(outcome.summary, flush=True)
-    return outcome.exit_code
+    say(f"{model.name}: {spent}{again}; junit.xml and logs in {(RESULTS / model.name).relative_to(CHECKOUT)}/")
+    if outcome.exit_code == _NO_TESTS_RAN:
+        say("no test of that selection is this machine's; name another with --machine")
 
 
 def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
@@ -74,7 +107,17 @@ def _parser() -> argparse.ArgumentParser:
         "--kernel", choices=KERNELS, default=DEFAULT_KERNEL, help="Debian's kernel to boot (default: %(default)s)"
     )
     parser.add_argument(
-        "--limit", type=int, default=LIMIT_S, metavar="SECONDS", help="hard limit (default: %(default)s)"
+        "--machine",
+        choices=tuple(MODELS),
+        action="append",
+        help="which machine, may be given several times (default: all, or small when tests are selected)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=LIMIT_S,
+        metavar="SECONDS",
+        help="hard limit for each machine (default: %(default)s)",
     )
     return parser
 

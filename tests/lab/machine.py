@@ -12,6 +12,20 @@ KERNEL_ARGUMENTS = "console=ttyS0 quiet mitigations=off panic=-1 net.ifnames=0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A kind of machine. A test of the guest says which one it is for (`pytest.mark.machine`), else it is SMALL's."""
+
+    name: str
+    nics: tuple[str, ...] = ("e1000e",)  # one PCIe root port each
+    cpus: int = 2
+    memory_mib: int = 2048
+
+
+SMALL = Model(name="small")
+MODELS = {model.name: model for model in (SMALL,)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
     """A raw virtio disk; the guest finds it by its serial."""
 
@@ -23,14 +37,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the machine is made of."""
+    """A model with the kernel that it boots and the disks that are in it."""
 
+    model: Model
     kernel: Path
     initrd: Path
     disks: tuple[Disk, ...]
-    nics: tuple[str, ...] = ("e1000e",)  # one PCIe root port each
-    cpus: int = 2
-    memory_mib: int = 2048
 
 
 def qemu_command(machine: Machine, console_log: Path | None) -> tuple[str, ...]:
@@ -42,10 +54,10 @@ def qemu_command(machine: Machine, console_log: Path | None) -> tuple[str, ...]:
     return (
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"),
-        *("-smp", str(machine.cpus), "-m", str(machine.memory_mib)),
+        *("-smp", str(machine.model.cpus), "-m", str(machine.model.memory_mib)),
         *("-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", KERNEL_ARGUMENTS),
         *(word for disk in machine.disks for word in _disk(disk)),
-        *(word for number, model in enumerate(machine.nics) for word in _nic(number, model)),
+        *(word for number, model in enumerate(machine.model.nics) for word in _nic(number, model)),
         *_outputs(console_log),
     )
 

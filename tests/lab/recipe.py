@@ -20,6 +20,7 @@ _PACKAGES = (
     "ibverbs-utils",
     "iproute2",
     "kmod",
+    "pciutils",
     "perftest",
     "python3",
     "rdmacm-utils",

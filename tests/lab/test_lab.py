@@ -14,7 +14,7 @@ import pytest
 from tests.lab import outcomes
 from tests.lab.errors import LabError
 from tests.lab.initrd import load_order
-from tests.lab.machine import Disk, Machine, qemu_command
+from tests.lab.machine import SMALL, Disk, Machine, Model, qemu_command
 from tests.lab.recipe import CHECKOUT, KERNELS, Recipe, guest_requirements
 from tests.lab.vm import find_summary
 from tests.lab.workload import Layer, oci_archive
@@ -64,13 +64,14 @@ def test_a_module_that_the_kernel_lacks_is_named() -> None:
 
 def test_the_cached_disk_is_never_written() -> None:
     disk = Disk(serial="root", path=Path("/cache/root.img"), throwaway=True)
-    machine = Machine(kernel=Path("/k"), initrd=Path("/i"), disks=(disk,))
+    machine = Machine(model=SMALL, kernel=Path("/k"), initrd=Path("/i"), disks=(disk,))
     (drive,) = [word for word in qemu_command(machine, console_log=Path("/log")) if "root.img" in word]
     assert "snapshot=on" in drive
 
 
 def test_each_nic_has_a_root_port_of_its_own() -> None:
-    machine = Machine(kernel=Path("/k"), initrd=Path("/i"), disks=(), nics=("e1000e", "igb"))
+    model = Model(name="two", nics=("e1000e", "igb"))
+    machine = Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=())
     words = qemu_command(machine, console_log=None)
     assert "e1000e,bus=port0,netdev=net0" in words
     assert "igb,bus=port1,netdev=net1" in words

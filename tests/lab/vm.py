@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.lab.errors import LabError
 from tests.lab.image import UNFINISHED, Image
-from tests.lab.machine import Disk, Machine, qemu_command
+from tests.lab.machine import Disk, Machine, Model, qemu_command
 from tests.lab.progress import say
 
 BOOT_LIMIT_S = 120
@@ -49,17 +49,29 @@ class Outcome:
     seconds: dict[str, float]
 
 
-def run_tests(image: Image, checkout: Path, results: Path, pytest_arguments: list[str], limit_s: int) -> Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What is asked for: pytest with these arguments in a machine of that model, its results in a folder."""
+
+    model: Model
+    image: Image
+    checkout: Path
+    results: Path
+    pytest_arguments: tuple[str, ...]
+    limit_s: int
+
+
+def run_tests(run: Run) -> Outcome:
     """Runs pytest in the machine; LabError when there is no answer of pytest's to hand on."""
-    if results.exists():
-        shutil.rmtree(results)
-    results.mkdir(parents=True)
+    if run.results.exists():
+        shutil.rmtree(run.results)
+    run.results.mkdir(parents=True)
     for attempt in range(1, BOOT_ATTEMPTS + 1):
         try:
-            return _attempt(attempt, image, checkout, results, pytest_arguments, limit_s)
+            return _attempt(attempt, run)
         except BootError as error:
             say(f"boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
-    raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {results / 'console.log'}.")
+    raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {run.results / 'console.log'}.")
 
 
 def find_summary(line: str) -> str:
@@ -68,24 +80,22 @@ def find_summary(line: str) -> str:
     return found.group(1) if found else ""
 
 
-def run_shell(image: Image, checkout: Path) -> int:
+def run_shell(model: Model, image: Image, checkout: Path) -> int:
     """The same machine with a shell on its console."""
     with _scratch(image) as scratch:
-        machine = _machine(image, checkout, scratch, {"shell": True})
+        machine = _machine(model, image, checkout, scratch, {"shell": True})
         return subprocess.run(_dying_with_us(qemu_command(machine, None)), check=False).returncode
 
 
-def _attempt(
-    number: int, image: Image, checkout: Path, results: Path, pytest_arguments: list[str], limit_s: int
-) -> Outcome:
-    started = time.monotonic()
-    job = {"shell": False, "pytest": pytest_arguments, "limit_s": limit_s - _OVERHEAD_S}
-    with _scratch(image) as scratch:
-        machine = _machine(image, checkout, scratch, job)
-        say(f"booting the machine ({machine.cpus} cpus, {machine.memory_mib} MiB, emulated)")
+def _attempt(number: int, run: Run) -> Outcome:
+    started, model, results = time.monotonic(), run.model, run.results
+    job = {"shell": False, "pytest": run.pytest_arguments, "limit_s": run.limit_s - _OVERHEAD_S}
+    with _scratch(run.image) as scratch:
+        machine = _machine(model, run.image, run.checkout, scratch, job)
+        say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, emulated)")
         output = _Output(copy_to=results / "pytest.log")
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
-            output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + limit_s)
+            output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s)
         facts = _collect(scratch / "results", results)
     seconds = {
         "boot": round(output.ready_at - started, 1),
@@ -100,11 +110,12 @@ def _attempt(
     return Outcome(exit_code=int(facts["exit"]), summary=output.summary, boot_attempts=number, seconds=seconds)
 
 
-def _machine(image: Image, checkout: Path, scratch: Path, job: dict[str, object]) -> Machine:
-    _write_job(checkout, job, scratch / "job")
+def _machine(model: Model, image: Image, checkout: Path, scratch: Path, job: dict[str, object]) -> Machine:
+    _write_job(checkout, {"machine": model.name, **job}, scratch / "job")
     with (scratch / "results").open("wb") as empty:
         empty.truncate(_RESULTS_BYTES)
     return Machine(
+        model=model,
         kernel=image.kernel,
         initrd=image.initrd,
         disks=(

@@ -13,6 +13,7 @@ import pytest
 from tests.lab import outcomes
 from tests.lab.guest import kernel
 from tests.lab.guest.process import Server
+from tests.lab.machine import SMALL
 from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
@@ -27,6 +28,7 @@ RESULTS = Path(os.environ["RDMA_LAB_RESULTS"])
 CONTAINERD_SOCKET = Path("/run/containerd/containerd.sock")
 NRI_SOCKET = Path("/var/run/nri/nri.sock")
 STATE = Path("/run/nri-rdma")
+MACHINE = os.environ["RDMA_LAB_MACHINE"]
 KERNEL = outcomes.kernel_of(os.uname().release)
 # Everything that is not said here is containerd's default, NRI's time-outs among it.
 CONTAINERD_2 = f"""version = 3
@@ -73,13 +75,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     return True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a kernel does not survive is left out, and said."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only what is this machine's; what a kernel does not survive is left out, and said."""
+    others = [item for item in items if _machine_of(item) != MACHINE]
+    items[:] = [item for item in items if _machine_of(item) == MACHINE]
+    config.hook.pytest_deselected(items=others)
     rows = outcomes.load()
     for item in items:
         marker = item.get_closest_marker("outcome")
         if marker is not None and rows[marker.args[0]].outcomes[KERNEL] == outcomes.LEFT_OUT:
             item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
+
+
+def _machine_of(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("machine")
+    return str(marker.args[0]) if marker is not None else SMALL.name
 
 
 def containerd_config() -> str:

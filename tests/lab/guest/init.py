@@ -42,6 +42,7 @@ def main() -> None:
         job: dict[str, Any] = json.loads((LAB / "job.json").read_text())
         if not job["shell"]:
             speak_over(port("lab"))
+        os.environ["RDMA_LAB_MACHINE"] = job["machine"]
         RESULTS.mkdir(parents=True)
         make_node()
         ready = time.monotonic()

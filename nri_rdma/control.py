@@ -246,6 +246,7 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
         "uid": sandbox.pod.uid,
         "state": str(sandbox.state),
         "devices": [item.device.name for it in record.attached for item in it.devices] if record is not None else [],
+        "isolation": str(record.isolation or "") if record is not None else "",
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
         "undo_error": sandbox.undo_error,
     }

@@ -25,12 +25,13 @@ from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Settings
 from nri_rdma.control import ControlServer, DaemonFacts
-from nri_rdma.errors import AttachError, ErrorCode, StateError
+from nri_rdma.errors import AttachError, ErrorCode, InventoryError, StateError
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
 from nri_rdma.nri.peer import memlock_ceiling
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
@@ -38,6 +39,7 @@ from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import default_policy
 from nri_rdma.sysfs.scan import read_char_devices, scan
+from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Daemon:
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
+        self._uevents: RdmaUevents | None = None
         self._sandboxes = Sandboxes(
             self._kernel,
             Journal(settings.state_dir / "journal"),
@@ -74,6 +77,7 @@ class Daemon:
             on_held=self._watcher.watch,
             on_gone=self._gone,
             processes=self._processes,
+            event_sequence=last_sequence,
             boundary=boundary,
         )
         self._lifecycle = Lifecycle(
@@ -107,6 +111,7 @@ class Daemon:
         """Recover, open the doors, serve."""
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._on_signal)
+        self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -127,6 +132,8 @@ class Daemon:
     def _close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
         self._control.close()
+        if self._uevents is not None:
+            self._uevents.close()
         running = self._workers.close(CLOSE_WORKERS_S)
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
@@ -171,6 +178,22 @@ class Daemon:
         devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
         return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
+    def _on_uevent(self, event: Uevent) -> None:
+        if event.action == "remove" and event.number is not None:
+            self._sandboxes.node_removed(event.number, event.sequence)
+        elif event.action == "move":  # the kernel's word for another name
+            self._sandboxes.look_at_all_again()
+
+    def _read_node_later(self) -> None:
+        """Devices came, went or were renamed: the next pod is placed on what there is now."""
+        self._workers.submit("refresh", self._read_node)
+
+    def _read_node(self) -> None:
+        try:
+            self._node.refresh()
+        except InventoryError as error:  # what was known stays; a pod that it refuses has it read again
+            log.warning("the node was not read anew", extra={"error": str(error)})
+
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
         self._allocations.hold(record.pod.sandbox_id, str(record.pod), record.holdings)
@@ -206,6 +229,7 @@ def read_node(settings: Settings, kernel: LinuxKernel) -> Node:
         scan(settings.sysfs_root, settings.dev_root),
         kernel.links(kernel.host),
         kernel.default_route_links(),
+        kernel.rdma_netdevs(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
     )
 

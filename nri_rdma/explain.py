@@ -23,9 +23,9 @@ from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.refusals import listed, quoted, refused
-from nri_rdma.model.request import UNLIMITED, PodRequest
+from nri_rdma.model.request import UNLIMITED, Isolation, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
-from nri_rdma.policy import Admitted, Policy, admit, refuse_memlock
+from nri_rdma.policy import Admitted, Policy, admit, isolation_of, refuse_memlock
 from nri_rdma.topology import distance
 
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
@@ -103,6 +103,7 @@ class ExplainedRequest:
     """A request with all devices of the node; those it gets come first, in its order."""
 
     admitted: Admitted
+    isolation: Isolation | None
     candidates: tuple[Candidate, ...]
 
 
@@ -249,6 +250,7 @@ def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed
     return tuple(
         ExplainedRequest(
             admitted=item,
+            isolation=isolation_of(facts.node.rdma_netns, item.mode),
             candidates=(*_given(own.get(item.request.name)), *_others(facts, item, given)),
         )
         for item in admitted

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
-from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice, Scan
+from nri_rdma.model.device import Netdev, Node, RdmaDevice, Scan
 from nri_rdma.model.link import LinkState
-from nri_rdma.model.nldev import ObjectKind, RdmaObject
+from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
 
 _PCI = "pci/"
 
 
 def assemble(
-    scan: Scan, links: Collection[LinkState], default_route_links: frozenset[int], *, rdma_cgroup: bool
+    scan: Scan,
+    links: Collection[LinkState],
+    default_route_links: frozenset[int],
+    rdma: Collection[RdmaNetdevs],
+    *,
+    rdma_cgroup: bool,
 ) -> Node:
-    """The node of a scan and the host's links at one time. Pure."""
-    by_name = {link.name: link for link in links}
+    """The node of a scan, of the host's links and of what the kernel says of the RDMA devices, at one time. Pure."""
+    told = {(item.name, item.node_guid): item for item in rdma}
     devices = tuple(
-        _with_netdevs(device, scan.netdev_names, by_name, links, default_route_links) for device in scan.devices
+        _joined(
+            device, scan.netdev_names[device.id], told.get((device.name, device.node_guid)), links, default_route_links
+        )
+        for device in scan.devices
     )
     return Node(
         devices=devices,
@@ -61,24 +69,43 @@ _RDMA_CORE = "ib_core"
 """Holds a queue pair on every device, for management datagrams, and makes a new one after a move."""
 
 
-def _with_netdevs(
+def _joined(
     device: RdmaDevice,
-    netdev_names: Mapping[DeviceId, tuple[str, ...]],
-    by_name: Mapping[str, LinkState],
+    names: tuple[str, ...],
+    told: RdmaNetdevs | None,
     links: Collection[LinkState],
     default_route_links: frozenset[int],
 ) -> RdmaDevice:
-    """A netdev that sysfs names but the host does not have now is in a namespace: it is left out."""
-    named = (by_name[name] for name in netdev_names.get(device.id, ()) if name in by_name)
-    present = [link for link in named if _may_belong(link, device)]
-    netdevs = tuple(
-        Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
+    present = _own_links(device, names, told, links)
+    return replace(
+        device,
+        netdevs=tuple(
+            Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
+        ),
+        in_use=tuple(reason for link in present for reason in in_use_reasons(link, links, default_route_links)),
+        kernel_index=told.index if told is not None else None,
     )
-    reasons = tuple(reason for link in present for reason in in_use_reasons(link, links, default_route_links))
-    return replace(device, netdevs=netdevs, in_use=reasons)
+
+
+def _own_links(
+    device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, links: Collection[LinkState]
+) -> list[LinkState]:
+    """The host's links that are a device's, in the order of its ports.
+
+    sysfs tells names only, as they are in the namespace of each netdev. So where the kernel knows the device, its word
+    counts, and beside it only what sits on the same function (IPoIB); names alone count in a tree of another node. What
+    the host does not have now is in a namespace, and left out.
+    """
+    by_name, by_number = ({link.name: link for link in links}, {link.ifindex: link for link in links})
+    named = [by_name[name] for name in names if name in by_name]
+    if told is None:
+        return [link for link in named if _may_belong(link, device)]
+    own = [by_number[number] for number in told.ifindexes if number in by_number]
+    own += [link for link in named if device.pci is not None and link.parent == f"{_PCI}{device.pci}"]
+    return list({link.ifindex: link for link in own}.values())
 
 
 def _may_belong(link: LinkState, device: RdmaDevice) -> bool:
-    """sysfs tells names only, as they are in the namespace of each netdev: a link of the host that is called as one in
-    a pod sits on another function. A virtual one (a bond, soft RoCE's) sits on none."""
+    """A link of the host that is called as one in a pod sits on another function. A virtual one (a bond, soft RoCE's)
+    sits on none."""
     return device.pci is None or not link.parent.startswith(_PCI) or link.parent == f"{_PCI}{device.pci}"

@@ -172,6 +172,7 @@ class Lifecycle:
         if sandbox.state is not State.ATTACHED:
             with self._spans.span("barrier"):
                 self._pass_barrier(sandbox, deadline)
+        self._await_present(sandbox, container, deadline)
         record = sandbox.record
         assert record is not None  # an attached sandbox has one
         with self._spans.span("inject"):
@@ -287,6 +288,23 @@ class Lifecycle:
             hint="nothing to do: the kubelet asks again",
         )
 
+    def _await_present(self, sandbox: Sandbox, container: str, deadline: float) -> None:
+        """No container gets what may be another's by now: a number that the kernel took away, or, for its limits, the
+        name of a device that the pod itself can change unseen."""
+        looked = sandbox.looked_again
+        if _has_limits(sandbox, container) or (looked is not None and looked.done() and looked.exception() is not None):
+            looked = self._sandboxes.look_again(sandbox)  # what was missing may be back
+        if looked is None or (looked.done() and looked.exception() is None):
+            return
+        with self._spans.span("barrier"):
+            if not _wait(looked, min(BARRIER_WAIT_S, deadline - time.monotonic())):
+                raise NotReadyError(
+                    ErrorCode.NOT_READY,
+                    "network is not ready: the devices of this pod are looked at again",
+                    where=str(sandbox.pod),
+                    hint="nothing to do: the kubelet asks again",
+                )
+
     def _may_wait(self, sandbox_id: str) -> bool:
         """One container of a sandbox waits in each of the kubelet's attempts; the others are answered at once."""
         now = time.monotonic()
@@ -310,6 +328,12 @@ def _wait(future: Future[None], timeout_s: float) -> bool:
     except FutureTimeoutError:
         return False
     return True
+
+
+def _has_limits(sandbox: Sandbox, container: str) -> bool:
+    """Whether an attached sandbox's container gets limits, which know devices by name."""
+    requests = [item.admitted.request for item in sandbox.record.attached] if sandbox.record is not None else []
+    return any(request.limits is not None and request.scope.covers(container) for request in requests)
 
 
 def _drop(_value: object) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharKind, DeviceId, Gpu, LinkLayer, Node, RdmaDevice
+from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
 from nri_rdma.policy import Admitted
 from nri_rdma.topology import Distance, distance
@@ -129,7 +129,7 @@ class _Search:
         obstacles = {
             device.id: obstacle
             for device in matching
-            if (obstacle := _obstacle(device, admitted, taken.get(device.id, frozenset()), used.get(device.id)))
+            if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
         }
         return cls(
             node=node,
@@ -179,7 +179,7 @@ def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
 
 
 def _obstacle(
-    device: RdmaDevice, admitted: Admitted, holders: frozenset[Holding], used_by: str | None
+    device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding], used_by: str | None
 ) -> _Obstacle | None:
     """The first reason against the device. Holders come before use: what a pod holds may look used to the inventory."""
     if used_by is not None:
@@ -194,14 +194,31 @@ def _obstacle(
         return _Obstacle(
             code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.in_use)}", hint=hint
         )
-    if admitted.mode is Mode.EXCLUSIVE and not device.netdevs and device.link_layer is not LinkLayer.INFINIBAND:
-        hint = "look for its netdev in other network namespaces, or ask for another device"
-        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
+    if admitted.mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, admitted.request, node)):
+        return obstacle
     missing = sorted(admitted.request.char_kinds - {char.kind for char in device.char_devices} - {CharKind.RDMA_CM})
     if missing:
         hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
         return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
     return None
+
+
+def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
+    """Why its netdev cannot go into a pod."""
+    if device.lacks_netdev and not _may_be_in_pod(request, node):
+        hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
+    if device.is_soft and device.netdevs and device.kernel_index is not None:
+        hint = "ask for mode: shared, or have it made inside the pod before nri-rdma hears of the pod"
+        what = "a soft device, which the kernel removes when its netdev leaves the host"
+        return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint)
+    return None
+
+
+def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
+    """Whether a netdev that is not on the host may be in the pod already: a CNI plugin took it there, and the request
+    names the device. The kernel tells when the device is attached."""
+    return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
 
 
 def _align_to(request: DeviceRequest) -> AlignTo:
@@ -228,7 +245,9 @@ def _choose_unaligned(search: _Search, why: str) -> _Picks:
 
 def _choice_of(search: _Search) -> str:
     if _names_device(search.request.match):
-        return f"named by the request ({_describe(search.request.match)})"
+        named = f"named by the request ({_describe(search.request.match)})"
+        awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
+        return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
     return f"lowest index of {len(search.free)} free"
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Mode, PodRequest
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest
 
 DEFAULT_POOL = "default"
 
@@ -53,6 +53,13 @@ def admit(policy: Policy, node: Node, request: PodRequest, host_network: bool) -
     return tuple(_admit_one(policy, node, item, host_network) for item in request.requests)
 
 
+def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
+    """What a request gets on such a kernel; None where others may have the device too."""
+    if mode is Mode.SHARED:
+        return None
+    return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
+
+
 def refuse_memlock(request: PodRequest, ceiling: int) -> None:
     """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set.
 
@@ -68,11 +75,13 @@ def refuse_memlock(request: PodRequest, ceiling: int) -> None:
             )
 
 
-def refuse_hidden(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
-    """Raise PlacementError for a shared device that the kernel's setting of this moment hides: it may have changed."""
+def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
+    """Raise PlacementError where the kernel's setting of this moment does not fit: it may have changed since the node
+    was read."""
     for item in admitted:
-        if rdma_netns is RdmaNetns.EXCLUSIVE and item.mode is Mode.SHARED:
-            raise _hidden(item.request)
+        refusal = _misfit(rdma_netns, item.request, item.mode)
+        if refusal is not None:
+            raise refusal
 
 
 def _admit_one(policy: Policy, node: Node, request: DeviceRequest, host_network: bool) -> Admitted:
@@ -160,10 +169,37 @@ def _interface_moves(question: _Question) -> NriRdmaError | None:
     )
 
 
-def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
-    if question.node.rdma_netns is not RdmaNetns.EXCLUSIVE or question.mode is Mode.EXCLUSIVE:
+def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
+    if question.mode is Mode.EXCLUSIVE or question.request.isolation is Isolation.SOFT:
         return None
-    return _hidden(question.request)
+    return RequestError(
+        ErrorCode.ANNOTATION_VALUE,
+        "what others may have too cannot be hidden from them",
+        where=f"{question.request.where}.isolation",
+        hint="ask for mode: exclusive, or isolation: soft",
+    )
+
+
+def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
+    return _misfit(question.node.rdma_netns, question.request, question.mode)
+
+
+def _misfit(rdma_netns: RdmaNetns, request: DeviceRequest, mode: Mode) -> PlacementError | None:
+    if rdma_netns is RdmaNetns.EXCLUSIVE and mode is Mode.SHARED:
+        return _hidden(request)
+    if rdma_netns is not RdmaNetns.EXCLUSIVE and request.isolation is Isolation.HARD:
+        return _visible(request)
+    return None
+
+
+def _visible(request: DeviceRequest) -> PlacementError:
+    return PlacementError(
+        ErrorCode.RDMA_NETNS,
+        "this kernel does not hide RDMA devices from other network namespaces, so that others could open the pod's",
+        where=f"{request.where}.isolation",
+        hint="ask for isolation: soft, or on the node: `rdma system set netns exclusive` while no pod runs,"
+        " or ib_core.netns_mode=0 at boot",
+    )
 
 
 def _hidden(request: DeviceRequest) -> PlacementError:
@@ -192,6 +228,7 @@ _RULES: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _char_kinds_are_allowed,
     _pod_has_a_network_of_its_own,
     _interface_moves,
+    _isolation_fits_the_mode,
     _kernel_setting_fits,
     _limits_are_kept,
 )

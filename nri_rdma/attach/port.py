@@ -14,7 +14,7 @@ from typing import Protocol
 
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
-from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 
 
 class KernelError(Exception):
@@ -132,6 +132,10 @@ class Kernel(Protocol):
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
         """The RDMA devices that a namespace has; with `shared` all of the machine, with `none` no one."""
+        ...
+
+    def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
+        """The ports of an RDMA device that the namespace sees, each with its netdev if that is in the namespace."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:

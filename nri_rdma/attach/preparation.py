@@ -17,14 +17,15 @@ from nri_rdma.model.device import CharDevice, RdmaNetns
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
-from nri_rdma.policy import refuse_hidden
+from nri_rdma.policy import refuse_misfits
 
 
-def moves_something(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
-    """Whether these devices, or parts of them, leave the host."""
-    if all(item.admitted.mode is not Mode.EXCLUSIVE for item in placed):
-        return False
-    return bool(moving_netdevs(placed)) or kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
+def needs_namespace(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
+    """Whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
+    alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
+    if any(device.netdevs or device.lacks_netdev for device in alone):
+        return True
+    return bool(alone) and kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
 
 
 def open_for(kernel: Kernel, pod: Pod) -> Namespace:
@@ -54,7 +55,7 @@ def prepare(
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
     survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
     _refuse_use(_uses_by_host(placed, survey))
-    refuse_hidden(kernel.rdma_netns(), (item.admitted for item in placed))
+    refuse_misfits(kernel.rdma_netns(), (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
         plan = plan_attach(placed, survey.captured, kernel.links(namespace))
@@ -109,12 +110,13 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
 def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
     """What the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
+    indexes = {move.device: move.index for move in plan.rdma_moves}
     return tuple(
         AttachedRequest(
             admitted=item.admitted,
             devices=tuple(
                 AttachedDevice(
-                    device=device,
+                    device=replace(device, kernel_index=indexes.get(device.name, device.kernel_index)),
                     netdev_names=tuple(in_pod.get(netdev.ifindex, netdev.name) for netdev in device.netdevs)
                     if item.admitted.mode is Mode.EXCLUSIVE
                     else (),

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from nri_rdma.attach.plan import RdmaMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.nldev import RdmaDeviceState
 
@@ -57,6 +58,23 @@ def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice
             "find the character devices", errno.ENODEV, f"{len(nodes)} of {len(device.char_devices)} came back"
         )
     return replace(device, char_devices=nodes)
+
+
+def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> tuple[str, ...]:
+    """The names of the netdevs that the device's ports have in the pod. Raises PlacementError when there are none: then
+    they are neither on the host nor here, and somebody else's."""
+    states = kernel.rdma_devices(namespace)
+    index = next((it.index for it in states if (it.name, it.node_guid) == (device.name, device.node_guid)), None)
+    ports = kernel.rdma_ports(namespace, index) if index is not None else ()
+    names = tuple(port.netdev_name for port in ports if port.netdev_index is not None)
+    if not names:
+        raise PlacementError(
+            ErrorCode.DEVICE_IN_USE,
+            f"the netdev of {device.name} is neither on the host nor in the pod",
+            where=namespace.identity.path,
+            hint="look for it in other network namespaces, or ask for another device",
+        )
+    return names
 
 
 def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:

@@ -11,7 +11,7 @@ from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.inject import AttachedRequest
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import Isolation, Mode
 
 
 class State(StrEnum):
@@ -41,6 +41,21 @@ class SandboxRecord:
     def holdings(self) -> tuple[tuple[DeviceId, Mode], ...]:
         """The devices that this sandbox holds, and how."""
         return tuple((item.device.id, request.admitted.mode) for request in self.attached for item in request.devices)
+
+    @property
+    def isolation(self) -> Isolation | None:
+        """HARD where the kernel hides all that the pod has alone from others, SOFT where it does not; None where the
+        pod has nothing alone."""
+        moved = {move.index for move in self.plan.rdma_moves}
+        alone = [
+            item.device.kernel_index
+            for request in self.attached
+            if request.admitted.mode is Mode.EXCLUSIVE
+            for item in request.devices
+        ]
+        if not alone:
+            return None
+        return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
     @property
     def device_names(self) -> str:

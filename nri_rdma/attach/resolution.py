@@ -6,13 +6,14 @@ and is not there then fails the attach: a container must not start without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.errors import AttachError
 from nri_rdma.inject import AttachedRequest
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
+from nri_rdma.model.request import Mode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,43 @@ def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
     for request in attached:
         _refuse_missing(request, now, str(record.pod))
     return replace(record, attached=attached, rdma_cm=now.rdma_cm)
+
+
+def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord:
+    """The record with its devices' present names, by the kernel's numbers: a pod with NET_ADMIN can rename what it has,
+    the host what it shares, and rdma.max takes the present name only."""
+
+    def named(device: RdmaDevice) -> RdmaDevice:
+        name = names.get(device.kernel_index, device.name) if device.kernel_index is not None else device.name
+        return replace(device, name=name)
+
+    return replace(
+        record,
+        attached=tuple(
+            replace(request, devices=tuple(replace(item, device=named(item.device)) for item in request.devices))
+            for request in record.attached
+        ),
+    )
+
+
+def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tuple[str, ...]]) -> SandboxRecord:
+    """The record with the netdevs that were in the pod before the attach: of devices that are the pod's alone and have
+    none on the host. `in_pod` names them, or raises."""
+    return replace(
+        record,
+        attached=tuple(
+            replace(
+                request,
+                devices=tuple(
+                    replace(item, netdev_names=in_pod(item.device)) if item.device.lacks_netdev else item
+                    for item in request.devices
+                ),
+            )
+            if request.admitted.mode is Mode.EXCLUSIVE
+            else request
+            for request in record.attached
+        ),
+    )
 
 
 def _refuse_missing(attached: AttachedRequest, now: Resolved, where: str) -> None:

@@ -15,11 +15,11 @@ from dataclasses import replace
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
-from nri_rdma.attach.preparation import moves_something, open_for, prepare
+from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
 from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
-from nri_rdma.attach.rdma import with_numbers_in_pod
+from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices
+from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
@@ -56,6 +56,10 @@ class Sandbox:
         self.record = record
         self.namespace: Namespace | None = None
         self.attach_done: Future[None] = Future()
+        self.numbers_from = 0
+        """The newest of the kernel's device events when the character devices' numbers were read."""
+        self.looked_again: Future[None] | None = None
+        """The last time that they were read anew; None: they are as the attach found them."""
         self.undo_done: Future[None] | None = None
         self.undo_error = ""
         self.cancel_retry: Callable[[], None] | None = None
@@ -79,11 +83,13 @@ class Sandboxes:
         on_held: Callable[[str], None],
         on_gone: Callable[[str], None],
         processes: Processes | None = None,
+        event_sequence: Callable[[], int] = lambda: 0,
         boundary: Boundary = no_boundary,
         schedule: Schedule = start_timer,
     ) -> None:
         """`on_held` has a namespace's path watched, before it is opened; `on_gone` is told when everything of a sandbox
-        is home, and is called again after a pause when it raises."""
+        is home, and is called again after a pause when it raises; `event_sequence` is the number of the kernel's newest
+        device event."""
         self._kernel = kernel
         self._journal = journal
         self._workers = workers
@@ -92,6 +98,7 @@ class Sandboxes:
         self._on_held = on_held
         self._on_gone = on_gone
         self._processes = processes or NoProcesses()
+        self._event_sequence = event_sequence
         self._boundary = boundary
         self._lock = threading.Lock()
         self._sandboxes: dict[str, Sandbox] = {}
@@ -167,10 +174,31 @@ class Sandboxes:
         # A path that vanished before the sandbox was known here told nobody: look again.
         if record.state is State.ATTACHED and self._is_there(record):
             sandbox.attach_done.set_result(None)
+            self.look_again(sandbox)  # nobody listened to the kernel meanwhile
             log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
         else:
             sandbox.attach_done.set_exception(_interrupted(record.pod))
             self.end(record.pod.sandbox_id)
+
+    def node_removed(self, number: tuple[int, int], sequence: int) -> None:
+        """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
+        that came back, and the numbers are another's now."""
+        for sandbox in self.all():
+            if sequence > sandbox.numbers_from and number in _numbers(sandbox):
+                log.info("character device is gone", extra={"pod": str(sandbox.pod), "number": list(number)})
+                self.look_again(sandbox)
+
+    def look_at_all_again(self) -> None:
+        """Events were lost, or a device has another name: whose it is is not known."""
+        for sandbox in self.all():
+            self.look_again(sandbox)
+
+    def look_again(self, sandbox: Sandbox) -> Future[None]:
+        """Have the names and character devices of a sandbox that is attached read anew; the future raises AttachError
+        when one is not there any more."""
+        with self._lock:
+            sandbox.looked_again = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._renumber(sandbox))
+            return sandbox.looked_again
 
     def held(self) -> int:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
@@ -193,15 +221,20 @@ class Sandboxes:
 
     def _attach(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
         pod = sandbox.pod
-        with self._spans.span("attach", {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}):
+        with self._spans.span(
+            "attach", {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        ) as span:
             try:
-                self._attach_or_raise(sandbox, placed, rdma_cm)
+                record = self._attach_or_raise(sandbox, placed, rdma_cm)
+                span.attributes["rdma.isolation"] = str(record.isolation or "")
             except BaseException as error:
                 log.warning("attach failed", extra={"pod": str(pod), "error": str(error)})
                 self._roll_back(sandbox)  # whatever went wrong, the host comes first
                 raise
 
-    def _attach_or_raise(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
+    def _attach_or_raise(
+        self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
+    ) -> SandboxRecord:
         _refuse_ended(sandbox)
         try:
             record = self._plan(sandbox, placed, rdma_cm)
@@ -216,7 +249,7 @@ class Sandboxes:
         sandbox.record = record
         if sandbox.namespace is not None:
             do_steps(self._kernel, sandbox.namespace, steps, self._spans, self._counting(sandbox))
-        self._finish_attach(sandbox, record)
+        return self._finish_attach(sandbox, record)
 
     def _write(self, record: SandboxRecord) -> None:
         try:
@@ -234,7 +267,7 @@ class Sandboxes:
         """Observe, refuse, decide: nothing on the host changes here."""
         with self._spans.span("plan"):
             self._watch(sandbox.pod.netns_path)
-            if moves_something(self._kernel, placed):
+            if needs_namespace(self._kernel, placed):
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
             process = self._watch_process(sandbox.pod)
             record = prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
@@ -249,27 +282,66 @@ class Sandboxes:
 
         return boundary
 
-    def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+    def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
+        sandbox.numbers_from = self._event_sequence()
         with self._spans.span("resolve-numbers"):
             resolved = with_char_devices(record, lambda known: self._as_now(sandbox, record.plan, known))
+            resolved = with_netdev_names(resolved, lambda device: self._names_in_pod(sandbox, device))
         sandbox.record = replace(resolved, state=State.ATTACHED)
         self._write(sandbox.record)
         with self._lock:
             if sandbox.state is not State.RETURNING:
                 sandbox.state = State.ATTACHED
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": sandbox.record.device_names})
+        return sandbox.record
+
+    def _renumber(self, sandbox: Sandbox) -> None:
+        record, newest = sandbox.record, self._event_sequence()
+        if record is None or sandbox.state is not State.ATTACHED:
+            return  # not yet, or no longer: nobody gets these numbers
+        with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
+            now = with_names(record, self._present_names(sandbox, record))
+            now = with_char_devices(now, lambda known: self._as_now(sandbox, record.plan, known))
+        if now != record:
+            self._write(now)
+            sandbox.record = now
+            log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
+        sandbox.numbers_from = newest
+
+    def _present_names(self, sandbox: Sandbox, record: SandboxRecord) -> dict[int, str]:
+        """The names of RDMA devices by the kernel's number, where those of this sandbox can be."""
+        places = [self._kernel.host]
+        if record.plan.rdma_moves and sandbox.namespace is not None:
+            places.append(sandbox.namespace)
+        try:
+            return {state.index: state.name for place in places for state in self._kernel.rdma_devices(place)}
+        except KernelError as error:
+            raise AttachError(str(error), device=record.device_names, where=str(record.pod)) from error
 
     def _as_now(self, sandbox: Sandbox, plan: Plan, known: Resolved) -> Resolved:
         """Devices that stay are read on the host; those that moved are asked for in the pod, where they are."""
-        moved = {move.device: move.index for move in plan.rdma_moves}
-        staying = self._resolve(replace(known, devices=tuple(it for it in known.devices if it.name not in moved)))
-        there = tuple(self._in_pod(sandbox, it, moved[it.name]) for it in known.devices if it.name in moved)
+        moved = {move.index for move in plan.rdma_moves}
+        staying = self._resolve(
+            replace(known, devices=tuple(it for it in known.devices if it.kernel_index not in moved))
+        )
+        there = tuple(
+            self._in_pod(sandbox, it, it.kernel_index)
+            for it in known.devices
+            if it.kernel_index is not None and it.kernel_index in moved
+        )
         return replace(staying, devices=(*staying.devices, *there))
 
     def _in_pod(self, sandbox: Sandbox, device: RdmaDevice, index: int) -> RdmaDevice:
         assert sandbox.namespace is not None  # something moved into it
         try:
             return with_numbers_in_pod(self._kernel, sandbox.namespace, device, index)
+        except KernelError as error:
+            raise AttachError(str(error), device=device.name, where=str(sandbox.pod), errno=error.errno) from error
+
+    def _names_in_pod(self, sandbox: Sandbox, device: RdmaDevice) -> tuple[str, ...]:
+        assert sandbox.namespace is not None  # needs_namespace: what lacks its netdev is looked for in the pod
+        try:
+            return netdevs_in_pod(self._kernel, sandbox.namespace, device)
         except KernelError as error:
             raise AttachError(str(error), device=device.name, where=str(sandbox.pod), errno=error.errno) from error
 
@@ -413,6 +485,15 @@ class Sandboxes:
 def _lives_by_process(pod: Pod) -> bool:
     """Whether only a process tells the end of this pod: it is on the host's network."""
     return not pod.netns_path and pod.pid != 0
+
+
+def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:
+    """Of the character devices that containers of an attached sandbox get."""
+    record = sandbox.record
+    if record is None or sandbox.state is not State.ATTACHED:
+        return frozenset()
+    nodes = [node for it in record.attached for item in it.devices for node in item.device.char_devices]
+    return frozenset((node.major, node.minor) for node in nodes)
 
 
 def _let_go(sandbox: Sandbox) -> None:

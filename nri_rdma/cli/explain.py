@@ -137,7 +137,8 @@ def _request_table(item: ExplainedRequest) -> Table:
     request = item.admitted.request
     count = "all" if request.count is None else str(request.count)
     return Table(
-        title=f"Request {request.name}: {count} of pool {request.pool}, mode {item.admitted.mode} ({request.where})",
+        title=f"Request {request.name}: {count} of pool {request.pool}, mode {item.admitted.mode}"
+        f"{f', isolation {item.isolation}' if item.isolation else ''} ({request.where})",
         headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
         rows=tuple(
             (
@@ -248,6 +249,7 @@ def _request_document(item: ExplainedRequest) -> dict[str, Any]:
         "where": item.admitted.request.where,
         "pool": item.admitted.request.pool,
         "mode": str(item.admitted.mode),
+        "isolation": str(item.isolation or ""),
         "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
         "candidates": [
             {"device": it.device.name, "given": it.given, "free": it.free, "why": it.why} for it in item.candidates

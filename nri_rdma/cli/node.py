@@ -16,6 +16,7 @@ from nri_rdma.config import Settings
 from nri_rdma.inventory import assemble
 from nri_rdma.model.device import Node
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.sysfs.scan import scan
 
 _IFF_UP = 0x1
@@ -36,6 +37,7 @@ class LocalNode:
 class _HostLinks:
     links: tuple[LinkState, ...] = ()
     default_route_links: frozenset[int] = frozenset()
+    rdma: tuple[RdmaNetdevs, ...] = ()
     problem: str = ""
 
 
@@ -48,7 +50,7 @@ def read_local_node(settings: Settings) -> LocalNode:
     links, default_routes = _side_by_side(host, described)
     present = {link.name for link in links}
     return LocalNode(
-        node=assemble(found, links, default_routes, rdma_cgroup=has_rdma_controller(settings.cgroup_root)),
+        node=assemble(found, links, default_routes, host.rdma, rdma_cgroup=has_rdma_controller(settings.cgroup_root)),
         described=tuple(link.name for link in described),
         elsewhere=tuple(name for name in names if name not in present),
         problem=host.problem,
@@ -73,6 +75,7 @@ def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
 
 def _host_links() -> _HostLinks:
     from nri_rdma.attach.port import KernelError
+    from nri_rdma.netlink.rdma import RdmaSocket, read_netdevs
     from nri_rdma.netlink.routes import default_links, read_routes
     from nri_rdma.netlink.rtnl import IPRoute, NetlinkError, link_state
 
@@ -80,9 +83,11 @@ def _host_links() -> _HostLinks:
         with IPRoute() as ip:
             links = tuple(link_state(message) for message in ip.get_links())
         routes = read_routes((), ())
+        with RdmaSocket() as sock:
+            rdma = read_netdevs(sock)
     except (OSError, NetlinkError, KernelError) as error:
         return _HostLinks(problem=str(error))
-    return _HostLinks(links=links, default_route_links=default_links(routes))
+    return _HostLinks(links=links, default_route_links=default_links(routes), rdma=rdma)
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:

@@ -115,11 +115,16 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
                 item["pod"],
                 item["id"][:_ID_LENGTH],
                 item["state"],
-                ", ".join(item["devices"]) + (f"\nUNDO FAILED: {item['undo_error']}" if item["undo_error"] else ""),
+                _device_words(item) + (f"\nUNDO FAILED: {item['undo_error']}" if item["undo_error"] else ""),
             )
             for item in sandboxes
         ),
     )
+
+
+def _device_words(sandbox: dict[str, Any]) -> str:
+    words = ", ".join(sandbox["devices"])
+    return f"{words}; isolation {sandbox['isolation']}" if sandbox["isolation"] else words
 
 
 def _memlock(value: int | None) -> str:

@@ -97,11 +97,23 @@ class RdmaDevice:
     char_devices: tuple[CharDevice, ...]
     netdevs: tuple[Netdev, ...]
     in_use: tuple[str, ...] = ()
+    kernel_index: int | None = None
+    """The kernel's own number, which no rename changes; None where it does not know the device."""
 
     @property
     def link_layer(self) -> LinkLayer | None:
         """The link layer of the first port."""
         return self.ports[0].link_layer if self.ports else None
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether no bus device is behind it: soft RoCE and soft iWARP, which the kernel removes with their netdev."""
+        return self.pci is None and not self.driver
+
+    @property
+    def lacks_netdev(self) -> bool:
+        """Whether it needs a netdev and the host has none of it: that one is in another network namespace."""
+        return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
     def speed_gbps(self) -> int:

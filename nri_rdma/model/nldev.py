@@ -43,6 +43,17 @@ class RdmaPortState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaNetdevs:
+    """An RDMA device with the interface numbers of its ports' netdevs, as far as they are in the namespace that was
+    asked, in the order of the ports."""
+
+    index: int
+    name: str
+    node_guid: str
+    ifindexes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CharNumber:
     """A character device: its name below /dev/infiniband and its number. Both change when the RDMA device moves."""
 

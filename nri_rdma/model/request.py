@@ -25,6 +25,13 @@ class Mode(StrEnum):
     SHARED = "shared"
 
 
+class Isolation(StrEnum):
+    """Whether a pod may have a device that other pods can see and open too."""
+
+    SOFT = "soft"
+    HARD = "hard"
+
+
 class AlignTo(StrEnum):
     """What the devices shall be near to."""
 
@@ -116,6 +123,8 @@ class DeviceRequest:
     gpus: tuple[PciAddress, ...] = ()
     mode: Mode | None = None
     """None: the first mode of the pool."""
+    isolation: Isolation = Isolation.SOFT
+    """HARD: rather none than one that the kernel does not hide from others."""
     interface: InterfaceConfig = field(default_factory=InterfaceConfig)
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None

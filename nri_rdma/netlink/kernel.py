@@ -15,9 +15,9 @@ from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 from nri_rdma.attach.port import KernelError, Namespace, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
-from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaDeviceState, RdmaObject
+from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
-from nri_rdma.netlink.rdma import RdmaSocket, can_move, visit
+from nri_rdma.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.netlink.replay import Replayer
 from nri_rdma.netlink.routes import Route, captured_routes, default_links, read_routes, unreturnable
 from nri_rdma.netlink.rtnl import (
@@ -158,6 +158,13 @@ class LinuxKernel:
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
         return visit(_held(namespace).fd, "list RDMA devices", RdmaSocket.devices)
+
+    def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...]:
+        """The host's RDMA devices with the netdevs that they have on the host."""
+        return visit(self._host.fd, "list the netdevs of RDMA devices", read_netdevs)
+
+    def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
+        return visit(_held(namespace).fd, f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         def look(rdma: RdmaSocket) -> tuple[RdmaObject, ...]:

@@ -21,6 +21,7 @@ from nri_rdma.model.nldev import (
     ObjectKind,
     RdmaDeviceState,
     RdmaEvent,
+    RdmaNetdevs,
     RdmaObject,
     RdmaPortState,
     RdmaSystem,
@@ -69,6 +70,19 @@ def can_move(home_fd: int, index: int, other_fd: int) -> bool:
                 return False
             raise
     raise KernelError(f"ask whether RDMA device {index} can move", errno.EPROTO, "the kernel moved it")
+
+
+def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...]:
+    """The devices of the socket's namespace with the netdevs that they have in it."""
+    return tuple(
+        RdmaNetdevs(
+            index=device.index,
+            name=device.name,
+            node_guid=device.node_guid,
+            ifindexes=tuple(port.netdev_index for port in rdma.ports(device.index) if port.netdev_index is not None),
+        )
+        for device in rdma.devices()
+    )
 
 
 class RdmaSocket:

@@ -150,8 +150,9 @@ def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
     for port in ports:
         gids = _entries(folder / f"ports/{port.number}/gid_attrs/ndevs")
         found = (_read(entry) for entry in sorted(gids, key=lambda path: _natural(path.name)))
-        # Later GIDs may belong to children (vlan, macvlan); the first is the port's own.
-        names.extend([name for name in found if name][:1])
+        # Later GIDs may belong to children (vlan, macvlan), the first is the port's own. A table may have 1024 entries.
+        first = next((name for name in found if name), None)
+        names.extend([first] if first is not None else [])
     if len(_entries(folder / "device/infiniband")) <= 1:
         names.extend(_function_netdevs(folder / "device/net"))
     return tuple(dict.fromkeys(names))

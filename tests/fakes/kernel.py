@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
-from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 
 T = TypeVar("T")
 LINK_LOCAL = IPv6Network("fe80::/64")
@@ -185,6 +185,7 @@ class Rdma:
     node_guid: str = ""
     parent: str = ""
     movable: bool = True
+    netdev: "Link | None" = None
     objects: tuple[RdmaObject, ...] = ()
 
 
@@ -452,6 +453,22 @@ class FakeKernel:
             return ()
         return tuple(_rdma_state(it) for it in self._world.rdma if mode is RdmaNetns.SHARED or it.netns is netns)
 
+    def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
+        device, netns = self._rdma(namespace, index), _netns(namespace)
+        name = device.netdev.name if device.netdev is not None else ""
+        here = [link for link in netns.links.values() if link is device.netdev]
+        return (
+            RdmaPortState(
+                device_index=index,
+                number=1,
+                state="ACTIVE",
+                phys_state="LinkUp",
+                lid=0,
+                netdev_index=here[0].ifindex if here else None,
+                netdev_name=name if here else "",
+            ),
+        )
+
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return self._rdma(self.host, index).objects
 
@@ -584,6 +601,9 @@ class FaultyKernel:
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
         return self._do("rdma_devices", lambda: self._kernel.rdma_devices(namespace))
+
+    def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
+        return self._do("rdma_ports", lambda: self._kernel.rdma_ports(namespace, index))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return self._do("rdma_objects", lambda: self._kernel.rdma_objects(index))

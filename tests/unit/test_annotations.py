@@ -21,6 +21,7 @@ from nri_rdma.model.request import (
     AlignTo,
     DeviceRequest,
     InterfaceConfig,
+    Isolation,
     Match,
     Mode,
     RdmaLimits,
@@ -47,6 +48,7 @@ FULL: dict[str, object] = {
     "align": {"to": "gpu", "strict": True},
     "gpus": ["0000:1b:00.0", "1c:00.0"],
     "mode": "exclusive",
+    "isolation": "hard",
     "interface": {"name": "rail%d", "mtu": 9000, "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]]},
     "devices": ["uverbs", "umad"],
     "memlock": 1 << 30,
@@ -159,6 +161,7 @@ def test_a_full_request_is_read() -> None:
             min_speed_gbps=400,
         ),
         count=2,
+        isolation=Isolation.HARD,
         scope=Scope(only=frozenset({"trainer"})),
         align=Align(to=AlignTo.GPU, strict=True),
         gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),
@@ -407,7 +410,7 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
 
 
 def test_keys_of_later_versions_are_unknown() -> None:
-    assert refusal("{isolation: hard}").code is ErrorCode.ANNOTATION_UNKNOWN_KEY
+    assert refusal("{ethtool: {features: {}}}").code is ErrorCode.ANNOTATION_UNKNOWN_KEY
 
 
 def test_an_address_is_given_once_in_a_pod() -> None:

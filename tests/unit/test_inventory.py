@@ -7,6 +7,7 @@ import pytest
 
 from nri_rdma.inventory import assemble, in_use_reasons
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.sysfs.scan import scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
@@ -35,7 +36,7 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
     node = description.load(name)
     build_tree(node, tmp_path)
     links = [_link(number, netdev.name) for number, netdev in enumerate(node.netdevs, start=50)]
-    found = assemble(scan(tmp_path, tmp_path), links, NONE, rdma_cgroup=True)
+    found = assemble(scan(tmp_path, tmp_path), links, NONE, (), rdma_cgroup=True)
     by_name = {link.name: link for link in links}
     for device, expected in zip(found.devices, node.rdma, strict=True):
         netdev = node.netdev_of(expected)
@@ -52,7 +53,7 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
 
 def test_a_netdev_that_is_away_is_left_out(tmp_path: Path) -> None:
     build_tree(description.load("small"), tmp_path)
-    found = assemble(scan(tmp_path, tmp_path), [_link(50, "soft1")], NONE, rdma_cgroup=False)
+    found = assemble(scan(tmp_path, tmp_path), [_link(50, "soft1")], NONE, (), rdma_cgroup=False)
     assert [len(device.netdevs) for device in found.devices] == [0, 1]
 
 
@@ -68,15 +69,39 @@ def test_a_link_of_the_host_that_is_called_as_a_nic_in_a_pod_is_not_taken_for_it
         ("auxiliary/mlx5_core.sf.4", [name]),
     ):
         link = replace(_link(50, name), parent=parent)
-        found = assemble(scan(tmp_path, tmp_path), [link], NONE, rdma_cgroup=True)
+        found = assemble(scan(tmp_path, tmp_path), [link], NONE, (), rdma_cgroup=True)
         assert [netdev.name for device in found.devices for netdev in device.netdevs] == expected
+
+
+def test_where_the_kernel_knows_the_device_a_name_alone_says_nothing(tmp_path: Path) -> None:
+    """A soft device's netdev in a pod was called like the host's NIC, which then was moved away in its stead."""
+    build_tree(description.load("small"), tmp_path)
+    found = scan(tmp_path, tmp_path)
+    links = [_link(50, "soft0"), _link(51, "other")]
+    for ifindexes, expected in (((), []), ((51,), ["other"]), ((50,), ["soft0"]), ((99,), [])):
+        told = RdmaNetdevs(index=7, name="rxe0", node_guid="5054:00ff:fe00:2000", ifindexes=ifindexes)
+        node = assemble(found, links, NONE, [told], rdma_cgroup=True)
+        assert [netdev.name for netdev in node.devices[0].netdevs] == expected
+        assert [device.kernel_index for device in node.devices] == [7, None]
+
+
+def test_the_netdevs_of_its_function_are_the_devices_beside_what_the_kernel_says(tmp_path: Path) -> None:
+    node = description.load("ib2")
+    build_tree(node, tmp_path)
+    device = scan(tmp_path, tmp_path).devices[0]
+    name = node.netdevs[0].name
+    told = RdmaNetdevs(index=7, name=device.name, node_guid=device.node_guid, ifindexes=())
+    for parent, expected in ((f"pci/{device.pci}", [name]), ("pci/0000:ff:1f.0", []), ("", [])):
+        links = [replace(_link(50, name), parent=parent)]
+        found = assemble(scan(tmp_path, tmp_path), links, NONE, [told], rdma_cgroup=True)
+        assert [netdev.name for netdev in found.devices[0].netdevs] == expected
 
 
 def test_the_use_of_a_link_that_only_bears_the_name_is_not_the_devices(tmp_path: Path) -> None:
     node = description.load("eight")
     build_tree(node, tmp_path)
     link = replace(_link(50, node.netdevs[0].name), parent="pci/0000:ff:1f.0", master=9)
-    found = assemble(scan(tmp_path, tmp_path), [link], NONE, rdma_cgroup=True)
+    found = assemble(scan(tmp_path, tmp_path), [link], NONE, (), rdma_cgroup=True)
     assert [device.in_use for device in found.devices] == [()] * len(found.devices)
 
 

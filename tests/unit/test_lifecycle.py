@@ -10,6 +10,7 @@ import pytest
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.record import State
+from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.inventory import assemble
@@ -83,7 +84,7 @@ class Daemon:
             rdma_cm=None,
             rdma_netns=RdmaNetns.NONE,
         )
-        node = assemble(scan, links, kernel.default_route_links(), rdma_cgroup=False)
+        node = assemble(scan, links, kernel.default_route_links(), (), rdma_cgroup=True)
         held = self.allocations.taken()
         return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
 
@@ -348,6 +349,29 @@ def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> 
         assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
     assert time.monotonic() - begun < 1.0  # each waiting would be two seconds
     daemon.rig.gate.open.set()
+
+
+def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(daemon: Daemon) -> None:
+    daemon.start()
+    there = daemon.rig.resolve
+
+    def gone(known: Resolved) -> Resolved:
+        raise AttachError("the RDMA device is gone", device=known.devices[0].name)
+
+    daemon.rig.sandboxes._resolve = gone  # what daemon.py passes at construction
+    daemon.rig.sandboxes.look_at_all_again()
+    assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
+    assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
+    daemon.rig.sandboxes._resolve = there
+    assert daemon.edits().char_devices
+
+
+@pytest.mark.parametrize(("more", "looks"), [("", False), (", limits: {hcaObjects: 8}", True)])
+def test_only_a_container_with_limits_has_its_devices_looked_at_again(daemon: Daemon, more: str, looks: bool) -> None:
+    """rdma.max takes the present name only, and a pod can change it without any sign on the host."""
+    daemon.start(annotations={f"{PREFIX}/pod": f"{{mode: shared{more}}}"})
+    daemon.edits()
+    assert (daemon.sandbox().looked_again is not None) == looks
 
 
 def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> None:

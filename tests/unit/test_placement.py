@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, RdmaNetns
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
 from nri_rdma.placement import Holding, Placed, place
@@ -302,8 +303,39 @@ def test_a_named_device_that_is_held_is_refused_with_the_holder() -> None:
     assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, "mlx5_3 is held by pod ns/other")
 
 
-def test_a_named_device_without_its_netdev_is_refused() -> None:
-    assert refusal(node((nic(0, has_netdev=False),)), named("mlx5_0")).code is ErrorCode.DEVICE_IN_USE
+def test_a_device_without_its_netdev_is_refused() -> None:
+    assert refusal(node((nic(0, has_netdev=False),)), asking()).detail == (
+        "mlx5_0 is without its netdev, which is not on the host"
+    )
+
+
+def test_a_named_device_whose_netdev_may_be_in_the_pod_is_given() -> None:
+    """A CNI plugin that runs before us moves netdevs too."""
+    (placed,) = place(node((nic(0, has_netdev=False),)), {}, (named("mlx5_0"),))
+    assert placed.reasons == (
+        "mlx5_0: named by the request (device mlx5_0); its netdev is not on the host and has to be in the pod",
+    )
+
+
+def test_a_soft_device_is_not_given_alone_where_the_kernel_would_remove_it() -> None:
+    soft = replace(nic(0), pci=None, driver="", kernel_index=3)
+    error = refusal(node((soft,)), named("mlx5_0"))
+    assert (error.code, error.what) == (
+        ErrorCode.SOFT_DEVICE,
+        "mlx5_0 is a soft device, which the kernel removes when its netdev leaves the host",
+    )
+    (placed,) = place(node((soft, nic(1))), {}, (asking(),))
+    assert [device.name for device in placed.devices] == ["mlx5_1"]
+
+
+def test_a_soft_device_that_only_a_tree_of_files_describes_is_given() -> None:
+    (placed,) = place(node((replace(nic(0), pci=None, driver=""),)), {}, (asking(),))
+    assert [device.name for device in placed.devices] == ["mlx5_0"]
+
+
+def test_where_the_kernel_cannot_tell_of_its_netdev_a_named_device_is_refused_too() -> None:
+    blind = replace(node((nic(0, has_netdev=False),)), rdma_netns=RdmaNetns.NONE)
+    assert refusal(blind, named("mlx5_0")).code is ErrorCode.DEVICE_IN_USE
 
 
 def test_a_device_named_twice_in_a_pod_is_a_conflict() -> None:

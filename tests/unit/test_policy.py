@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
-from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.policy import Admitted, Policy, Pool, admit, default_policy
 from tests.unit.model.hardware import node
 
@@ -24,6 +24,7 @@ def asking(
     kinds: frozenset[CharKind] = frozenset({CharKind.UVERBS}),
     interface: InterfaceConfig | None = None,
     limits: RdmaLimits | None = None,
+    isolation: Isolation = Isolation.SOFT,
 ) -> DeviceRequest:
     return DeviceRequest(
         name="0",
@@ -33,6 +34,7 @@ def asking(
         char_kinds=kinds,
         interface=interface or InterfaceConfig(),
         limits=limits,
+        isolation=isolation,
     )
 
 
@@ -121,6 +123,22 @@ def test_a_netdev_that_stays_on_the_host_is_not_configured(interface: InterfaceC
     error = refusal(asking(mode=Mode.SHARED, interface=interface))
     assert isinstance(error, RequestError)
     assert (error.code, error.where) == (ErrorCode.ANNOTATION_VALUE, "HERE[0].interface")
+
+
+@pytest.mark.parametrize("setting", [RdmaNetns.SHARED, RdmaNetns.NONE])
+def test_hard_isolation_is_refused_where_the_kernel_hides_nothing(setting: RdmaNetns) -> None:
+    error = refusal(asking(isolation=Isolation.HARD), on=node(rdma_netns=setting))
+    assert (error.code, error.where) == (ErrorCode.RDMA_NETNS, "HERE[0].isolation")
+
+
+def test_hard_isolation_is_served_where_the_kernel_hides_devices() -> None:
+    assert admitted(asking(isolation=Isolation.HARD), on=node(rdma_netns=RdmaNetns.EXCLUSIVE)).mode is Mode.EXCLUSIVE
+
+
+def test_what_is_shared_cannot_be_isolated() -> None:
+    error = refusal(asking(mode=Mode.SHARED, isolation=Isolation.HARD))
+    assert isinstance(error, RequestError)
+    assert (error.code, error.where) == (ErrorCode.ANNOTATION_VALUE, "HERE[0].isolation")
 
 
 def test_a_netdev_that_moves_is_configured() -> None:

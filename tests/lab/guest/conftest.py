@@ -49,12 +49,12 @@ disable = false
 """
 CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
   {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}},
-  {"type": "lab-siw"}]}
+  {"type": "lab-rdma"}]}
 """
-CNI_PLUGIN = Path("/usr/lib/cni/lab-siw")
+CNI_PLUGIN = Path("/usr/lib/cni/lab-rdma")
 DAEMON = (
     *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
-    *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited"),
+    *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited", "--allow-default-pool"),
     *("--state-dir", str(STATE), "--control-socket", str(STATE / "control.sock")),
 )
 
@@ -105,7 +105,7 @@ def containerd() -> Iterator[Server]:
     Path("/run/lab/net.d/10-lab.conflist").write_text(CNI_CONFIG)
     config = Path("/run/lab/containerd.toml")
     config.write_text(containerd_config())
-    shutil.copyfile(Path(__file__).with_name("cni_siw.py"), CNI_PLUGIN)
+    shutil.copyfile(Path(__file__).with_name("cni_rdma.py"), CNI_PLUGIN)
     CNI_PLUGIN.chmod(0o755)
     with Server(("containerd", "--config", str(config)), RESULTS / "containerd.log") as server:
         wait_until(lambda: server.has_logged("containerd successfully booted"), "containerd to boot", seconds=60)

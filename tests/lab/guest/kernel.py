@@ -7,15 +7,17 @@ import re
 import stat
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.lab.outcomes import OutcomeError
 from tests.rig import hoststate
+from tests.rig.deadline import wait_until
 
 INFINIBAND = Path("/dev/infiniband")
+RDMA_MODULES = ("rdma_rxe", "rdma_ucm", "ib_umad", "ib_uverbs")  # what they need goes and comes with them
 LAB_MODULES = Path("/usr/lib/lab/modules")
 
 
@@ -30,6 +32,10 @@ class NodeState:
     @classmethod
     def take(cls) -> "NodeState":
         return cls(network=hoststate.take(), rdma_links=rdma_links(), devices=infiniband_devices())
+
+    def mac_of(self, netdev: str) -> str:
+        """The address of one of the host's links."""
+        return str(next(link["address"] for link in self.network.links.values() if link["ifname"] == netdev))
 
     def differences_to(self, after: "NodeState") -> list[str]:
         """One sentence per difference; empty when the node is as it was."""
@@ -83,9 +89,9 @@ def rdma_devices(namespace: str = "") -> set[str]:
 
 
 def infiniband_devices() -> dict[str, tuple[str, int, int]]:
-    """The character devices of the host's RDMA subsystem."""
+    """The character devices of the host's RDMA subsystem; none where it has none."""
     found = {}
-    for path in INFINIBAND.iterdir():
+    for path in INFINIBAND.iterdir() if INFINIBAND.exists() else ():
         status = path.stat()
         found[path.name] = (stat.filemode(status.st_mode), os.major(status.st_rdev), os.minor(status.st_rdev))
     return found
@@ -126,6 +132,38 @@ def labs_rxe(device: str) -> Iterator[None]:
         rdma("link", "add", device, "type", "rxe", "netdev", netdev)
 
 
+@contextmanager
+def no_rdma(device: str) -> Iterator[None]:
+    """A kernel without an RDMA subsystem for a while; afterwards Debian's rxe is there again under its name."""
+    netdev = netdev_of(device)
+    subprocess.run(["modprobe", "-r", *RDMA_MODULES], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["modprobe", "-a", *RDMA_MODULES], check=True)
+        rdma("link", "add", device, "type", "rxe", "netdev", netdev)
+
+
+@contextmanager
+def rdma_netns(mode: str) -> Iterator[None]:
+    """Another rdmaNetns for a while; the kernel takes the change only while no other namespace exists."""
+    _set_rdma_netns(mode)
+    try:
+        yield
+    finally:
+        _set_rdma_netns("shared")
+
+
 def netdev_of(device: str) -> str:
     """The netdev that a soft device sits on."""
     return str(next(link["netdev"] for link in rdma_links() if link["ifname"] == device))
+
+
+def _set_rdma_netns(mode: str) -> None:
+    def is_set() -> bool:
+        with suppress(OutcomeError):
+            rdma("system", "set", "netns", mode)
+            return True
+        return False
+
+    wait_until(is_set, f"rdma system set netns {mode}", seconds=30)

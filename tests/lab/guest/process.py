@@ -40,6 +40,10 @@ class Server:
             self._process.wait()
         self._reader.join(timeout=15)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def has_logged(self, pattern: str) -> bool:
         """Whether a line of the log so far holds the pattern; ServerEndedError when the server is gone."""
         self.check_runs()

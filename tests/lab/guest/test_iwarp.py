@@ -1,6 +1,6 @@
 """Soft iWARP (siw): a device that appears on the pod's own interface, before NRI hears of the pod.
 
-The chained CNI plugin in cni_siw.py makes it; rdmaNetns is `shared`, siw cannot move.
+The chained CNI plugin in cni_rdma.py makes it; rdmaNetns is `shared`, siw cannot move.
 """
 
 import re

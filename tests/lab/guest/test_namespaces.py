@@ -10,17 +10,14 @@ from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
 from tests.lab.outcomes import OutcomeError
 from tests.rig.cri import Cri
-from tests.rig.deadline import wait_until
 
 ELSEWHERE = "elsewhere"
 
 
 @pytest.fixture
 def exclusive() -> Iterator[None]:
-    """rdmaNetns `exclusive`; the kernel takes the change only while there is no other namespace."""
-    _set_mode("exclusive")
-    yield
-    _set_mode("shared")
+    with kernel.rdma_netns("exclusive"):
+        yield
 
 
 @pytest.mark.outcome("move-stock")
@@ -85,13 +82,3 @@ def siw_on(netdev: str) -> Iterator[str]:
             kernel.rdma("link", "delete", "siw9")
     finally:
         kernel.unload("siw")
-
-
-def _set_mode(mode: str) -> None:
-    def is_set() -> bool:
-        with suppress(OutcomeError):
-            kernel.rdma("system", "set", "netns", mode)
-            return True
-        return False
-
-    wait_until(is_set, f"rdma system set netns {mode}", seconds=30)

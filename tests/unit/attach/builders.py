@@ -7,7 +7,7 @@ from nri_rdma.attach.plan import Plan, plan_attach
 from nri_rdma.attach.port import Kernel, Namespace
 from nri_rdma.attach.preparation import prepare
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Netdev, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, LinkLayer, Netdev, Port, RdmaDevice
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
@@ -23,21 +23,23 @@ def make_pod(sandbox_id: str = "sandbox-1", *, uid: str = "uid-1", path: str = P
     return Pod(sandbox_id=sandbox_id, uid=uid, name="train", namespace="ml", netns_path=path, pid=pid)
 
 
-def make_device(name: str, links: Iterable[LinkState]) -> RdmaDevice:
-    """An RDMA device with these netdevs and one character device."""
+def make_device(
+    name: str, links: Iterable[LinkState], *, link_layer: LinkLayer = LinkLayer.ETHERNET, driver: str = "mlx5_core"
+) -> RdmaDevice:
+    """An RDMA device with these netdevs and one character device; without a driver it is a soft one."""
     return RdmaDevice(
         id=DeviceId(name),
         index=0,
         name=name,
         node_type="CA",
         node_guid="",
-        driver="mlx5_core",
+        driver=driver,
         vendor="15b3",
         pci=None,
         pci_root="",
         pci_path=(),
         numa_node=None,
-        ports=(),
+        ports=(Port(number=1, link_layer=link_layer, state="ACTIVE", speed_gbps=400),),
         char_devices=(
             CharDevice(
                 kind=CharKind.UVERBS, path=f"/dev/infiniband/{name}", major=231, minor=192, mode=0o666, uid=0, gid=0

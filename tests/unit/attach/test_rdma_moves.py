@@ -9,10 +9,10 @@ import pytest
 
 from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
-from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.device import CharDevice, LinkLayer, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import FakeKernel, FaultyKernel, Rdma, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
@@ -88,7 +88,7 @@ def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:
 
 
 def test_a_device_without_a_netdev_moves_alone(rig: Rig, world: World) -> None:
-    placed = (make_placed((make_device("mlx5_rail0", []),)),)
+    placed = (make_placed((make_device("mlx5_rail0", [], link_layer=LinkLayer.INFINIBAND),)),)
     _attached(rig, placed)
     assert _device(world).netns is not world.host
     _end(rig)
@@ -116,6 +116,74 @@ def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) ->
     assert rig.sandboxes.held() == 0
 
 
+def _node(sandbox: Sandbox) -> CharDevice:
+    assert sandbox.record is not None
+    (node,) = sandbox.record.attached[0].devices[0].device.char_devices
+    return node
+
+
+def _looked_again(sandbox: Sandbox) -> None:
+    assert sandbox.looked_again is not None
+    sandbox.looked_again.result(SOON)
+
+
+def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: World) -> None:
+    """A driver that was loaded anew, or another move: the old number may be another device's by now."""
+    sandbox = _attached(rig)
+    old = _node(sandbox)
+    _device(world).minor = world.new_minor()
+    rig.sandboxes.node_removed((old.major, old.minor), sequence=1)
+    _looked_again(sandbox)
+    assert _node(sandbox).minor == _device(world).minor != old.minor
+    ((written,), _) = rig.journal.load()
+    assert written.attached == (sandbox.record.attached if sandbox.record is not None else ())
+
+
+def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: Rig) -> None:
+    sandbox = _attached(rig)
+    node = _node(sandbox)
+    sandbox.numbers_from = 7
+    rig.sandboxes.node_removed((node.major, node.minor), sequence=7)
+    rig.sandboxes.node_removed((node.major, node.minor + 1), sequence=8)
+    assert sandbox.looked_again is None
+
+
+def test_a_device_that_is_gone_is_told_and_found_when_it_is_back(rig: Rig, world: World) -> None:
+    sandbox = _attached(rig)
+    lost, world.rdma = world.rdma, []
+    rig.sandboxes.look_at_all_again()
+    with pytest.raises(AttachError):
+        _looked_again(sandbox)
+    world.rdma = lost
+    rig.sandboxes.look_again(sandbox).result(SOON)
+
+
+def test_a_device_that_the_pod_renamed_is_known_by_its_new_name_and_returned_under_the_old(
+    rig: Rig, world: World
+) -> None:
+    before = world.snapshot()
+    sandbox = _attached(rig)
+    _device(world).name = "mine"
+    rig.sandboxes.look_again(sandbox).result(SOON)
+    assert sandbox.record is not None
+    assert sandbox.record.device_names == "mine"
+    _end(rig)
+    assert world.snapshot() == before
+
+
+def test_a_daemon_that_starts_looks_again_at_what_it_adopts(rig: Rig, world: World, tmp_path: Path) -> None:
+    _attached(rig)
+    rig.close()
+    _device(world).minor = world.new_minor()
+    second = Rig(state=tmp_path, world=world)
+    second.sandboxes.recover(lambda _record: None)
+    sandbox = second.sandboxes.get("sandbox-1")
+    assert sandbox is not None
+    _looked_again(sandbox)
+    assert _node(sandbox).minor == _device(world).minor
+    second.close()
+
+
 def _refused(rig: Rig, placed: tuple[Placed, ...] | None = None) -> PlacementError:
     before = rig.world.snapshot()
     with pytest.raises(PlacementError) as caught:
@@ -123,6 +191,50 @@ def _refused(rig: Rig, placed: tuple[Placed, ...] | None = None) -> PlacementErr
     assert rig.world.snapshot() == before
     assert {span.name for span in rig.spans.recent()}.isdisjoint({"move-netdev", "move-rdma-device"})
     return caught.value
+
+
+def _placed_without_netdev() -> tuple[Placed, ...]:
+    return (make_placed((make_device("mlx5_rail0", []),)),)
+
+
+@pytest.mark.parametrize("setting", [RdmaNetns.EXCLUSIVE, RdmaNetns.SHARED])
+def test_a_device_whose_netdev_is_in_the_pod_already_is_given(rig: Rig, world: World, setting: RdmaNetns) -> None:
+    """A CNI plugin moved it there before the runtime told us of the pod."""
+    world.rdma_netns = setting
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    _device(world).netdev = world.add_link(pod, "net1")
+    before = world.snapshot()
+    record = _attached(rig, _placed_without_netdev()).record
+    assert record is not None
+    assert record.attached[0].devices[0].netdev_names == ("net1",)
+    assert (_device(world).netns is pod) == (setting is RdmaNetns.EXCLUSIVE)
+    _end(rig)
+    assert world.snapshot() == before
+    assert (rig.sandboxes.held(), world.held) == (0, 0)
+
+
+@pytest.mark.parametrize("setting", [RdmaNetns.EXCLUSIVE, RdmaNetns.SHARED])
+def test_a_device_whose_netdev_is_in_another_pod_is_refused_and_home(
+    rig: Rig, world: World, setting: RdmaNetns
+) -> None:
+    world.rdma_netns = setting
+    _device(world).netdev = world.add_link(world.add_namespace("/run/netns/other"), "net1")
+    before = world.snapshot()
+    with pytest.raises(PlacementError) as caught:
+        _begin(rig, _placed_without_netdev()).attach_done.result(SOON)
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    assert world.snapshot() == before
+    assert (rig.sandboxes.held(), world.held) == (0, 0)
+
+
+def test_isolation_is_refused_where_the_kernel_has_come_to_show_devices_to_all(rig: Rig, world: World) -> None:
+    world.rdma_netns = RdmaNetns.SHARED
+    (item,) = placed_on(world, "rail0")
+    request = replace(item.admitted.request, isolation=Isolation.HARD)
+    assert _refused(rig, (replace(item, admitted=replace(item.admitted, request=request)),)).code is (
+        ErrorCode.RDMA_NETNS
+    )
 
 
 def test_a_driver_that_cannot_move_is_refused_before_anything_moves(rig: Rig, world: World) -> None:

@@ -123,7 +123,7 @@ class InsideDaemon:
 
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
-        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), rdma_cgroup=False)
+        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=False)
 
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()

@@ -1,0 +1,46 @@
+"""Uevents: what the kernel tells of devices that come, go, move or change. Bytes to values, no I/O.
+
+A datagram is ``ACTION@DEVPATH`` and then ``KEY=VALUE`` pairs, each ended by a NUL (lib/kobject_uevent.c). udev sends
+its own to another multicast group; those begin with ``libudev``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nri_rdma.wire.error import WireError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uevent:
+    """One event. `number` is the major and minor of a device that has a node; `sequence` grows with every event."""
+
+    action: str
+    subsystem: str
+    name: str
+    sequence: int
+    number: tuple[int, int] | None
+
+
+def read_uevent(data: bytes) -> Uevent:
+    """The event in a datagram of the kernel's. Raises WireError."""
+    head, *rest = data.split(b"\0")
+    action, at, path = head.decode(errors="replace").partition("@")
+    if not at or not path.startswith("/"):
+        raise WireError(f"a uevent begins with {head[:40]!r} instead of ACTION@/DEVPATH")
+    pairs = dict(item.decode(errors="replace").split("=", 1) for item in rest if b"=" in item)
+    return Uevent(
+        action=action,
+        subsystem=pairs.get("SUBSYSTEM", ""),
+        name=path.rpartition("/")[2],
+        sequence=_number(pairs, "SEQNUM"),
+        number=(_number(pairs, "MAJOR"), _number(pairs, "MINOR")) if "MAJOR" in pairs else None,
+    )
+
+
+def _number(pairs: Mapping[str, str], key: str) -> int:
+    text = pairs.get(key, "")
+    if not (text.isascii() and text.isdecimal()):
+        raise WireError(f"a uevent has {key}={text[:40]!r}")
+    return int(text)

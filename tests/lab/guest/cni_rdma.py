@@ -1,0 +1,103 @@
+#!/usr/bin/python3 -IS
+"""A chained CNI plugin that makes soft RDMA devices on interfaces inside a pod, as the pod's name asks.
+
+`siw...`: an iWARP device on the pod's interface. `rxe3...`: three RoCE devices, the first on the pod's interface, the
+others on veths of their own, with addresses. It stands for a network operator's driver: the devices are in place before
+the runtime tells NRI of the sandbox. They are called like the pod, and go with the interfaces.
+
+What the host sees of the RoCE devices at ADD and at DEL is kept in FACTS, for the tests to compare: DEL comes after NRI
+has heard that the sandbox stops.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VERSIONS = {"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}
+FACTS = Path("/run/lab/cni")
+DEVICES = Path("/sys/class/infiniband")
+GIDS_EACH = 2  # the default one, and that of the IPv4 address; the kernel fills the table in its own time
+
+
+def main() -> None:
+    command = os.environ["CNI_COMMAND"]
+    if command == "VERSION":
+        json.dump(VERSIONS, sys.stdout)
+        return
+    words = dict(pair.split("=", 1) for pair in os.environ["CNI_ARGS"].split(";"))
+    pod = words["K8S_POD_NAME"]
+    if command == "ADD":
+        add(pod, os.environ["CNI_NETNS"], os.environ["CNI_IFNAME"])
+        json.dump(json.load(sys.stdin)["prevResult"], sys.stdout)
+    elif command == "DEL" and (names := roce_names(pod)) and not (FACTS / f"{pod}.del.json").exists():
+        keep(pod, "del", [seen(name) for name in names])  # the first time: the runtime may say it again
+
+
+def add(pod: str, namespace: str, interface: str) -> None:
+    names = roce_names(pod)
+    if not names and not pod.startswith("siw"):
+        return
+    # /sys still is the host's afterwards: its mount decides that.
+    os.setns(os.open(namespace, os.O_RDONLY), os.CLONE_NEWNET)  # type: ignore[attr-defined]  # of 3.12; the guest's is newer
+    if pod.startswith("siw"):
+        tell("rdma", f"link add {pod} type siw netdev {interface}")
+    if names:
+        extra = [f"extra{number}" for number in range(1, len(names))]
+        tell("ip", *(line for number, netdev in enumerate(extra, 1) for line in made(netdev, number)))
+        pairs = zip(names, [interface, *extra], strict=True)
+        tell("rdma", *(f"link add {name} type rxe netdev {netdev}" for name, netdev in pairs))
+        (FACTS / f"{pod}.del.json").unlink(missing_ok=True)
+        keep(pod, "add", [when_ready(name) for name in names])
+
+
+def roce_names(pod: str) -> list[str]:
+    found = re.match(r"rxe(\d+)", pod)
+    return [f"{pod}.{number}" for number in range(int(found.group(1)))] if found else []
+
+
+def made(netdev: str, number: int) -> list[str]:
+    return [
+        f"link add {netdev} up type veth peer name {netdev}p",
+        f"link set {netdev}p up",
+        f"address add 198.19.{number}.1/24 dev {netdev}",
+    ]
+
+
+def tell(program: str, *lines: str) -> None:
+    subprocess.run([program, "-b", "-"], input="\n".join(lines), text=True, stdout=sys.stderr, check=True)
+
+
+def when_ready(name: str) -> dict[str, object]:
+    end = time.monotonic() + 10
+    while len((facts := seen(name)).get("gids", [])) < GIDS_EACH and time.monotonic() < end:  # type: ignore[arg-type]  # a list
+        time.sleep(0.05)
+    return facts
+
+
+def seen(name: str) -> dict[str, object]:
+    """A device as the host's sysfs shows it; nothing but the name where it does not."""
+    folder = DEVICES / name
+    if not folder.exists():
+        return {"name": name}
+    gids = {}
+    for path in (folder / "ports/1/gids").iterdir():
+        if (gid := path.read_text().strip()).replace(":", "").strip("0"):
+            gids[int(path.name)] = (gid, (folder / f"ports/1/gid_attrs/ndevs/{path.name}").read_text().strip())
+    return {
+        "name": name,
+        "node_guid": (folder / "node_guid").read_text().strip(),
+        "state": (folder / "ports/1/state").read_text().strip(),
+        "gids": [gids[number] for number in sorted(gids)],
+    }
+
+
+def keep(pod: str, when: str, devices: list[dict[str, object]]) -> None:
+    FACTS.mkdir(parents=True, exist_ok=True)
+    (FACTS / f"{pod}.{when}.json").write_text(json.dumps(devices))
+
+
+main()

@@ -9,7 +9,10 @@ from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 _LAB = Path(__file__).resolve().parent
-_BUILDERS = ("bootstrap.py", "image.py", "initrd.py", "verbs_probe.c", "workload.py", "workshop.py")
+_BUILDERS = (
+    *("bootstrap.py", "image.py", "initrd.py", "verbs_probe.c", "workload.py", "workshop.py"),
+    *("../rig/aptsources.py", "../rig/oci.py"),
+)
 _FROM_DEV_GROUP = ("grpcio", "pytest", "pytest-timeout")
 
 _PACKAGES = (

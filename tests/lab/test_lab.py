@@ -17,8 +17,8 @@ from tests.lab.initrd import load_order
 from tests.lab.machine import SMALL, Disk, Machine, Model, qemu_command
 from tests.lab.recipe import CHECKOUT, KERNELS, Recipe, guest_requirements
 from tests.lab.vm import find_summary
-from tests.lab.workload import Layer, oci_archive
 from tests.lab.workshop import can_move
+from tests.rig.oci import Layer, oci_archive
 
 PYPROJECT = """
 [project]

@@ -3,15 +3,11 @@
 The programs, their libraries and the user-space drivers are exactly the ones of the guest's suite; nothing is pulled.
 """
 
-import hashlib
-import io
-import json
 import re
 import subprocess
-import tarfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.rig.oci import Layer, oci_archive
 
 NAME = "localhost/rdma-workload:1"
 _PROGRAMS = ("/usr/bin/ib_send_bw", "/usr/bin/ibv_devinfo", "/usr/bin/rping", "/usr/lib/lab/verbs-probe")
@@ -21,15 +17,6 @@ _APPLETS = ("cat", "dd", "env", "id", "ls", "mknod", "sh", "sleep", "stat")
 _FOLDERS = ("dev", "etc", "proc", "sys", "tmp", "usr", "usr/bin")
 _LINKS = {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}
 _CONFIG = {"Entrypoint": ["/bin/sleep", "1000000"], "Env": ["PATH=/usr/bin:/usr/lib/lab"]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """The files of one image layer, by path without the leading slash."""
-
-    files: Mapping[str, bytes]
-    links: Mapping[str, str] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()
 
 
 def workload_image(root: Path) -> bytes:
@@ -50,39 +37,6 @@ def workload_layer(root: Path) -> Layer:
     return Layer(files=files, links=links, folders=_FOLDERS)
 
 
-def oci_archive(name: str, layer: Layer, config: Mapping[str, object]) -> bytes:
-    """An image with one layer, in the OCI image layout."""
-    blob = _tar(layer)
-    description = _json(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": config,
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(blob)}"]},
-        }
-    )
-    oci = "application/vnd.oci.image"
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": f"{oci}.manifest.v1+json",
-            "config": _descriptor(f"{oci}.config.v1+json", description),
-            "layers": [_descriptor(f"{oci}.layer.v1.tar", blob)],
-        }
-    )
-    entry = _descriptor(f"{oci}.manifest.v1+json", manifest)
-    entry["annotations"] = {
-        "io.containerd.image.name": name,
-        "org.opencontainers.image.ref.name": name.rpartition(":")[2],
-    }
-    files = {
-        "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-        "index.json": _json({"schemaVersion": 2, "manifests": [entry]}),
-    }
-    files |= {f"blobs/sha256/{_digest(data)}": data for data in (blob, description, manifest)}
-    return _tar(Layer(files=files))
-
-
 def _driver_files(root: Path, name: str) -> list[str]:
     """The file that names a driver, and the library it names (whose suffix is libibverbs' private version)."""
     registration = f"/etc/libibverbs.d/{name}.driver"
@@ -100,33 +54,3 @@ def _merged(path: str) -> str:
     plain = path.lstrip("/")
     top = plain.partition("/")[0]
     return f"usr/{plain}" if top in _LINKS else plain
-
-
-def _tar(layer: Layer) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for name in layer.folders:
-            info = tarfile.TarInfo(name)
-            info.type, info.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
-            tar.addfile(info)
-        for name, target in layer.links.items():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target
-            tar.addfile(info)
-        for name, data in layer.files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mode = len(data), 0o755
-            tar.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-def _descriptor(media_type: str, data: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": f"sha256:{_digest(data)}", "size": len(data)}
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True).encode()

@@ -1,4 +1,4 @@
-"""The first root file system of the lab's machine: a shell, three modules, a script.
+"""The first root file system of the lab's machine: a shell, a few modules, a script.
 
 Debian's own initrd holds udev and every driver: 20 s to build and several to boot under emulation. The lab knows its
 machine: it needs virtio_blk and ext4, mounts the root disk, unpacks the checkout into it and starts the guest's init.
@@ -13,7 +13,11 @@ from pathlib import Path
 from tests.lab.errors import LabError
 
 MODULES = ("virtio_blk", "ext4")
-IF_PRESENT = ("crc32c_generic",)  # ext4 asks the crypto layer for it, until the checksum became part of the kernel
+IF_PRESENT = (
+    "virtio_pci",  # a module until Debian's 6.1, and part of the kernel since; so is the next
+    "virtio_console",  # guest/init.py speaks over a port of it before it loads anything
+    "crc32c_generic",  # ext4 asks the crypto layer for it, until the checksum became part of the kernel
+)
 _INIT = """#!/bin/busybox sh
 export PATH=/bin
 busybox mkdir -p /proc /sys /dev /newroot

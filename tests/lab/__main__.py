@@ -12,13 +12,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from tests.lab.errors import LabError
 from tests.lab.image import Image, ensure_image
-from tests.lab.machine import MODELS, SMALL, Model
+from tests.lab.machine import ACCELERATORS, MODELS, SMALL, Model
 from tests.lab.progress import say
 from tests.lab.recipe import CHECKOUT, DEFAULT_KERNEL, KERNELS, recipe_for
 from tests.lab.tools import ensure_tools
@@ -43,9 +44,10 @@ def main(arguments: list[str]) -> int:
             _remove_unknown(CACHE)
             ensure_tools()
             image = ensure_image(recipe_for(options.kernel), CACHE)
+            models = [replace(it, accelerator=options.accel) for it in _chosen(options.machine, selection)]
             if options.shell:
-                return run_shell(MODELS[(options.machine or [SMALL.name])[0]], image, CHECKOUT)
-            return _run_on(_chosen(options.machine, selection), image, selection, options.limit)
+                return run_shell(models[0], image, CHECKOUT)
+            return _run_on(models, image, selection, options.limit)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return LAB_FAILED
@@ -111,6 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         choices=tuple(MODELS),
         action="append",
         help="which machine, may be given several times (default: all, or small when tests are selected)",
+    )
+    parser.add_argument(
+        "--accel", choices=tuple(ACCELERATORS), default="tcg", help="QEMU's accelerator (default: %(default)s)"
     )
     parser.add_argument(
         "--limit",

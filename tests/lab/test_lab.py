@@ -77,6 +77,13 @@ def test_each_nic_has_a_root_port_of_its_own() -> None:
     assert "igb,bus=port1,netdev=net1" in words
 
 
+@pytest.mark.parametrize(("accelerator", "word"), [("tcg", "tcg,thread=multi"), ("kvm", "kvm")])
+def test_the_accelerator_is_qemus(accelerator: str, word: str) -> None:
+    model = replace(SMALL, accelerator=accelerator)
+    words = qemu_command(Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=()), console_log=None)
+    assert words[words.index("-accel") + 1] == word
+
+
 @pytest.mark.parametrize(
     ("line", "summary"),
     [

@@ -71,7 +71,8 @@ def run_tests(run: Run) -> Outcome:
             return _attempt(attempt, run)
         except BootError as error:
             say(f"boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
-    raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {run.results / 'console.log'}.")
+    where = f"console.log and qemu.log in {run.results}"
+    raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {where}.")
 
 
 def find_summary(line: str) -> str:
@@ -92,7 +93,7 @@ def _attempt(number: int, run: Run) -> Outcome:
     job = {"shell": False, "pytest": run.pytest_arguments, "limit_s": run.limit_s - _OVERHEAD_S}
     with _scratch(run.image) as scratch:
         machine = _machine(model, run.image, run.checkout, scratch, job)
-        say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, emulated)")
+        say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
         output = _Output(copy_to=results / "pytest.log")
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
             output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s)

@@ -65,7 +65,7 @@ class CharNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaSystem:
-    """Settings of the whole RDMA subsystem. Without `monitor` the kernel sends no events (before 6.13)."""
+    """Settings of the whole RDMA subsystem. Without `monitor` the kernel sends no events (before 6.12)."""
 
     netns: RdmaNetns
     monitor: bool

@@ -195,7 +195,7 @@ class RdmaMonitor:
     """Events of the devices in the namespace of the thread that made it.
 
     They tell of devices made, renamed and gone and of their netdevs, not of a device that changes its namespace: the
-    kernel sends a uevent then and nothing here. Kernels before 6.13 send nothing at all: RdmaSystem.monitor.
+    kernel sends a uevent then and nothing here. Kernels before 6.12 send nothing at all: RdmaSystem.monitor.
     """
 
     def __init__(self) -> None:

@@ -45,7 +45,7 @@ _U8, _U32, _U64, _S32 = struct.Struct("=B"), struct.Struct("=I"), struct.Struct(
 
 
 class Command(IntEnum):
-    """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2; MONITOR since 6.13)."""
+    """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2; MONITOR since 6.12)."""
 
     GET = 1
     SET = 2

@@ -14,9 +14,10 @@ from nri_rdma.attach.plan import RdmaMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
-from nri_rdma.model.nldev import RdmaDeviceState
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState
 
 _OF_A_PORT = (CharKind.UMAD, CharKind.ISSM)
+_ISSM_AFTER_UMAD = 64
 
 
 def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove) -> None:
@@ -51,7 +52,7 @@ def with_numbers_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice
     nodes = tuple(
         replace(known[kind], path=f"/dev/infiniband/{found.name}", major=found.major, minor=found.minor)
         for kind, port in _wanted(device.char_devices, tuple(port.number for port in device.ports))
-        if (found := kernel.char_device(namespace, index, kind, port)) is not None
+        if (found := _number(kernel, namespace, index, kind, port)) is not None
     )
     if len(nodes) != len(device.char_devices):
         raise KernelError(
@@ -75,6 +76,24 @@ def netdevs_in_pod(kernel: Kernel, namespace: Namespace, device: RdmaDevice) -> 
             hint="look for it in other network namespaces, or ask for another device",
         )
     return names
+
+
+def issm_beside(umad: CharNumber) -> CharNumber | None:
+    """The issm device of the port whose umad device this is: 64 minors on, up to the 64th port of the machine (Linux:
+    Documentation/admin-guide/devices.txt, 231 char). None beyond, where no document says how they are numbered."""
+    number = umad.name.removeprefix("umad")
+    if not number.isdecimal() or int(number) >= _ISSM_AFTER_UMAD:
+        return None
+    return replace(umad, name=f"issm{number}", minor=umad.minor + _ISSM_AFTER_UMAD)
+
+
+def _number(kernel: Kernel, namespace: Namespace, index: int, kind: CharKind, port: int | None) -> CharNumber | None:
+    """The kernel tells every kind's number but issm's: EOPNOTSUPP also for a port that has one (seen on 6.1; until 7.2
+    at least, ib_issm_get_nl_info in drivers/infiniband/core/user_mad.c has no data to look it up in)."""
+    if kind is not CharKind.ISSM:
+        return kernel.char_device(namespace, index, kind, port)
+    umad = kernel.char_device(namespace, index, CharKind.UMAD, port)
+    return None if umad is None else issm_beside(umad)
 
 
 def _wanted(nodes: tuple[CharDevice, ...], ports: tuple[int, ...]) -> Iterator[tuple[CharKind, int | None]]:

@@ -121,7 +121,9 @@ class RdmaSocket:
         return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
 
     def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
-        """The character device of that kind (umad and issm are a port's, rdma_cm is nobody's); None: it has none."""
+        """The character device of that kind (umad and issm are a port's, rdma_cm is nobody's).
+
+        None: it has none, or it is an issm, of which the kernel tells nothing (attach/rdma.py)."""
         what = f"find {kind} of RDMA device {index}"
         try:
             return self._ask_one(what, nldev.get_char_device(kind, index, port))

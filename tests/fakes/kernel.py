@@ -495,7 +495,10 @@ class FakeKernel:
         if index is None:
             return CharNumber(name="rdma_cm", abi=1, major=10, minor=120)
         minor = self._rdma(namespace, index).minor
-        return CharNumber(name=f"{kind}{minor - 192}", abi=1, major=231, minor=minor)
+        if kind is CharKind.ISSM:
+            return None  # which the kernel says of every device, also of those that have one
+        first = {CharKind.UVERBS: 192, CharKind.UMAD: 0}[kind]
+        return CharNumber(name=f"{kind}{minor - 192}", abi=1, major=231, minor=minor - 192 + first)
 
     def _rdma(self, namespace: Namespace, index: int) -> Rdma:
         if self._world.rdma_netns is RdmaNetns.NONE:

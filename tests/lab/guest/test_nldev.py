@@ -122,7 +122,7 @@ def test_char_devices_have_the_numbers_of_the_nodes(index: int) -> None:
         assert nodes[item.name][1:] == (item.major, item.minor)
 
 
-def test_a_kind_that_the_device_does_not_have_is_none(index: int) -> None:
+def test_the_kernel_tells_no_issm_whether_the_device_has_one_or_not(index: int) -> None:
     with RdmaSocket() as sock:
         assert sock.char_device(index, CharKind.ISSM, 1) is None
 

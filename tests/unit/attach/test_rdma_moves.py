@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.rdma import issm_beside
 from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
-from nri_rdma.model.device import CharDevice, LinkLayer, RdmaNetns
-from nri_rdma.model.nldev import ObjectKind, RdmaObject
+from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
+from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaObject
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.placement import Placed
@@ -78,6 +79,28 @@ def test_the_pod_gets_the_numbers_that_the_device_has_after_its_move(rig: Rig, w
     assert node.minor != old
     assert node.path == f"/dev/infiniband/uverbs{node.minor - 192}"
     assert node.mode == 0o666
+
+
+def test_a_device_with_issm_has_it_in_the_pod_too(rig: Rig, world: World) -> None:
+    """The kernel does not tell its number: it follows from umad's."""
+    (uverbs,) = make_device("mlx5_rail0", []).char_devices
+    port = Port(number=1, link_layer=LinkLayer.INFINIBAND, state="ACTIVE", speed_gbps=400)
+    nodes = tuple(replace(uverbs, kind=kind) for kind in (CharKind.ISSM, CharKind.UMAD, CharKind.UVERBS))
+    device = replace(make_device("mlx5_rail0", []), char_devices=nodes, ports=(port,))
+    record = _attached(rig, (make_placed((device,)),)).record
+    assert record is not None
+    number = _device(world).minor - 192
+    assert [(it.path, it.minor) for it in record.attached[0].devices[0].device.char_devices] == [
+        (f"/dev/infiniband/issm{number}", 64 + number),
+        (f"/dev/infiniband/umad{number}", number),
+        (f"/dev/infiniband/uverbs{number}", 192 + number),
+    ]
+
+
+def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:
+    last = CharNumber(name="umad63", abi=5, major=231, minor=63)
+    assert issm_beside(last) == CharNumber(name="issm63", abi=5, major=231, minor=127)
+    assert issm_beside(CharNumber(name="umad64", abi=5, major=239, minor=0)) is None
 
 
 def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:

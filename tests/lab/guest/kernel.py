@@ -104,8 +104,13 @@ def device_number(name: str) -> str:
 
 def cgroup_file(pid: int, name: str) -> str:
     """A control file of the cgroup in which a process is."""
-    (line,) = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    return Path("/sys/fs/cgroup" + line.removeprefix("0::"), name).read_text().strip()
+    return (_cgroup(pid) / name).read_text().strip()
+
+
+def lift_rdma_limits(pid: int) -> None:
+    """Takes away the rdma limits of the cgroup in which a process is."""
+    for line in cgroup_file(pid, "rdma.max").splitlines():
+        (_cgroup(pid) / "rdma.max").write_text(f"{line.split()[0]} hca_handle=max hca_object=max")
 
 
 def memlock(pid: int) -> tuple[str, str]:
@@ -157,6 +162,11 @@ def rdma_netns(mode: str) -> Iterator[None]:
 def netdev_of(device: str) -> str:
     """The netdev that a soft device sits on."""
     return str(next(link["netdev"] for link in rdma_links() if link["ifname"] == device))
+
+
+def _cgroup(pid: int) -> Path:
+    (line,) = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return Path("/sys/fs/cgroup" + line.removeprefix("0::"))
 
 
 def _set_rdma_netns(mode: str) -> None:

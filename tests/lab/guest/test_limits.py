@@ -48,6 +48,21 @@ def test_a_user_without_privileges_registers_512_mib_only_in_the_pod_that_asked(
         assert little.stdout.strip() == "65536 OK", "the refusal is not the limit's"
 
 
+@pytest.mark.outcome("limited-device-removed")
+def test_the_device_can_be_removed_when_a_container_with_limits_is_gone(
+    cri: Cri, daemon: Server, rdma_device: str
+) -> None:
+    sandbox = cri.run_pod("limited-to-its-end", annotations=verbs.asks("mode: shared, limits: {hcaObjects: 4}"))
+    verbs.start(cri, sandbox, "main")
+    cri.delete_pod(sandbox)
+    with verbs.pod(cri, "next", verbs.asks("mode: shared")):
+        pass  # by the end of it, the kernel has freed the cgroup
+    netdev = kernel.netdev_of(rdma_device)
+    kernel.rdma("link", "delete", rdma_device)
+    kernel.rdma("link", "add", rdma_device, "type", "rxe", "netdev", netdev)
+    wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "an active port", seconds=30)
+
+
 def _got(cri: Cri, container: Container) -> str:
     """What the container's program printed into its file."""
     return wait_until(

@@ -11,7 +11,7 @@ from tests.lab.guest.process import Server
 from tests.lab.outcomes import OutcomeError
 from tests.rig.cri import Cri
 
-ELSEWHERE = "elsewhere"
+ELSEWHERE, HOME = "elsewhere", "home"
 
 
 @pytest.fixture
@@ -40,16 +40,16 @@ def test_siw_moves(rdma_device: str, exclusive: None) -> None:
 
 @pytest.mark.outcome("shared-when-exclusive")
 def test_a_pod_asks_for_a_device_that_it_could_not_see(cri: Cri, daemon: Server, exclusive: None) -> None:
-    with verbs.pod(cri, "blind", verbs.asks("mode: shared")):
-        pass
+    with verbs.pod(cri, "blind", verbs.asks("mode: shared")) as sandbox:
+        verbs.start(cri, sandbox, "main")
 
 
 @pytest.mark.outcome("shared-when-exclusive")
 def test_it_asks_when_the_daemon_has_read_the_node_again(cri: Cri, daemon: Server, exclusive: None) -> None:
     with suppress(OutcomeError), verbs.pod(cri, "unknown", verbs.asks("mode: shared, match: {device: absent}")):
         pytest.fail("a device that is not there was given")
-    with verbs.pod(cri, "blind", verbs.asks("mode: shared")):
-        pass
+    with verbs.pod(cri, "blind", verbs.asks("mode: shared")) as sandbox:
+        verbs.start(cri, sandbox, "main")
 
 
 def there_and_back(device: str) -> None:
@@ -57,18 +57,21 @@ def there_and_back(device: str) -> None:
     kernel.rdma("dev", "set", device, "netns", ELSEWHERE)
     assert device not in kernel.rdma_devices()
     assert device in kernel.rdma_devices(ELSEWHERE)
-    kernel.rdma("dev", "set", device, "netns", "1", namespace=ELSEWHERE)
+    kernel.rdma("dev", "set", device, "netns", HOME, namespace=ELSEWHERE)
     assert device in kernel.rdma_devices()
     assert device not in kernel.rdma_devices(ELSEWHERE)
 
 
 @contextmanager
 def namespace() -> Iterator[None]:
+    """Another namespace, and a name for the host's: trixie's `rdma` takes no process for one."""
     subprocess.run(["ip", "netns", "add", ELSEWHERE], check=True)
+    subprocess.run(["ip", "netns", "attach", HOME, "1"], check=True)
     try:
         yield
     finally:
-        subprocess.run(["ip", "netns", "delete", ELSEWHERE], check=True)
+        for name in (ELSEWHERE, HOME):
+            subprocess.run(["ip", "netns", "delete", name], check=True)
 
 
 @contextmanager

@@ -1,16 +1,20 @@
-"""Verbs programs in containers: run, and waited for."""
+"""Pods as the kubelet makes them, with verbs programs in their containers."""
 
+import re
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
+from tests.lab.guest import kernel
 from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri, CriError, ExecResult, Sandbox
 from tests.rig.deadline import wait_until
 
+T = TypeVar("T")
 PREFIX = "rdma.noderesource.dev"
 _TCP_LISTEN = "0A"
 
@@ -18,15 +22,19 @@ _TCP_LISTEN = "0A"
 @contextmanager
 def pod(cri: Cri, name: str, annotations: dict[str, str]) -> Iterator[Sandbox]:
     """A pod for a while. What the product refuses is an OutcomeError with its code."""
-    try:
-        sandbox = cri.run_pod(name, annotations=annotations)
-    except CriError as error:
-        end_refused(cri)
-        raise _refused(error) from error
+    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations))
     try:
         yield sandbox
     finally:
-        cri.delete_pod(sandbox)
+        end(cri, sandbox)
+
+
+def end(cri: Cri, sandbox: Sandbox) -> None:
+    """Deletes a pod, whose containers have no rdma limits any more: see the row `limited-device-removed`."""
+    for container in cri.containers(sandbox):
+        if pid := cri.container_status(container).pid:
+            kernel.lift_rdma_limits(pid)
+    cri.delete_pod(sandbox)
 
 
 def asks(text: str) -> dict[str, str]:
@@ -42,8 +50,8 @@ def start(
     *,
     user: int | None = None,
 ) -> Container:
-    """A running container of the workload image."""
-    container = cri.create_container(sandbox, name, command, image=WORKLOAD, user=user)
+    """A running container of the workload image. What the product refuses is an OutcomeError with its code."""
+    container = _patiently(cri, lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user))
     cri.start(container)
     return container
 
@@ -91,7 +99,23 @@ def _listens(pid: int, port: int) -> bool:
     return False
 
 
+def _patiently(cri: Cri, ask: Callable[[], T]) -> T:
+    """The answer, asked again as the kubelet does while the product is not ready: a busy host makes it slow."""
+
+    def answer() -> T | None:
+        try:
+            return ask()
+        except CriError as error:
+            end_refused(cri)
+            refusal = _refused(error)
+            if isinstance(refusal, OutcomeError) and refusal.outcome == "NOT-READY":
+                return None
+            raise refusal from error
+
+    return wait_until(answer, "the product to be ready", seconds=60)
+
+
 def _refused(error: CriError) -> Exception:
-    """The product's refusal as an outcome; any other error as it is."""
-    _, found, rest = error.text.partition("nri-rdma: ")
-    return OutcomeError(rest.partition(":")[0], error.text) if found else error
+    """The product's refusal as an outcome, by the code of its cause; any other error as it is."""
+    codes = re.findall(r"nri-rdma: ([A-Z-]+):", error.text)
+    return OutcomeError(codes[-1], error.text) if codes else error

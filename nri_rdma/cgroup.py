@@ -1,8 +1,53 @@
-"""What the host's cgroups can limit."""
+"""The containers' cgroups: what the host's hierarchy can limit, the rdma limits of one, and what it uses.
+
+The kernel takes the line of one device per write to ``rdma.max``. Several lines at once are EINVAL on 7.2; 6.12 takes
+them all for the first device, which ends up with the last one's limits, and the others with none. So every line is a
+write of its own.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from nri_rdma.errors import LimitsError
+from nri_rdma.model.edits import RDMA_MAX
+
+RDMA_CURRENT = "rdma.current"
+_HINTS = {
+    errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
+    errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and delete the pod",
+    errno.EROFS: "let the daemon write below --cgroup-root",
+    errno.EACCES: "let the daemon write below --cgroup-root",
+}
+_SYSTEMD_DEFAULT_SLICE = "system.slice"
+_CRUN_SUBGROUP = "container"
+"""crun puts a container of systemd's style one level deeper, and its limits with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """How many there are, and how many there may be; None is no limit (``max``)."""
+
+    used: int
+    limit: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaUse:
+    """What the processes of a container use of one device."""
+
+    device: str
+    hca_handle: Counted
+    hca_object: Counted
+
+    @property
+    def is_noteworthy(self) -> bool:
+        """Whether it is more than what every cgroup says of every device of the host."""
+        return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 
 def has_rdma_controller(cgroup_root: Path) -> bool:
@@ -15,3 +60,112 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
     except OSError:
         return False  # no unified hierarchy is mounted there
     return "rdma" in controllers
+
+
+def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], where: str) -> None:
+    """Give a container's cgroup these lines of rdma.max. Raises LimitsError, which calls the container `where`.
+
+    Nothing is created: a file that is not there is an error.
+    """
+    try:
+        folder = _folder(cgroup_root, cgroups_path)
+    except ValueError as error:
+        raise LimitsError(
+            f"the runtime names no cgroup for it: {error}",
+            where=where,
+            hint="report this with the runtime's name and version",
+        ) from error
+    device = lines[0].partition(" ")[0]
+    try:
+        descriptor = os.open(folder / RDMA_MAX, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for line in lines:
+                device = line.partition(" ")[0]
+                os.write(descriptor, f"{line}\n".encode())
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise LimitsError(
+            f"{device} cannot be limited: {error.strerror}",
+            where=f"{where}, {folder / RDMA_MAX}",
+            hint=_HINTS.get(error.errno or 0, "see the kernel's log"),
+            errno=error.errno,
+        ) from error
+
+
+def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
+    """What a container uses of each device of the host, and may; nothing when its cgroup is gone or cannot be read."""
+    try:
+        folder = _folder(cgroup_root, cgroups_path)
+        limits, current = ((folder / name).read_text() for name in (RDMA_MAX, RDMA_CURRENT))
+    except (OSError, ValueError):
+        return ()
+    return rdma_use(limits, current)
+
+
+def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
+    """The same from the texts of rdma.max and rdma.current."""
+    may, has = _parse(limits), _parse(current)
+    return tuple(
+        RdmaUse(
+            device=device,
+            hca_handle=Counted(used=used.get("hca_handle") or 0, limit=may[device].get("hca_handle")),
+            hca_object=Counted(used=used.get("hca_object") or 0, limit=may[device].get("hca_object")),
+        )
+        for device, used in has.items()
+        if device in may  # one that comes between the two readings is in one of them only
+    )
+
+
+def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
+    """``mlx5_0 hca_handle=2 hca_object=max``, a line per device; ``max`` is None. What is no number counts as none."""
+    found = {}
+    for line in text.splitlines():
+        device, _, rest = line.partition(" ")
+        pairs = [word.partition("=") for word in rest.split()]
+        found[device] = {key: int(value) if value.isdecimal() else None for key, _, value in pairs}
+    return found
+
+
+def cgroup_of(cgroups_path: str) -> PurePosixPath:
+    """Where below the root a container's cgroup is, from the OCI spec's cgroupsPath.
+
+    Absolute (the cgroupfs driver), or ``SLICE:PREFIX:NAME`` (the systemd driver), of which runtimes make the scope
+    ``PREFIX-NAME.scope`` in the slice. Raises ValueError for anything else, and for what would leave the root.
+    """
+    if "\0" in cgroups_path:
+        raise ValueError("its path holds a zero byte")
+    if cgroups_path.startswith("/"):
+        parts = [part for part in cgroups_path.split("/") if part]
+    else:
+        parts = _systemd_parts(cgroups_path)
+    if not parts or any(part in {".", ".."} for part in parts):
+        raise ValueError(f"the path {cgroups_path!r} is not below the root of the cgroups")
+    return PurePosixPath(*parts)
+
+
+def _systemd_parts(cgroups_path: str) -> list[str]:
+    words = cgroups_path.split(":")
+    if len(words) != 3 or "/" in cgroups_path:
+        raise ValueError(f"{cgroups_path!r} is neither an absolute path nor SLICE:PREFIX:NAME")
+    parent, prefix, name = words
+    unit = name if name.endswith(".slice") else f"{prefix}-{name}.scope"
+    return [*_slices(parent or _SYSTEMD_DEFAULT_SLICE), unit]
+
+
+def _slices(name: str) -> list[str]:
+    """systemd puts ``a-b.slice`` into ``a.slice``; ``-.slice`` is the root."""
+    stem = name.removesuffix(".slice")
+    if stem == "-":
+        return []
+    words = stem.split("-")
+    if stem == name or not all(words):
+        raise ValueError(f"{name!r} is no slice of systemd's")
+    return [f"{'-'.join(words[: count + 1])}.slice" for count in range(len(words))]
+
+
+def _folder(cgroup_root: Path, cgroups_path: str) -> Path:
+    folder = cgroup_root / cgroup_of(cgroups_path)
+    if folder.suffix == ".scope" and (folder / _CRUN_SUBGROUP).is_dir():
+        return folder / _CRUN_SUBGROUP
+    return folder

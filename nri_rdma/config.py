@@ -108,7 +108,9 @@ class Settings:
         Path("/sys"), "Where the hardware is read: the machine's sysfs or a tree like it.", _path, "DIR"
     )
     dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _path, "DIR")
-    cgroup_root: Path = _setting(Path("/sys/fs/cgroup"), "Where the cgroup controllers are read.", _path, "DIR")
+    cgroup_root: Path = _setting(
+        Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
+    )
     state_dir: Path = _setting(
         Path("/run/nri-rdma"), "Journal and lock; on a tmpfs, it dies with the boot.", _path, "DIR"
     )

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -22,7 +23,7 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
-from nri_rdma.cgroup import has_rdma_controller
+from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
 from nri_rdma.config import Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError, ErrorCode, InventoryError, StateError
@@ -87,6 +88,7 @@ class Daemon:
             sandboxes=self._sandboxes,
             workers=self._workers,
             spans=self._spans,
+            limit=partial(write_rdma_max, settings.cgroup_root),
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )

@@ -32,6 +32,7 @@ class ErrorCode(StrEnum):
     RDMA_NETNS = "RDMA-NETNS"
     SOFT_DEVICE = "SOFT-DEVICE"
     LIMITS_UNSUPPORTED = "LIMITS-UNSUPPORTED"
+    LIMITS_NOT_SET = "LIMITS-NOT-SET"
     MEMLOCK_LIMIT = "MEMLOCK-LIMIT"
     NO_NETWORK_NAMESPACE = "NO-NETWORK-NAMESPACE"
     ATTACH_FAILED = "ATTACH-FAILED"
@@ -88,6 +89,14 @@ class AttachError(NriRdmaError):
     ) -> None:
         super().__init__(code, f"{what} ({device})", where=where, hint=hint)
         self.device = device
+        self.errno = errno
+
+
+class LimitsError(NriRdmaError):
+    """A container cannot be limited as its pod asks: it must not run."""
+
+    def __init__(self, what: str, *, where: str, hint: str, errno: int | None = None) -> None:
+        super().__init__(ErrorCode.LIMITS_NOT_SET, what, where=where, hint=hint)
         self.errno = errno
 
 

@@ -17,7 +17,6 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import env_name
 from nri_rdma.policy import Admitted
 
-RDMA_MAX = "rdma.max"
 NOTHING = ContainerEdits()
 
 
@@ -58,8 +57,13 @@ def inject(
         char_devices=_char_devices(covering, rdma_cm, present_devices),
         env=tuple([pair for pair in _env(covering) if pair[0] not in present_env]),
         memlock=_memlock(covering, default_memlock),
-        unified=_unified(covering),
+        rdma_max=_rdma_max(covering),
     )
+
+
+def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
+    """The lines of the container's rdma.max alone: one per limited device, in the order of the requests."""
+    return _rdma_max([item for item in attached if item.admitted.request.scope.covers(container)])
 
 
 def _char_devices(
@@ -105,14 +109,14 @@ def _memlock(covering: list[AttachedRequest], default: int | None) -> int | None
     return max(asked) if asked else default
 
 
-def _unified(covering: list[AttachedRequest]) -> tuple[tuple[str, str], ...]:
+def _rdma_max(covering: list[AttachedRequest]) -> tuple[str, ...]:
     lines = [
         f"{attached.device.name} hca_handle={_limit(limits.hca_handles)} hca_object={_limit(limits.hca_objects)}"
         for item in covering
         if (limits := item.admitted.request.limits) is not None
         for attached in item.devices
     ]
-    return ((RDMA_MAX, "\n".join(lines)),) if lines else ()
+    return tuple(lines)
 
 
 def _limit(value: int | None) -> str:

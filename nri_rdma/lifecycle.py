@@ -6,11 +6,12 @@ of its answers before they are attached. Calls have a deadline in seconds of `ti
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.record import State
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.inject import inject
+from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.inject import inject, rdma_max
 from nri_rdma.model.device import Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -38,6 +39,10 @@ BARRIER_PAUSE_S = 0.8
 _KEPT_FAILURES = 256
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
+
+Limit = Callable[[str, Sequence[str], str], None]
+"""Writes lines of rdma.max to the cgroup of that cgroups path; the last argument is what an error calls the container.
+Raises LimitsError."""
 
 
 class NodeSource:
@@ -66,6 +71,7 @@ class ListedContainer:
 
     name: str
     devices: Mapping[str, tuple[int, int]]
+    cgroups_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +103,7 @@ class Lifecycle:
         sandboxes: Sandboxes,
         workers: Workers,
         spans: Recorder,
+        limit: Limit,
         annotation_prefix: str,
         default_memlock: int | None,
     ) -> None:
@@ -106,6 +113,7 @@ class Lifecycle:
         self._sandboxes = sandboxes
         self._workers = workers
         self._spans = spans
+        self._limit = limit
         self._prefix = annotation_prefix
         self.default_memlock = default_memlock
         self.memlock_ceiling = UNLIMITED
@@ -180,6 +188,19 @@ class Lifecycle:
                 record.attached, record.rdma_cm, container, present_env, present_devices, self.default_memlock
             )
 
+    def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+        """There is such a container. `status` shows what it uses, as long as its cgroup is there."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None:
+            sandbox.remember_container(container, cgroups_path)
+
+    def starting(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+        """The container's cgroup is there, and its process does not run yet: the last moment for limits that the
+        runtime was not told. Raises LimitsError."""
+        sandbox = self._sandboxes.get(sandbox_id)
+        if sandbox is not None:
+            self._limit_all(sandbox, container, cgroups_path)
+
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
         for memory in (self._unserved, self._failed, self._barrier_waits):
@@ -202,20 +223,23 @@ class Lifecycle:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
-        found = {item.pod.sandbox_id: why for item in pods if (why := self._why_unserved(item))}
+        found = {
+            item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
+        }
         self._unserved = {
             item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
             for item in pods
             if item.pod.sandbox_id in found
         }
         for unserved in self._unserved.values():
-            log.warning(
-                "pod runs without the devices it asks for", extra={"pod": str(unserved.pod), "why": unserved.why}
-            )
+            log.warning("pod runs without what it asks for", extra={"pod": str(unserved.pod), "why": unserved.why})
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
+        for item in pods:  # here, in the order of events: a container that is made next has a newer path
+            for container in item.containers:
+                self.created(item.pod.sandbox_id, container.name, container.cgroups_path)
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
 
     def _why_unserved(self, item: Listed) -> str:
@@ -234,6 +258,30 @@ class Lifecycle:
             if inject(record.attached, record.rdma_cm, container.name, (), container.devices, None).char_devices
         ]
         return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
+
+    def _limit_again(self, item: Listed) -> str:
+        """Limit the containers of an attached sandbox; why that fails, "" when it does not.
+
+        One that started while we were away, or between our last answer and our end, had nobody to limit it.
+        """
+        sandbox = self._sandboxes.get(item.pod.sandbox_id)
+        if sandbox is None or sandbox.state is not State.ATTACHED:
+            return ""
+        lacking = []
+        for container in item.containers:
+            try:
+                self._limit_all(sandbox, container.name, container.cgroups_path)
+            except LimitsError as error:
+                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
+                    lacking.append(str(error))
+        return " ".join(lacking)
+
+    def _limit_all(self, sandbox: Sandbox, container: str, cgroups_path: str) -> None:
+        """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009)."""
+        lines = rdma_max(sandbox.record.attached, container) if sandbox.record is not None else ()
+        if len(lines) > 1:
+            with self._spans.span("limit"):
+                self._limit(cgroups_path, lines, f"{sandbox.pod}, container {container}")
 
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""

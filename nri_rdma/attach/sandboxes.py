@@ -38,6 +38,9 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
 devices are stuck is let go, so that the kernel brings them home when it dies."""
 
+KEPT_CONTAINERS = 256
+"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
+
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     """The real Schedule: a thread that waits."""
@@ -67,6 +70,13 @@ class Sandbox:
         """Undone, forgotten by the journal, its namespace let go; only on_gone is missing."""
         self.steps_done = 0
         self.steps_total = 0
+        self.containers: dict[str, str] = {}
+        """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
+
+    def remember_container(self, name: str, cgroups_path: str) -> None:
+        """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""
+        if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
+            self.containers[name] = cgroups_path
 
 
 class Sandboxes:

@@ -12,6 +12,7 @@ from nri_rdma.cli.options import output_option, settings_options
 from nri_rdma.cli.screen import Screen, Table, print_json
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
@@ -193,9 +194,8 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
         yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
     because = "asked by the pod" if item.asks_memlock else memlock_reason
     yield "memlock", f"{_memlock(item.edits.memlock)} ({because})"
-    for name, value in item.edits.unified:
-        for number, line in enumerate(value.splitlines()):
-            yield ("" if number else name), line
+    for number, line in enumerate(item.edits.rdma_max):
+        yield ("" if number else RDMA_MAX), line
 
 
 def _memlock(value: int | None) -> str:
@@ -269,5 +269,5 @@ def _container_document(item: ExplainedContainer) -> dict[str, Any]:
         "env": dict(item.edits.env),
         "kept_env": list(item.kept_env),
         "memlock": "unlimited" if item.edits.memlock == UNLIMITED else item.edits.memlock,
-        "unified": dict(item.edits.unified),
+        "unified": {RDMA_MAX: "\n".join(item.edits.rdma_max)} if item.edits.rdma_max else {},
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any  # Any: generated messages
 
-from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import nri_pb2 as pb
 
@@ -19,6 +19,7 @@ EVENTS = {
     pb.STOP_POD_SANDBOX: "StopPodSandbox",
     pb.REMOVE_POD_SANDBOX: "RemovePodSandbox",
     pb.CREATE_CONTAINER: "CreateContainer",
+    pb.START_CONTAINER: "StartContainer",
 }
 """The events that we handle, by number, with the name of their own RPC."""
 EVENT_MASK = sum(1 << (event - 1) for event in EVENTS)
@@ -50,9 +51,10 @@ def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
     return {device.path: (device.major, device.minor) for device in container.linux.devices}
 
 
-def create_response(edits: ContainerEdits) -> Any:
+def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
     """A CreateContainerResponse with the adjustments; no key occurs twice, which NRI takes for a conflict.
 
+    Of rdma.max it has the first line or, where the start cannot be refused, all of them (docs/adr/0009).
     Fields are set one by one: as keywords of add() they cost a fifth more.
     """
     response = pb.CreateContainerResponse()
@@ -73,6 +75,7 @@ def create_response(edits: ContainerEdits) -> Any:
         entry.value = value
     if edits.memlock is not None:
         adjust.rlimits.add(type="RLIMIT_MEMLOCK", hard=edits.memlock, soft=edits.memlock)
-    for key, value in edits.unified:
-        adjust.linux.resources.unified[key] = value
+    if edits.rdma_max:
+        lines = edits.rdma_max if whole_rdma_max else edits.rdma_max[:1]
+        adjust.linux.resources.unified[RDMA_MAX] = "\n".join(lines)
     return response

@@ -26,6 +26,10 @@ _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
 """What a handler leaves of its time for the way back: this much, or this share of a short time."""
 
+HEED_START = frozenset({"containerd"})
+"""Runtimes that do not start a container when StartContainer is answered with an error. CRI-O logs the error and starts
+it; of others nothing is known."""
+
 _EMPTY = b""
 
 
@@ -56,6 +60,7 @@ class Plugin:
         self.runtime = RuntimeFacts()
         self._methods: dict[str, Callable[[Request], bytes]] = {
             "CreateContainer": self._create_container,
+            "StartContainer": self._start_container,
             "StateChange": self._state_change,
             "RunPodSandbox": self._run_pod_sandbox,
             "StopPodSandbox": self._stop_pod_sandbox,
@@ -75,16 +80,21 @@ class Plugin:
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 
     def _state_change(self, request: Request) -> bytes:
-        """Runtimes before NRI 0.12 tell pod events this way."""
+        """Runtimes before NRI 0.12 tell all events but CreateContainer this way."""
         change = pb.StateChangeEvent.FromString(request.payload)
         if change.event == pb.RUN_POD_SANDBOX:
             return self._run_pod(change, request)
+        if change.event == pb.START_CONTAINER:
+            return self._start(change, request)
         if change.event in {pb.STOP_POD_SANDBOX, pb.REMOVE_POD_SANDBOX}:
             return self._end_pod(change, request, EVENTS[change.event])
         return _EMPTY
 
     def _run_pod_sandbox(self, request: Request) -> bytes:
         return self._run_pod(pb.RunPodSandboxRequest.FromString(request.payload), request)
+
+    def _start_container(self, request: Request) -> bytes:
+        return self._start(pb.StartContainerRequest.FromString(request.payload), request)
 
     def _stop_pod_sandbox(self, request: Request) -> bytes:
         return self._end_pod(pb.StopPodSandboxRequest.FromString(request.payload), request, "StopPodSandbox")
@@ -118,8 +128,21 @@ class Plugin:
                 device_numbers(container),
                 self._deadline(request),
             )
-            answer: bytes = create_response(edits).SerializeToString()
+            answer: bytes = create_response(
+                edits, whole_rdma_max=self.runtime.name not in HEED_START
+            ).SerializeToString()
+            self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
+
+    def _start(self, message: Any, request: Request) -> bytes:
+        """The runtime waits with the container's process: what is raised here fails the start."""
+        pod, container = message.pod, message.container
+        if not self._lifecycle.knows(pod.id):
+            return _EMPTY
+        with self._event("StartContainer", pod, request) as span:
+            span.attributes["k8s.container.name"] = container.name
+            self._lifecycle.starting(pod.id, container.name, container.linux.cgroups_path)
+        return _EMPTY
 
     def _end_pod(self, message: Any, request: Request, event: str) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
@@ -186,4 +209,6 @@ class Plugin:
 
 def listed_container(container: Any) -> ListedContainer:
     """A container of a Synchronize."""
-    return ListedContainer(name=container.name, devices=device_numbers(container))
+    return ListedContainer(
+        name=container.name, devices=device_numbers(container), cgroups_path=container.linux.cgroups_path
+    )

@@ -151,6 +151,14 @@ class FakeRuntime:
         assert isinstance(answer, nri.CreateContainerResponse)
         return answer
 
+    def start_container(self, pod: nri.PodSandbox, container: nri.Container, *, timeout_s: float = 2.0) -> None:
+        """Deliver StartContainer the way own_rpcs says."""
+        if self.own_rpcs:
+            request = nri.StartContainerRequest(pod=pod, container=container)
+            self.call("StartContainer", request, timeout_s=timeout_s)
+        else:
+            self.state_change(nri.START_CONTAINER, pod, container, timeout_s=timeout_s)
+
     def wait_for_updates(self, count: int = 1, timeout_s: float = 2.0) -> None:
         """Answer the plugin until this connection and those before it made count entries in updates."""
         deadline = time.monotonic() + timeout_s

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.annotations import PREFIX, parse_pod_request
-from nri_rdma.inject import AttachedDevice, AttachedRequest, inject
+from nri_rdma.inject import AttachedDevice, AttachedRequest, inject, rdma_max
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
@@ -145,17 +145,26 @@ def test_memlock_below_the_default_is_given_as_asked() -> None:
 
 def test_limits_are_a_line_per_device() -> None:
     attached = having(nic(0), nic(1), limits=RdmaLimits(hca_handles=2, hca_objects=100))
-    lines = "mlx5_0 hca_handle=2 hca_object=100\nmlx5_1 hca_handle=2 hca_object=100"
-    assert edits(attached).unified == (("rdma.max", lines),)
+    lines = ("mlx5_0 hca_handle=2 hca_object=100", "mlx5_1 hca_handle=2 hca_object=100")
+    assert edits(attached).rdma_max == rdma_max((attached,), "a") == lines
+
+
+def test_each_request_limits_its_own_devices() -> None:
+    attached = (
+        having(nic(0), limits=RdmaLimits(hca_handles=2)),
+        having(nic(1), name="1", limits=RdmaLimits(hca_objects=7)),
+        having(nic(2), name="2", scope=Scope(only=frozenset({"b"})), limits=RdmaLimits(hca_objects=8)),
+    )
+    assert rdma_max(attached, "a") == ("mlx5_0 hca_handle=2 hca_object=max", "mlx5_1 hca_handle=max hca_object=7")
 
 
 def test_a_limit_that_is_not_asked_is_max() -> None:
     attached = having(nic(0), limits=RdmaLimits(hca_objects=100)), having(nic(1), name="1")
-    assert edits(*attached).unified == (("rdma.max", "mlx5_0 hca_handle=max hca_object=100"),)
+    assert edits(*attached).rdma_max == ("mlx5_0 hca_handle=max hca_object=100",)
 
 
 def test_no_limits_are_no_cgroup_value() -> None:
-    assert edits(having(nic(0))).unified == ()
+    assert edits(having(nic(0))).rdma_max == ()
 
 
 # The four examples of the design, from annotation to edits

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,17 @@ import pytest
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
-from nri_rdma.attach.sandboxes import Sandbox
-from nri_rdma.errors import AttachError, ErrorCode, InventoryError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.attach.sandboxes import KEPT_CONTAINERS, Sandbox
+from nri_rdma.cgroup import write_rdma_max
+from nri_rdma.errors import (
+    AttachError,
+    ErrorCode,
+    InventoryError,
+    LimitsError,
+    NotReadyError,
+    NriRdmaError,
+    PlacementError,
+)
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer, NodeSource
 from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
@@ -37,6 +47,7 @@ class Daemon:
         self.broken: Exception | None = None
         self.allocations = Allocations()
         self.node = NodeSource(self._read)
+        self.cgroups = rig.state / "cgroup"
         self.lifecycle = Lifecycle(
             node=self.node,
             policy=default_policy(True),
@@ -44,6 +55,7 @@ class Daemon:
             sandboxes=rig.sandboxes,
             workers=rig.workers,
             spans=rig.spans,
+            limit=partial(write_rdma_max, self.cgroups),
             annotation_prefix=PREFIX,
             default_memlock=None,
         )
@@ -65,6 +77,16 @@ class Daemon:
         found = self.rig.sandboxes.get(sandbox_id)
         assert found is not None
         return found
+
+    def starting(self, container: str = "main", cgroups_path: str = "/pod/main") -> None:
+        self.lifecycle.starting("sandbox-1", container, cgroups_path)
+
+    def make_cgroup(self, path: str = "pod/main") -> Path:
+        """A cgroup that can be limited; its rdma.max."""
+        folder = self.cgroups / path
+        folder.mkdir(parents=True)
+        (folder / "rdma.max").write_text("")
+        return folder / "rdma.max"
 
     @property
     def holders(self) -> set[DeviceId]:
@@ -321,6 +343,91 @@ def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
     assert daemon.lifecycle.remembers("bare")
     daemon.stop("bare")
     assert daemon.lifecycle.unserved == ()
+
+
+# Limits
+
+TWO = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}\n- limits: {hcaObjects: 30}\n"}
+TWO_LINES = "mlx5_0 hca_handle=2 hca_object=max\nmlx5_1 hca_handle=max hca_object=30\n"
+
+
+@pytest.fixture
+def two(daemon: Daemon, world: World) -> Daemon:
+    """A daemon with a pod that has two devices, limited differently."""
+    add_rail(world, "rail1")
+    daemon.node.refresh()
+    daemon.start(annotations=TWO)
+    return daemon
+
+
+def test_several_limits_are_written_when_the_container_starts(two: Daemon) -> None:
+    rdma_max = two.make_cgroup()
+    two.edits(annotations=TWO)
+    assert rdma_max.read_text() == ""
+    two.starting()
+    assert rdma_max.read_text() == TWO_LINES
+
+
+def test_one_limit_is_the_runtimes_to_write(daemon: Daemon) -> None:
+    rdma_max = daemon.make_cgroup()
+    daemon.start(annotations={f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"})
+    daemon.starting()
+    assert rdma_max.read_text() == ""
+
+
+def test_a_container_of_an_unknown_sandbox_starts(daemon: Daemon) -> None:
+    daemon.starting()
+
+
+def test_a_container_that_cannot_be_limited_does_not_start(two: Daemon) -> None:
+    error = _refusal(LimitsError, two.starting)
+    assert error.code is ErrorCode.LIMITS_NOT_SET
+    assert "ml/train, container main" in error.where
+
+
+def test_a_daemon_that_started_after_the_container_was_made_limits_it(two: Daemon, world: World) -> None:
+    rdma_max = two.make_cgroup()
+    two.edits(annotations=TWO)
+    two.rig.kill()
+    rig = Rig(state=two.rig.state, world=world)
+    rig.sandboxes.recover(lambda record: None)
+    later = Daemon(rig)
+    later.starting()
+    assert rdma_max.read_text() == TWO_LINES
+    rig.close()
+
+
+def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchronize(two: Daemon) -> None:
+    rdma_max = two.make_cgroup()
+    node, other = two.edits(annotations=TWO).char_devices
+    devices = {char.path: (char.major, char.minor) for char in (node, other)}
+    made = ListedContainer(name="main", devices=devices, cgroups_path="/pod/main")
+    waiting = replace(made, name="waiting", cgroups_path="/pod/waiting")  # has no cgroup before it starts
+    two.lifecycle.reconcile_later((_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
+    assert rdma_max.read_text() == TWO_LINES
+    assert two.lifecycle.unserved == ()
+    assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
+
+
+def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
+    (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
+    made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
+    two.lifecycle.reconcile_later((_listed(make_pod(), TWO, (made,)),)).result(SOON)
+    assert ["LIMITS-NOT-SET" in item.why for item in two.lifecycle.unserved] == [True]
+
+
+def test_a_container_that_is_made_again_takes_the_place_of_the_old_one(daemon: Daemon) -> None:
+    daemon.start()
+    for path in ("/pod/first", "/pod/second"):
+        daemon.lifecycle.created("sandbox-1", "main", path)
+    assert daemon.sandbox().containers == {"main": "/pod/second"}
+
+
+def test_not_more_containers_are_remembered_than_a_pod_can_have(daemon: Daemon) -> None:
+    daemon.start()
+    for number in range(KEPT_CONTAINERS + 9):
+        daemon.lifecycle.created("sandbox-1", f"debug-{number}", f"/pod/{number}")
+    assert len(daemon.sandbox().containers) == KEPT_CONTAINERS
 
 
 # What is told late

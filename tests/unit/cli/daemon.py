@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +16,7 @@ from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
+from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.inventory import assemble
@@ -67,6 +69,7 @@ class InsideDaemon:
             sandboxes=self.sandboxes,
             workers=self._workers,
             spans=self.spans,
+            limit=partial(write_rdma_max, self.settings.cgroup_root),
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
         )
@@ -117,13 +120,30 @@ class InsideDaemon:
         deadline = time.monotonic() + 5
         return self.lifecycle.edits(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
 
+    def make_cgroups(self, *paths: str) -> None:
+        """Have a hierarchy that limits RDMA, with a cgroup at each of these paths."""
+        root = self.settings.cgroup_root
+        root.mkdir(exist_ok=True)
+        (root / "cgroup.controllers").write_text("cpu memory rdma\n")
+        for path in paths:
+            folder = root / path.lstrip("/")
+            folder.mkdir(parents=True)
+            for name in ("rdma.max", "rdma.current"):
+                (folder / name).write_text("")
+        self._source.refresh()
+
+    def cgroup_file(self, path: str, name: str) -> Path:
+        """A control file of the cgroup at that path."""
+        return self.settings.cgroup_root / path.lstrip("/") / name
+
     def stop_pod(self, pod: Pod) -> None:
         """What StopPodSandbox comes to."""
         self.lifecycle.stop(pod.sandbox_id, time.monotonic() + 5)
 
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
-        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=False)
+        rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
+        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=rdma_cgroup)
 
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()

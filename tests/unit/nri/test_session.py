@@ -103,7 +103,7 @@ def test_it_registers_and_subscribes_to_what_it_handles_only(door: Door) -> None
     runtime = _connected(door, configure_first=True)
     assert runtime.registration is not None
     assert (runtime.registration.plugin_name, runtime.registration.plugin_idx) == ("nri-rdma", "90")
-    assert runtime.events == 0b1111
+    assert runtime.events == 0b101111
     wait_until(lambda: door.runner.link is Link.SYNCHRONIZED, "the link to be up")
     runtime.close()
 
@@ -127,6 +127,60 @@ def test_pod_events_come_to_one_handler_however_they_are_told(door: Door, own_rp
     runtime.stop_pod_sandbox(pod)
     assert door.inside.sandboxes.all() == ()
     runtime.remove_pod_sandbox(pod)
+    runtime.close()
+
+
+TWO_LIMITS = {
+    "rdma.noderesource.dev": "[{match: {device: mlx5_3}, limits: {hcaHandles: 2}},"
+    " {match: {device: mlx5_4}, limits: {hcaObjects: 30}}]"
+}
+FIRST_LINE, SECOND_LINE = "mlx5_3 hca_handle=2 hca_object=max", "mlx5_4 hca_handle=max hca_object=30"
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_the_runtime_sets_the_first_limit_and_the_start_waits_for_the_rest(door: Door, own_rpcs: bool) -> None:
+    door.inside.make_cgroups("/pod/c")
+    runtime = _connected(door, own_rpcs=own_rpcs)
+    pod = _pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    container.linux.cgroups_path = "/pod/c"
+    adjust = runtime.create_container(pod, container).adjust
+    assert dict(adjust.linux.resources.unified) == {"rdma.max": FIRST_LINE}
+    runtime.start_container(pod, container)
+    assert door.inside.cgroup_file("/pod/c", "rdma.max").read_text() == f"{FIRST_LINE}\n{SECOND_LINE}\n"
+    runtime.close()
+
+
+def test_a_container_that_cannot_be_limited_is_refused_at_its_start(door: Door) -> None:
+    door.inside.make_cgroups()
+    runtime = _connected(door)
+    pod = _pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    container.linux.cgroups_path = "/../../etc"
+    with pytest.raises(RpcError) as refused:
+        runtime.start_container(pod, container)
+    assert "nri-rdma: LIMITS-NOT-SET: " in refused.value.message
+    assert refused.value.code == Code.INTERNAL
+    runtime.close()
+
+
+def test_a_runtime_that_starts_containers_whatever_we_say_is_given_all_limits(door: Door) -> None:
+    door.inside.make_cgroups()
+    runtime = _connected(door, name="cri-o")
+    pod = _pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    unified = _create(runtime, pod).adjust.linux.resources.unified
+    assert dict(unified) == {"rdma.max": f"{FIRST_LINE}\n{SECOND_LINE}"}
+    runtime.close()
+
+
+def test_the_start_of_a_container_of_others_is_left_alone(door: Door) -> None:
+    runtime = _connected(door)
+    pod = _pod(door.inside, annotations={})
+    runtime.start_container(pod, nri.Container(id="c", pod_sandbox_id=pod.id, name="main"))
+    assert [span.name for span in door.inside.spans.recent()] == []
     runtime.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
@@ -16,6 +16,7 @@ from nri_rdma import __version__
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
+from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.lifecycle import Lifecycle, NodeSource
@@ -157,6 +158,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "namespaces_held": facts.sandboxes.held(),
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
+        "rdma_use": list(_rdma_use(facts)),
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 
@@ -250,6 +252,28 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
         "undo_error": sandbox.undo_error,
     }
+
+
+def _rdma_use(facts: DaemonFacts) -> Iterator[dict[str, Any]]:
+    """What containers use and may, read from their cgroups now: of the devices that were given to them, and of any
+    other that they use or are limited for. A container whose cgroup is gone has none."""
+    for sandbox in facts.sandboxes.all():
+        for container, cgroups_path in sandbox.containers.copy().items():
+            given = _given_to(sandbox, container)
+            for use in read_rdma_use(facts.settings.cgroup_root, cgroups_path):
+                if use.device in given or use.is_noteworthy:
+                    yield {
+                        "pod": str(sandbox.pod),
+                        "sandbox": sandbox.pod.sandbox_id,
+                        "container": container,
+                        **asdict(use),
+                    }
+
+
+def _given_to(sandbox: Sandbox, container: str) -> frozenset[str]:
+    record = sandbox.record
+    covering = [it for it in record.attached if it.admitted.request.scope.covers(container)] if record else []
+    return frozenset(item.device.name for it in covering for item in it.devices)
 
 
 def _move(move: NetdevMove) -> dict[str, Any]:

@@ -23,6 +23,8 @@ _ID_LENGTH = 13
 def status(settings: Settings, output: str) -> None:
     """Show what the daemon is doing, and who holds which device.
 
+    What containers use of a device, and may, is read from their cgroups when you ask.
+
     Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
     the daemon does not answer.
 
@@ -67,9 +69,11 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield Table(title="This machine has no RDMA device.", headings=(), rows=())
     if document["sandboxes"]:
         yield _sandboxes(document["sandboxes"])
+    if document.get("rdma_use"):  # a daemon before this field has none
+        yield _rdma_use(document["rdma_use"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
-        yield Table(title="WARNING: pods that run without the devices they ask for", headings=("POD", "WHY"), rows=rows)
+        yield Table(title="WARNING: pods that run without what they ask for", headings=("POD", "WHY"), rows=rows)
 
 
 def _devices(document: dict[str, Any]) -> Table:
@@ -125,6 +129,21 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
 def _device_words(sandbox: dict[str, Any]) -> str:
     words = ", ".join(sandbox["devices"])
     return f"{words}; isolation {sandbox['isolation']}" if sandbox["isolation"] else words
+
+
+def _rdma_use(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="",
+        headings=("POD", "CONTAINER", "DEVICE", "HCA HANDLES", "HCA OBJECTS"),
+        rows=tuple(
+            (it["pod"], it["container"], it["device"], _counted(it["hca_handle"]), _counted(it["hca_object"]))
+            for it in rows
+        ),
+    )
+
+
+def _counted(value: dict[str, Any]) -> str:
+    return f"{value['used']}/{'max' if value['limit'] is None else value['limit']}"
 
 
 def _memlock(value: int | None) -> str:

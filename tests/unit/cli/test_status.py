@@ -40,8 +40,19 @@ def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon)
     early = Listed(pod=pod, annotations={"rdma.noderesource.dev": "1"}, containers=(container,))
     daemon.lifecycle.reconcile((early,), ())
     told = status(daemon)
-    assert "WARNING: pods that run without the devices they ask for" in told
+    assert "WARNING: pods that run without what they ask for" in told
     assert "prod/early  its containers were made while nri-rdma was away" in told
+
+
+def test_what_containers_use_is_shown_beside_their_limits(daemon: InsideDaemon) -> None:
+    daemon.make_cgroups("/pod/a")
+    pod = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    daemon.cgroup_file("/pod/a", "rdma.max").write_text("mlx5_2 hca_handle=max hca_object=40 \n")
+    daemon.cgroup_file("/pod/a", "rdma.current").write_text("mlx5_2 hca_handle=1 hca_object=38 \n")
+    lines = status(daemon).splitlines()
+    assert "POD          CONTAINER  DEVICE  HCA HANDLES  HCA OBJECTS" in lines
+    assert "default/one  a          mlx5_2  1/max        38/40" in lines
 
 
 def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> None:

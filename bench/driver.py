@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter_ns
 from typing import Any  # Any: generated messages
 
-from bench.messages import ANNOTATION, ONE_SHARED, Call, create_container, pod, run_pod
+from bench.messages import ANNOTATION, ONE_SHARED, Call, create_container, pod, run_pod, start_container
 from bench.peer import HEADERS, Listener, Peer
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
@@ -55,6 +55,7 @@ def cases() -> tuple[Case, ...]:
         Case(name="create, tracing on", call=traced_device, ours=DEFAULT, devices=1),
         Case(name="create, exporting", call=traced_device, ours=EXPORTING, devices=1, rest_s=0.02),
         Case(name="create, nothing asked", call=nothing, ours=DEFAULT, devices=0),
+        Case(name="start, nothing asked", call=start_container(plain), ours=DEFAULT, devices=0),
     )
 
 

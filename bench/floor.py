@@ -19,7 +19,7 @@ FRAME = struct.Struct(">IIBB")  # length, stream id, type, flags
 REQUEST, RESPONSE = 1, 2
 PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN = 1, 2
 RECEIVE_SIZE = 64 << 10  # from 128 KiB on, glibc maps and unmaps the buffer of each call: 13 us
-EVENTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3  # RunPodSandbox, StopPodSandbox, RemovePodSandbox, CreateContainer
+EVENTS = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 5  # Run, Stop, RemovePodSandbox, Create, StartContainer
 
 
 def serve(connection: socket.socket) -> None:

@@ -72,6 +72,12 @@ def create_container(pod: Any, *, traced: bool = False) -> Call:
     return Call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=container(pod)), traced=traced)
 
 
+def start_container(pod: Any) -> Call:
+    """StartContainer, the way runtimes before NRI 0.12 tell it."""
+    event = nri.StateChangeEvent(event=nri.START_CONTAINER, pod=pod, container=container(pod))
+    return Call("StateChange", event)
+
+
 def pod(number: int, ours: Mapping[str, str] | None = None) -> Any:
     """A pod's sandbox with ten annotations that are not ours."""
     sandbox_id = f"{number:064x}"

@@ -1,15 +1,58 @@
 """Limits that the kernel enforces: the rdma cgroup's, and RLIMIT_MEMLOCK."""
 
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.lab.guest import kernel, verbs
+from tests.lab.guest.conftest import STATE
 from tests.lab.guest.process import Server
+from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
-from tests.rig.cri import Container, Cri
+from tests.rig.cri import Container, Cri, CriError
 from tests.rig.deadline import wait_until
 
 HALF_GIB = 512 << 20
 NOBODY = 65534
+SECOND = "rxe9"
+LIMITS = {"hcaHandles": 2, "hcaObjects": 4}, {"hcaHandles": 3, "hcaObjects": 6}
+
+
+@pytest.fixture
+def second_device(cri: Cri, daemon: Server, rdma_device: str) -> Iterator[str]:
+    """A second RDMA device of the host, that the daemon knows as long as it is there."""
+    subprocess.run(["ip", "link", "add", "second", "type", "veth", "peer", "name", "second-peer"], check=True)
+    for name in ("second", "second-peer"):
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+    kernel.rdma("link", "add", SECOND, "type", "rxe", "netdev", "second")
+    wait_until(lambda: {it["state"] for it in kernel.rdma_links()} == {"ACTIVE"}, "both ports to be up", seconds=30)
+    have_the_node_read(cri, {rdma_device, SECOND})
+    try:
+        yield SECOND
+    finally:
+        kernel.rdma("link", "delete", SECOND)
+        subprocess.run(["ip", "link", "delete", "second"], check=True)
+        have_the_node_read(cri, {rdma_device})
+
+
+def have_the_node_read(cri: Cri, devices: set[str]) -> None:
+    """Until the daemon knows these devices. Before it refuses a pod it reads the node, if need be after its answer."""
+    with pytest.raises(OutcomeError), verbs.pod(cri, "refused", verbs.asks("match: {device: of-nobody}")):
+        pass
+    wait_until(lambda: {it["name"] for it in status()["devices"]} == devices, f"it to know {devices}", seconds=60)
+
+
+def asks_for_both(devices: tuple[str, str]) -> dict[str, str]:
+    """A request per device, each with limits of its own."""
+    requests = [
+        {"mode": "shared", "match": {"device": device}, "limits": limits}
+        for device, limits in zip(devices, LIMITS, strict=True)
+    ]
+    return {f"{verbs.PREFIX}/pod": json.dumps(requests)}
 
 
 @pytest.mark.outcome("rdma-limits")
@@ -28,6 +71,43 @@ def test_a_container_at_its_limit_gets_no_object_more_while_its_neighbour_does(
         assert in_use == f"{rdma_device} hca_handle=1 hca_object=4"
         neighbour = verbs.start(cri, free_pod, "main", keep_sixteen)
         assert _got(cri, neighbour) == "16 OK"
+
+
+@pytest.mark.outcome("rdma-limits-two")
+def test_a_container_with_two_devices_has_the_limits_of_both_before_it_runs(
+    cri: Cri, rdma_device: str, second_device: str
+) -> None:
+    devices = (rdma_device, second_device)
+    fill = " & ".join(f"verbs-probe objects {device} 16 >/tmp/{device}" for device in devices)
+    look_and_fill = ["sh", "-c", f"cat /sys/fs/cgroup/rdma.max >/tmp/look; {fill} & wait"]
+    with verbs.pod(cri, "both", asks_for_both(devices)) as sandbox:
+        container = verbs.start(cri, sandbox, "main", look_and_fill)
+        pid = cri.container_status(container).pid
+        limited = [f"{rdma_device} hca_handle=2 hca_object=4", f"{second_device} hca_handle=3 hca_object=6"]
+        assert lines(kernel.cgroup_file(pid, "rdma.max")) == limited
+        assert lines(_got(cri, container, "/tmp/look")) == limited
+        assert [_got(cri, container, f"/tmp/{device}") for device in devices] == ["4 EAGAIN", "6 EAGAIN"]
+        in_use = [f"{rdma_device} hca_handle=1 hca_object=4", f"{second_device} hca_handle=1 hca_object=6"]
+        assert lines(kernel.cgroup_file(pid, "rdma.current")) == in_use
+        assert status_rows(sandbox.id) == rows_of(sandbox.id, "main", pid)
+    assert status_rows(sandbox.id) == []
+
+
+@pytest.mark.outcome("rdma-limits-two")
+def test_a_container_that_cannot_be_limited_does_not_start(cri: Cri, rdma_device: str, second_device: str) -> None:
+    with verbs.pod(cri, "renamed", asks_for_both((rdma_device, second_device))) as sandbox:
+        container = cri.create_container(sandbox, "main", ["sh", "-c", "touch /ran; sleep 1000000"], image=WORKLOAD)
+        kernel.rdma("dev", "set", second_device, "name", "renamed")
+        try:
+            with pytest.raises(CriError, match=f"LIMITS-NOT-SET: {second_device} cannot be limited: No such device"):
+                cri.start(container)
+        finally:
+            kernel.rdma("dev", "set", "renamed", "name", second_device)
+        assert cri.container_status(container).state != "running"
+        again = cri.create_container(sandbox, "main", image=WORKLOAD, attempt=1)
+        cri.start(again)
+        assert len(lines(kernel.cgroup_file(cri.container_status(again).pid, "rdma.max"))) == 2
+        assert [row["container"] for row in status_rows(sandbox.id)] == ["main", "main"]
 
 
 @pytest.mark.outcome("memlock")
@@ -63,8 +143,44 @@ def test_the_device_can_be_removed_when_a_container_with_limits_is_gone(
     wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "an active port", seconds=30)
 
 
-def _got(cri: Cri, container: Container) -> str:
+def status() -> dict[str, Any]:
+    """What `nri-rdma status` says."""
+    command = [sys.executable, "-m", "nri_rdma", "status", "-o", "json", "--state-dir", str(STATE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def status_rows(sandbox_id: str) -> list[dict[str, object]]:
+    """What it says that containers of a sandbox use."""
+    return [row for row in status()["rdma_use"] if row["sandbox"] == sandbox_id]
+
+
+def rows_of(sandbox_id: str, container: str, pid: int) -> list[dict[str, object]]:
+    """The same, from the files of the process's cgroup."""
+    limits, used = (
+        {device: dict(word.split("=") for word in words) for device, *words in map(str.split, lines(text))}
+        for text in (kernel.cgroup_file(pid, "rdma.max"), kernel.cgroup_file(pid, "rdma.current"))
+    )
+    return [
+        {
+            "pod": "default/both",
+            "sandbox": sandbox_id,
+            "container": container,
+            "device": device,
+            **{key: {"used": int(used[device][key]), "limit": int(limit)} for key, limit in limits[device].items()},
+        }
+        for device in limits
+    ]
+
+
+def lines(text: str) -> list[str]:
+    """Without the space that the kernel puts at the end of each."""
+    return [line.strip() for line in text.splitlines()]
+
+
+def _got(cri: Cri, container: Container, path: str = "/tmp/got") -> str:
     """What the container's program printed into its file."""
     return wait_until(
-        lambda: cri.exec(container, ["cat", "/tmp/got"]).stdout.strip() or None, "the program's answer", seconds=30
+        lambda: cri.exec(container, ["cat", path]).stdout.strip() or None, "the program's answer", seconds=30
     )

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tests.lab.guest.conftest import STATE
 from tests.lab.guest.process import Server
 from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
-from tests.rig.cri import Container, Cri, CriError, Sandbox
+from tests.rig.cri import Container, Cri, CriError
 from tests.rig.deadline import wait_until
 
 HALF_GIB = 512 << 20
@@ -45,18 +44,6 @@ def have_the_node_read(cri: Cri, devices: set[str]) -> None:
     with pytest.raises(OutcomeError), verbs.pod(cri, "refused", verbs.asks("match: {device: of-nobody}")):
         pass
     wait_until(lambda: {it["name"] for it in status()["devices"]} == devices, f"it to know {devices}", seconds=60)
-
-
-@contextmanager
-def lifted_at_its_end(cri: Cri, sandbox: Sandbox, device: str) -> Iterator[None]:
-    """Containers that end without limits for that device, so that it can be removed: on 6.12 the pool of a cgroup that
-    ends with limits stays in the device's list, and the kernel dies when it follows that list."""
-    try:
-        yield
-    finally:
-        for container in cri.containers(sandbox):
-            if pid := cri.container_status(container).pid:
-                kernel.write_cgroup_file(pid, "rdma.max", f"{device} hca_handle=max hca_object=max")
 
 
 def asks_for_both(devices: tuple[str, str]) -> dict[str, str]:
@@ -93,7 +80,7 @@ def test_a_container_with_two_devices_has_the_limits_of_both_before_it_runs(
     devices = (rdma_device, second_device)
     fill = " & ".join(f"verbs-probe objects {device} 16 >/tmp/{device}" for device in devices)
     look_and_fill = ["sh", "-c", f"cat /sys/fs/cgroup/rdma.max >/tmp/look; {fill} & wait"]
-    with verbs.pod(cri, "both", asks_for_both(devices)) as sandbox, lifted_at_its_end(cri, sandbox, second_device):
+    with verbs.pod(cri, "both", asks_for_both(devices)) as sandbox:
         container = verbs.start(cri, sandbox, "main", look_and_fill)
         pid = cri.container_status(container).pid
         limited = [f"{rdma_device} hca_handle=2 hca_object=4", f"{second_device} hca_handle=3 hca_object=6"]

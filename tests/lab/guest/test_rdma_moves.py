@@ -16,7 +16,7 @@ import pytest
 from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice
-from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.device import LinkLayer, RdmaDevice
 from nri_rdma.model.nldev import ObjectKind
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.rdma import RdmaSocket
@@ -50,7 +50,10 @@ def on_host() -> RdmaDevice:
 
 
 def begin(rig: Rig) -> Sandbox:
-    return rig.sandboxes.begin(make_pod(), (make_placed((replace(on_host(), netdevs=()),)),), None)
+    """Taken for an InfiniBand device, which may go without a netdev: the soft one's has to stay."""
+    device = on_host()
+    ports = tuple(replace(port, link_layer=LinkLayer.INFINIBAND) for port in device.ports)
+    return rig.sandboxes.begin(make_pod(), (make_placed((replace(device, netdevs=(), ports=ports),)),), None)
 
 
 def attached(rig: Rig) -> AttachedDevice:

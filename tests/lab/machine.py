@@ -1,16 +1,35 @@
 """The lab's machines as data, with the QEMU command line that each becomes.
 
+A machine is a node of tests/rig/nodes, and QEMU is told to build that node: every function at its address, below its
+bridge and root. Nothing of the hardware is said twice; what QEMU cannot know (names, VFs, RDMA devices) the guest's
+init makes from the same file.
+
 Emulated (TCG) unless `--accel kvm` says otherwise, also where there is a /dev/kvm: whether a stock kernel lives under
 it is seen only by trying. On hosts that are virtual machines themselves QEMU may abort at once ("failed to set MSR"),
 or the kernel dies while it unpacks itself ("KVM internal error. Suberror: 1"). A run that sometimes has another speed
 and sometimes fails in another way proves less than one that is always the same.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.errors import LabError
+from tests.rig.node import Function, Node, load
+
 ACCELERATORS = {"tcg": "tcg,thread=multi", "kvm": "kvm"}
 KERNEL_ARGUMENTS = "console=ttyS0 quiet mitigations=off panic=-1 net.ifnames=0"
+_FIRST_ROOT = "pci0000:00"
+_NIC_CLASS = "0x020000"
+_QEMU_DEVICES = {  # by PCI vendor and device
+    ("0x8086", "0x10d3"): "e1000e",
+    ("0x8086", "0x10c9"): "igb",
+    ("0x1234", "0x1111"): "bochs-display",  # stands in for a GPU
+    ("0x1b36", "0x000c"): "pcie-root-port",
+    ("0x104c", "0x8232"): "x3130-upstream",
+    ("0x104c", "0x8233"): "xio3130-downstream",
+}
+_WITH_SLOT = ("pcie-root-port", "xio3130-downstream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +37,19 @@ class Model:
     """A kind of machine. A test of the guest says which one it is for (`pytest.mark.machine`), else it is SMALL's."""
 
     name: str
-    nics: tuple[str, ...] = ("e1000e",)  # one PCIe root port each
-    cpus: int = 2
+    node: Node
     memory_mib: int = 2048
     accelerator: str = "tcg"  # of ACCELERATORS
 
+    @property
+    def cpus(self) -> int:
+        return self.node.sockets * self.node.cpus_per_socket
 
-SMALL = Model(name="small")
-MODELS = {model.name: model for model in (SMALL,)}
+
+SMALL = Model(name="small", node=load("lab-small"))
+EIGHT = Model(name="eight", node=load("lab-eight"))
+SRIOV = Model(name="sriov", node=load("lab-sriov"))
+MODELS = {model.name: model for model in (SMALL, EIGHT, SRIOV)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +81,73 @@ def qemu_command(machine: Machine, console_log: Path | None) -> tuple[str, ...]:
     return (
         *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35", "-accel", ACCELERATORS[machine.model.accelerator], "-cpu", "max"),
-        *("-smp", str(machine.model.cpus), "-m", str(machine.model.memory_mib)),
+        *_sockets(machine.model),
         *("-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", KERNEL_ARGUMENTS),
+        *_hardware(machine.model.node),  # first, so that what has no address of its own gets out of its way
         *(word for disk in machine.disks for word in _disk(disk)),
-        *(word for number, model in enumerate(machine.model.nics) for word in _nic(number, model)),
         *_outputs(console_log),
     )
+
+
+def _sockets(model: Model) -> Iterator[str]:
+    """CPUs and memory; a NUMA node for each socket where there are several."""
+    node = model.node
+    yield from ("-m", str(model.memory_mib), "-smp", f"{model.cpus},sockets={node.sockets}")
+    if node.sockets == 1:
+        return
+    for number in range(node.sockets):
+        first = number * node.cpus_per_socket
+        size = model.memory_mib // node.sockets
+        yield from ("-object", f"memory-backend-ram,id=memory{number},size={size}M")
+        yield from ("-numa", f"node,nodeid={number},memdev=memory{number},cpus={_range(first, node.cpus_per_socket)}")
+
+
+def _hardware(node: Node) -> Iterator[str]:
+    """Roots and functions, parents first: QEMU puts a device only on a bus that it knows."""
+    for root in dict.fromkeys(function.under for function in node.functions if function.under.startswith("pci")):
+        if root != _FIRST_ROOT:
+            yield from ("-device", _root(root, node))
+    for number, function in enumerate(node.functions, start=1):
+        if not function.physfn:  # the guest's kernel makes the virtual ones
+            yield from _function(function, node, number)
+
+
+def _root(root: str, node: Node) -> str:
+    """A root complex of its own. `bus=pcie.0` here and on all that has no other: QEMU's default is the last root."""
+    numa_nodes = {function.numa_node for function in node.functions if function.under == root}
+    if len(numa_nodes) != 1:
+        raise LabError(f"{node.name}: {root} is on the NUMA nodes {numa_nodes}. Next: one root, one NUMA node.")
+    return f"pxb-pcie,id={_bus(root)},bus=pcie.0,bus_nr={int(root[-2:], 16)},numa_node={numa_nodes.pop()}"
+
+
+def _function(function: Function, node: Node, number: int) -> Iterator[str]:
+    kind = _QEMU_DEVICES.get((function.vendor, function.device))
+    if kind is None:
+        raise LabError(f"{node.name}: QEMU has no {function.vendor}:{function.device} that the lab knows of.")
+    words = [kind, f"id={_bus(function.address)}", f"bus={_bus(function.under)}", f"addr={function.address[-4:]}"]
+    if kind in _WITH_SLOT:
+        words += [f"chassis={number}", f"slot={number}"]
+    if function.pci_class == _NIC_CLASS:
+        # On a hub of its own: a carrier and nobody at the other end. No option ROM: it would only make the boot longer.
+        yield from ("-netdev", f"hubport,id=net{number},hubid={number}")
+        mac = next(netdev.mac for netdev in node.netdevs if netdev.function == function.address)
+        words += [f"netdev=net{number}", f"mac={mac}", "romfile="]
+    yield from ("-device", ",".join(words))
+
+
+def _bus(name: str) -> str:
+    """QEMU's name for the bus of a root or a bridge; its ids hold no colons."""
+    return "pcie.0" if name == _FIRST_ROOT else "at." + name.replace(":", ".")
+
+
+def _range(first: int, count: int) -> str:
+    return f"{first}-{first + count - 1}"
 
 
 def _disk(disk: Disk) -> tuple[str, ...]:
     drive = f"file={disk.path},if=none,id={disk.serial},format=raw,cache=unsafe"
     drive += f",snapshot={_switch(disk.throwaway)},readonly={_switch(disk.read_only)}"
     return "-drive", drive, "-device", f"virtio-blk-pci,bus=pcie.0,drive={disk.serial},serial={disk.serial}"
-
-
-def _nic(number: int, model: str) -> tuple[str, ...]:
-    """On a hub of its own: a carrier and nobody at the other end."""
-    return (
-        *("-device", f"pcie-root-port,id=port{number},bus=pcie.0,chassis={number + 1},slot={number + 1}"),
-        *("-netdev", f"hubport,id=net{number},hubid={number + 1}"),
-        *("-device", f"{model},bus=port{number},netdev=net{number}"),
-    )
 
 
 def _outputs(console_log: Path | None) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,11 @@ import pytest
 from tests.lab import outcomes
 from tests.lab.errors import LabError
 from tests.lab.initrd import load_order
-from tests.lab.machine import SMALL, Disk, Machine, Model, qemu_command
+from tests.lab.machine import EIGHT, MODELS, SMALL, SRIOV, Disk, Machine, Model, qemu_command
 from tests.lab.recipe import CHECKOUT, KERNELS, Recipe, guest_requirements
 from tests.lab.vm import find_summary
 from tests.lab.workshop import can_move
+from tests.rig.node import load
 from tests.rig.oci import Layer, oci_archive
 
 PYPROJECT = """
@@ -69,12 +72,66 @@ def test_the_cached_disk_is_never_written() -> None:
     assert "snapshot=on" in drive
 
 
-def test_each_nic_has_a_root_port_of_its_own() -> None:
-    model = Model(name="two", nics=("e1000e", "igb"))
-    machine = Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=())
-    words = qemu_command(machine, console_log=None)
-    assert "e1000e,bus=port0,netdev=net0" in words
-    assert "igb,bus=port1,netdev=net1" in words
+def hardware(model: Model) -> list[str]:
+    """What follows -device, -netdev, -object, -numa and -smp in QEMU's command."""
+    words = qemu_command(Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=()), console_log=None)
+    return [word for option, word in pairwise(words) if option in {"-device", "-netdev", "-object", "-numa", "-smp"}]
+
+
+def test_qemu_gets_every_described_function_at_its_address_below_its_bridge() -> None:
+    assert hardware(SRIOV) == [
+        "2,sockets=2",
+        "memory-backend-ram,id=memory0,size=1024M",
+        "node,nodeid=0,memdev=memory0,cpus=0-0",
+        "memory-backend-ram,id=memory1,size=1024M",
+        "node,nodeid=1,memdev=memory1,cpus=1-1",
+        "pxb-pcie,id=at.pci0000.10,bus=pcie.0,bus_nr=16,numa_node=0",
+        "pxb-pcie,id=at.pci0000.40,bus=pcie.0,bus_nr=64,numa_node=1",
+        "pcie-root-port,id=at.0000.10.00.0,bus=at.pci0000.10,addr=00.0,chassis=1,slot=1",
+        "bochs-display,id=at.0000.11.00.0,bus=at.0000.10.00.0,addr=00.0",
+        "pcie-root-port,id=at.0000.40.00.0,bus=at.pci0000.40,addr=00.0,chassis=3,slot=3",
+        "hubport,id=net4,hubid=4",
+        "igb,id=at.0000.41.00.0,bus=at.0000.40.00.0,addr=00.0,netdev=net4,mac=52:54:00:00:41:00,romfile=",
+    ]
+
+
+def test_a_machine_of_one_socket_has_no_numa_nodes() -> None:
+    assert hardware(SMALL) == [
+        "2,sockets=1",
+        "pcie-root-port,id=at.0000.00.08.0,bus=pcie.0,addr=08.0,chassis=1,slot=1",
+        "hubport,id=net2,hubid=2",
+        "e1000e,id=at.0000.01.00.0,bus=at.0000.00.08.0,addr=00.0,netdev=net2,mac=52:54:00:00:10:00,romfile=",
+    ]
+
+
+def test_eight_has_eight_of_everything_on_two_numa_nodes() -> None:
+    kinds = Counter(word.partition(",")[0] for word in hardware(EIGHT))
+    wanted = ("pxb-pcie", "pcie-root-port", "bochs-display", "e1000e")
+    assert {kind: kinds[kind] for kind in wanted} == dict.fromkeys(wanted, 8)
+    roots = [word for word in hardware(EIGHT) if word.startswith("pxb-pcie")]
+    assert [word[-1] for word in roots] == ["0"] * 4 + ["1"] * 4
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
+def test_everything_that_qemu_is_given_names_its_bus(model: Model) -> None:
+    disk = Disk(serial="root", path=Path("/root.img"))
+    machine = Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=(disk,))
+    devices = [word for option, word in pairwise(qemu_command(machine, Path("/log"))) if option == "-device"]
+    # Without one, QEMU puts it on the last root complex, which takes bridges only.
+    assert [word for word in devices if ",bus=" not in word and not word.startswith("virtserialport")] == []
+
+
+def test_a_function_that_qemu_cannot_make_is_refused() -> None:
+    model = Model(name="eight", node=load("eight"))
+    with pytest.raises(LabError, match="QEMU has no 0x8086:0x352a"):
+        hardware(model)
+
+
+def test_a_root_is_on_one_numa_node() -> None:
+    functions = (SRIOV.node.functions[0], replace(SRIOV.node.functions[0], address="0000:10:01.0", numa_node=1))
+    model = Model(name="torn", node=replace(SRIOV.node, functions=functions))
+    with pytest.raises(LabError, match="pci0000:10 is on the NUMA nodes"):
+        hardware(model)
 
 
 @pytest.mark.parametrize(("accelerator", "word"), [("tcg", "tcg,thread=multi"), ("kvm", "kvm")])

@@ -112,7 +112,7 @@ def _attempt(number: int, run: Run) -> Outcome:
 
 
 def _machine(model: Model, image: Image, checkout: Path, scratch: Path, job: dict[str, object]) -> Machine:
-    _write_job(checkout, {"machine": model.name, **job}, scratch / "job")
+    _write_job(checkout, {"machine": model.name, "node": model.node.name, **job}, scratch / "job")
     with (scratch / "results").open("wb") as empty:
         empty.truncate(_RESULTS_BYTES)
     return Machine(

@@ -17,7 +17,10 @@ INFINIBAND = 32  # ARPHRD_INFINIBAND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A PCI function below a root (`pci0000:17`) or a bridge (its address); sriov_totalvfs 0 is one without SR-IOV."""
+    """A PCI function below a root (`pci0000:17`) or a bridge (its address).
+
+    sriov_totalvfs 0 is one without SR-IOV; physfn names the function that a virtual one is of.
+    """
 
     address: str
     under: str
@@ -27,6 +30,15 @@ class Function:
     driver: str = ""
     numa_node: int = -1
     sriov_totalvfs: int = 0
+    sriov_numvfs: int = 0
+    physfn: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A device of the driver netdevsim, which is on no bus of hardware; its VFs are entries of its netdev's."""
+
+    number: int
     sriov_numvfs: int = 0
 
 
@@ -109,6 +121,7 @@ class Netdev:
     mac: str
     mtu: int = 1500
     function: str = ""
+    simulated: Simulated | None = None
     link_type: int = ETHERNET
     dev_port: int = 0
     speed_mbps: int = 400_000
@@ -165,7 +178,7 @@ class Node:
             | {
                 "functions": tuple(Function(**it) for it in table.get("functions", ())),
                 "rdma": tuple(_rdma(it) for it in table.get("rdma", ())),
-                "netdevs": tuple(Netdev(**_tuples(it)) for it in table.get("netdevs", ())),
+                "netdevs": tuple(_netdev(it) for it in table.get("netdevs", ())),
                 "rdma_cm": CharDevice(**table["rdma_cm"]) if "rdma_cm" in table else None,
                 "rules": tuple(table.get("rules", ())),
             }
@@ -173,7 +186,7 @@ class Node:
 
 
 def load(name: str) -> Node:
-    """One of the nodes in nodes/: eight, small, ib2."""
+    """One of the nodes in nodes/: eight, small, ib2; lab-NAME are those of the lab's machines."""
     return Node.parse((NODES / f"{name}.toml").read_text())
 
 
@@ -191,6 +204,11 @@ def _rdma(table: Mapping[str, Any]) -> RdmaDevice:
 
 def _port(table: Mapping[str, Any]) -> Port:
     return Port(**dict(table) | {"gids": tuple(Gid(**it) for it in table.get("gids", ()))})
+
+
+def _netdev(table: Mapping[str, Any]) -> Netdev:
+    simulated = Simulated(**table["simulated"]) if "simulated" in table else None
+    return Netdev(**_tuples(table) | {"simulated": simulated})
 
 
 def _tuples(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def build_tree(node: Node, root: Path, ifindexes: Mapping[str, int] | None = Non
         _write_rdma(tree, places.get(device.function), device)
     for netdev in node.netdevs:
         if netdev.name in ifindexes:
-            _write_netdev(tree, places.get(netdev.function), netdev, ifindexes[netdev.name])
+            _write_netdev(tree, _parent(netdev, places), netdev, ifindexes[netdev.name])
     if node.rdma:
         tree.write("class/infiniband_verbs/abi_version", "6")
     if any(device.umad for device in node.rdma):
@@ -118,6 +118,11 @@ def _write_function(tree: _Tree, place: str, function: Function, node: Node) -> 
     if function.driver:
         tree.link(f"{place}/driver", f"bus/pci/drivers/{function.driver}")
         tree.link(f"bus/pci/drivers/{function.driver}/{function.address}", place)
+    if function.physfn:
+        tree.link(f"{place}/physfn", _place(node, function.physfn))
+    virtual = sorted(other.address for other in node.functions if other.physfn == function.address)
+    for number, address in enumerate(virtual):
+        tree.link(f"{place}/virtfn{number}", _place(node, address))
 
 
 def _write_rdma(tree: _Tree, function: str | None, device: RdmaDevice) -> None:
@@ -196,8 +201,13 @@ def _write_class_device(
         tree.link(f"{place}/device", function)
 
 
-def _write_netdev(tree: _Tree, function: str | None, netdev: Netdev, ifindex: int) -> None:
-    place = f"{function}/net/{netdev.name}" if function else f"devices/virtual/net/{netdev.name}"
+def _parent(netdev: Netdev, places: Mapping[str, str]) -> str | None:
+    """The folder of the device that a netdev is of: on PCI, or simulated."""
+    return f"devices/netdevsim{netdev.simulated.number}" if netdev.simulated else places.get(netdev.function)
+
+
+def _write_netdev(tree: _Tree, parent: str | None, netdev: Netdev, ifindex: int) -> None:
+    place = f"{parent}/net/{netdev.name}" if parent else f"devices/virtual/net/{netdev.name}"
     octets = len(netdev.mac.split(":"))
     attributes = {
         "address": netdev.mac,
@@ -220,5 +230,5 @@ def _write_netdev(tree: _Tree, function: str | None, netdev: Netdev, ifindex: in
         tree.write(f"{place}/{name}", value)
     tree.link(f"{place}/subsystem", "class/net")
     tree.link(f"class/net/{netdev.name}", place)
-    if function:
-        tree.link(f"{place}/device", function)
+    if parent:
+        tree.link(f"{place}/device", parent)

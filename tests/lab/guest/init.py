@@ -1,5 +1,8 @@
 """Process 1 of the lab's machine: makes it a node, runs pytest, hands the results out, switches it off.
 
+QEMU has built the hardware that a file of tests/rig/nodes describes; what that file says besides (VFs, names, RDMA
+devices) is made here. Neither side looks at what the other has done.
+
 It starts neither containerd nor the daemon: that is the tests' own business. Standard library only, and no import of
 the checkout's packages: it is started by path, before anything is set up.
 """
@@ -12,6 +15,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 import traceback
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,11 @@ CHECKOUT = LAB / "checkout"
 FSTAB = CHECKOUT / "tests/lab/guest/fstab"
 RESULTS = Path("/run/lab/results")
 CGROUPS = Path("/sys/fs/cgroup")
-MODULES = ("rdma_rxe", "rdma_ucm", "ib_uverbs", "ib_umad", "e1000e", "veth", "overlay")
+LAB_MODULES = Path("/usr/lib/lab/modules")
+MODULES = ("rdma_rxe", "rdma_ucm", "ib_uverbs", "ib_umad", "veth", "overlay")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NETDEVSIM = Path("/sys/bus/netdevsim")
+NIC_CLASS = "0x020000"
 ENVIRONMENT = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
@@ -44,7 +52,7 @@ def main() -> None:
             speak_over(port("lab"))
         os.environ["RDMA_LAB_MACHINE"] = job["machine"]
         RESULTS.mkdir(parents=True)
-        make_node()
+        make_node(tomllib.loads((CHECKOUT / f"tests/rig/nodes/{job['node']}.toml").read_text()))
         ready = time.monotonic()
         print(f"{READY} after {ready:.1f} s (kernel {os.uname().release}, {ready - started:.1f} s of it init)")
         sys.stdout.flush()
@@ -62,15 +70,22 @@ def main() -> None:
         subprocess.run(["busybox", "poweroff", "-f"], check=False)
 
 
-def make_node() -> None:
-    """cgroups, modules, one soft-RoCE device per NIC: what a node has before a runtime starts."""
+def make_node(node: dict[str, Any]) -> None:
+    """cgroups, modules, netdevs and RDMA devices as described: what a node has before a runtime starts."""
     enable_controllers()
     run("modprobe", "-a", *MODULES)
     socket.sethostname("lab")
     run("ip", "link", "set", "lo", "up")
-    for number, nic in enumerate(nics()):
-        run("ip", "link", "set", nic, "up")
-        run("rdma", "link", "add", f"rxe{number}", "type", "rxe", "netdev", nic)
+    nics = [function for function in node["functions"] if function["pci_class"] == NIC_CLASS]
+    physical = [nic for nic in nics if "physfn" not in nic]
+    bring_up(physical, node["netdevs"])
+    for nic in physical:
+        make_virtual_functions(nic, [it for it in nics if it.get("physfn") == nic["address"]], node["netdevs"])
+    for netdev in node["netdevs"]:
+        if "simulated" in netdev:
+            simulate(netdev)
+    for device in node["rdma"]:
+        run("rdma", "link", "add", device["name"], "type", "rxe", "netdev", device["ports"][0]["gids"][0]["netdev"])
 
 
 def enable_controllers() -> None:
@@ -82,12 +97,62 @@ def enable_controllers() -> None:
     (CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in controllers))
 
 
-def nics() -> list[str]:
-    """The netdevs that are hardware (of the machine's), in the order of their PCI addresses."""
-    found = [path for path in Path("/sys/class/net").iterdir() if (path / "device").exists()]
-    if not found:
-        raise RuntimeError("the machine has no NIC; what does the console say about e1000e?")
-    return [path.name for path in sorted(found, key=lambda path: (path / "device").resolve())]
+def bring_up(nics: list[dict[str, Any]], netdevs: list[dict[str, Any]]) -> None:
+    """Drivers for these PCI functions, and their netdevs up under the names that they are described with."""
+    run("modprobe", "-a", *sorted({nic["driver"] for nic in nics}))  # netdevs are there when it returns
+    for nic in nics:
+        folder = PCI_DEVICES / nic["address"] / "net"
+        if not folder.is_dir():
+            raise RuntimeError(f"{nic['address']} has no netdev. There are:\n{shown('lspci', '-Dnnk')}")
+        (found,) = folder.iterdir()
+        rename(found.name, described(nic, netdevs)["name"])
+        run("ip", "link", "set", described(nic, netdevs)["name"], "up")
+
+
+def described(nic: dict[str, Any], netdevs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The netdev of a PCI function."""
+    return next(netdev for netdev in netdevs if netdev.get("function") == nic["address"])
+
+
+def rename(netdev: str, name: str) -> None:
+    """A netdev gets the name that it is described with; it is down."""
+    if netdev != name:
+        run("ip", "link", "set", netdev, "name", name)
+
+
+def make_virtual_functions(
+    physical: dict[str, Any], virtual: list[dict[str, Any]], netdevs: list[dict[str, Any]]
+) -> None:
+    """Their driver asks the physical function, which must be up, for their MACs, and makes some up when it has none."""
+    if not virtual:
+        return
+    (PCI_DEVICES / physical["address"] / "sriov_numvfs").write_text(str(physical["sriov_numvfs"]))
+    for number, nic in enumerate(virtual):
+        mac = described(nic, netdevs)["mac"]
+        run("ip", "link", "set", described(physical, netdevs)["name"], "vf", str(number), "mac", mac)
+    bring_up(virtual, netdevs)
+
+
+def simulate(netdev: dict[str, Any]) -> None:
+    """A device of netdevsim with one port, and VFs."""
+    if not NETDEVSIM.exists():
+        load_lab_module("netdevsim")
+    number = netdev["simulated"]["number"]
+    (NETDEVSIM / "new_device").write_text(f"{number} 1")
+    device = NETDEVSIM / f"devices/netdevsim{number}"
+    (device / "sriov_numvfs").write_text(str(netdev["simulated"]["sriov_numvfs"]))
+    (found,) = (device / "net").iterdir()
+    rename(found.name, netdev["name"])
+    run("ip", "link", "set", netdev["name"], "address", netdev["mac"], "up")
+
+
+def load_lab_module(name: str) -> None:
+    """A module that the lab compiled, with what it needs of Debian's."""
+    path = LAB_MODULES / f"{name}.ko"
+    needs = [word for word in shown("modinfo", "-F", "depends", str(path)).strip().split(",") if word]
+    if needs:
+        run("modprobe", "-a", *needs)
+    run("insmod", str(path))
 
 
 def port(name: str) -> Path:
@@ -153,6 +218,11 @@ def shell() -> None:
 def run(*command: str) -> None:
     """A command that must succeed; its own words are in the output."""
     subprocess.run(command, check=True)
+
+
+def shown(*command: str) -> str:
+    """What a command that must succeed prints."""
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 if __name__ == "__main__":

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.lab.guest import init
 from tests.lab.outcomes import OutcomeError
 from tests.rig import hoststate
 from tests.rig.deadline import wait_until
 
 INFINIBAND = Path("/dev/infiniband")
 RDMA_MODULES = ("rdma_rxe", "rdma_ucm", "ib_umad", "ib_uverbs")  # what they need goes and comes with them
-LAB_MODULES = Path("/usr/lib/lab/modules")
+load_lab_module = init.load_lab_module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +65,6 @@ def rdma(*words: str, namespace: str = "") -> None:
     by_text[os.strerror(errno.EOPNOTSUPP)] = "EOPNOTSUPP"  # ENOTSUP is the same number
     found = re.search(r"^(?:kernel answers|error): (.+)$", done.stderr, re.MULTILINE)
     raise OutcomeError(by_text.get(found.group(1), "?") if found else "?", f"rdma {' '.join(words)}: {done.stderr}")
-
-
-def load_lab_module(name: str) -> None:
-    """A module that the lab compiled, with what it needs of Debian's."""
-    path = LAB_MODULES / f"{name}.ko"
-    shown = subprocess.run(["modinfo", "-F", "depends", str(path)], capture_output=True, text=True, check=True)
-    needs = [word for word in shown.stdout.strip().split(",") if word]
-    if needs:
-        subprocess.run(["modprobe", "-a", *needs], check=True)
-    subprocess.run(["insmod", str(path)], check=True)
 
 
 def unload(module: str) -> None:

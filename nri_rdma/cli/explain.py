@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
 import click
 
-from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.cli.options import output_option, settings_options, snapshot_option
 from nri_rdma.cli.screen import Screen, Table, print_json
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
@@ -35,9 +35,12 @@ MAX_MANIFEST_BYTES = 4 << 20
     "state_dir",
     "control_socket",
 )
+@snapshot_option
 @output_option
 @click.pass_context
-def explain(context: click.Context, manifest: Path, settings: Settings, output: str) -> None:
+def explain(
+    context: click.Context, manifest: Path, settings: Settings, snapshot: Path | None, output: str
+) -> None:
     """Show what a pod would get on this node, and why.
 
     Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon
@@ -47,12 +50,13 @@ def explain(context: click.Context, manifest: Path, settings: Settings, output: 
     Example:
       nri-rdma explain pod.yaml
       nri-rdma explain pod.yaml --allow-default-pool --sysfs-root ./node/sys --dev-root ./node/dev
+      nri-rdma explain pod.yaml --snapshot node.json
     """
     pods = _read_manifest(manifest)
     from nri_rdma.cli.facts import gather
     from nri_rdma.explain import explain as explain_pod
 
-    source = gather(settings)
+    source = gather(settings, snapshot)
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
         print_json(_document(explanations, source))

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any  # Any: the daemon's JSON document
 
-from nri_rdma.cli.node import notes, read_local_node
+from nri_rdma.cli.node import read_node
 from nri_rdma.config import Settings
 from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from
 from nri_rdma.errors import NotReadyError
@@ -28,8 +28,11 @@ class Source:
     memlock_reason: str
 
 
-def gather(settings: Settings) -> Source:
-    """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's."""
+def gather(settings: Settings, snapshot: Path | None = None) -> Source:
+    """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's. A
+    snapshot is of another time or machine: no daemon is asked."""
+    if snapshot is not None:
+        return _from_node(settings, "What pods hold is not in a snapshot: all counts as free.", snapshot)
     try:
         document = ask_status(settings.control_path)
     except NotReadyError as error:
@@ -45,10 +48,11 @@ def gather(settings: Settings) -> Source:
     return _from_daemon(document)
 
 
-def _from_node(settings: Settings, sentence: str) -> Source:
-    local = read_local_node(settings)
+def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) -> Source:
+    node, notes = read_node(settings, snapshot)
+    source = "the snapshot's hardware" if snapshot is not None else f"the hardware of {settings.sysfs_root}"
     facts = Facts(
-        node=local.node,
+        node=node,
         policy=default_policy(settings.allow_default_pool),
         taken=MappingProxyType({}),
         annotation_prefix=settings.annotation_prefix,
@@ -57,7 +61,7 @@ def _from_node(settings: Settings, sentence: str) -> Source:
     reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
     return Source(
         facts=facts,
-        sentences=(f"Decided on the hardware of {settings.sysfs_root}. {sentence}", *notes(local, settings)),
+        sentences=(f"Decided on {source}. {sentence}", *notes),
         memlock_reason=reason,
     )
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any  # Any: a JSON document
+from pathlib import Path
 
 import click
 
-from nri_rdma.cli.options import output_option, settings_options
+from nri_rdma.cli.options import output_option, settings_options, snapshot_option
 from nri_rdma.cli.screen import Screen, Table, print_json
 from nri_rdma.config import Settings
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
-
-if TYPE_CHECKING:
-    from nri_rdma.cli.node import LocalNode
 
 _ETHERNET_LENGTH = len("00:00:00:00:00:00")
 _NETNS_WORDS = {
@@ -24,8 +21,9 @@ _NETNS_WORDS = {
 
 @click.command()
 @settings_options("sysfs_root", "dev_root", "cgroup_root")
+@snapshot_option
 @output_option
-def inventory(settings: Settings, output: str) -> None:
+def inventory(settings: Settings, snapshot: Path | None, output: str) -> None:
     """Show the RDMA devices and GPUs of this node.
 
     Needs no root. What pods hold is shown by `status`.
@@ -34,34 +32,28 @@ def inventory(settings: Settings, output: str) -> None:
     Example:
       nri-rdma inventory
       nri-rdma inventory --sysfs-root ./node/sys --dev-root ./node/dev -o json
+      nri-rdma inventory --snapshot node.json
     """
-    from nri_rdma.cli.node import notes, read_local_node
+    from nri_rdma.cli.document import document_of
+    from nri_rdma.cli.node import read_node
 
-    local = read_local_node(settings)
-    sentences = notes(local, settings)
+    node, sentences = read_node(settings, snapshot)
     if output == "json":
-        print_json(_document(local, sentences))
+        print_json(document_of(node, sentences))
         return
     screen = Screen()
-    _show(screen, local, str(settings.sysfs_root))
+    _show(screen, node, f"{settings.sysfs_root}/class/infiniband is absent or empty" if snapshot is None else "")
     for sentence in sentences:
         screen.line(sentence)
 
 
-def _document(local: LocalNode, sentences: tuple[str, ...]) -> dict[str, Any]:
-    from nri_rdma.control import DOCUMENT_VERSION, node_document
-
-    return {"version": DOCUMENT_VERSION, **node_document(local.node), "notes": list(sentences)}
-
-
-def _show(screen: Screen, local: LocalNode, sysfs_root: str) -> None:
-    node = local.node
+def _show(screen: Screen, node: Node, why_none: str) -> None:
     if node.devices:
         screen.table(_devices(node))
         screen.line()
         screen.table(_netdevs(node))
     else:
-        screen.line(f"This machine has no RDMA device ({sysfs_root}/class/infiniband is absent or empty).")
+        screen.line(f"This machine has no RDMA device{f' ({why_none})' if why_none else ''}.")
     screen.line()
     if node.gpus:
         rows = tuple((str(gpu.pci), gpu.pci_root, _numa(gpu.numa_node), gpu.vendor) for gpu in node.gpus)

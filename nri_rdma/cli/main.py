@@ -22,6 +22,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
 from nri_rdma.cli.options import settings_options
+from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
 from nri_rdma.cli.trace import trace
 from nri_rdma.config import Settings
@@ -89,7 +90,7 @@ def run(settings: Settings) -> None:
     Daemon(settings).run()
 
 
-for command in (inventory, explain, status, trace):
+for command in (inventory, explain, snapshot, status, trace):
     commands.add_command(command)
 
 

@@ -41,6 +41,17 @@ class _HostLinks:
     problem: str = ""
 
 
+def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, tuple[str, ...]]:
+    """This machine or a saved node, with what a reader has to know about it. Raises as its two sources do."""
+    if snapshot is None:
+        local = read_local_node(settings)
+        return local.node, notes(local, settings)
+    from nri_rdma.cli.document import read_document
+
+    node, sentences = read_document(snapshot)
+    return node, (f"Read from the snapshot {snapshot}.", *sentences)
+
+
 def read_local_node(settings: Settings) -> LocalNode:
     """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
     found = scan(settings.sysfs_root, settings.dev_root)

@@ -1,4 +1,4 @@
-"""Options that several commands share: a flag for each setting, --config, -o."""
+"""Options that several commands share: a flag for each setting, --config, --snapshot, -o."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ output_option = click.option(
     default="table",
     show_default=True,
     help="A table for people, or a JSON document for programs.",
+)
+
+snapshot_option = click.option(
+    "--snapshot",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The node that `nri-rdma snapshot` saved, in the place of this machine.",
 )
 
 

@@ -57,7 +57,7 @@ def test_a_folder_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
     assert_one_error(nri_rdma("inventory", "--sysfs-root", tmp_path), "INVENTORY", 1)
 
 
-@pytest.mark.parametrize("name", ["eight", "small", "ib2"])
+@pytest.mark.parametrize("name", ["eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
 def test_the_document_holds_the_whole_node(name: str, tmp_path: Path) -> None:
     description = load(name)
     build_tree(description, tmp_path / "sys")

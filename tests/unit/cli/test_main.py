@@ -13,7 +13,7 @@ from nri_rdma import __version__
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
-COMMANDS = ("run", "inventory", "explain", "status", "trace")
+COMMANDS = ("run", "inventory", "explain", "snapshot", "status", "trace")
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.control")
 
 
@@ -57,6 +57,8 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         ["inventory", "-o", "xml"],
         ["explain"],
         ["explain", "/no/such/file.yaml"],
+        ["inventory", "--snapshot", "/no/such/file.json"],
+        ["snapshot", "-o", "/no/such/folder/node.json"],
         ["trace", "--last", "0"],
         ["trace", "--last", "many"],
         ["run", "--memlock", "lots"],

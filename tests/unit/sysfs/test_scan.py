@@ -12,7 +12,7 @@ from nri_rdma.sysfs.scan import read_char_devices, scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
 
-NODES = ("eight", "small", "ib2")
+NODES = ("eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small")
 GPU_CLASSES = ("0x0302", "0x0380", "0x1200")
 NETNS = {"shared": RdmaNetns.SHARED, "exclusive": RdmaNetns.EXCLUSIVE, "": RdmaNetns.NONE}
 

@@ -38,9 +38,7 @@ MAX_MANIFEST_BYTES = 4 << 20
 @snapshot_option
 @output_option
 @click.pass_context
-def explain(
-    context: click.Context, manifest: Path, settings: Settings, snapshot: Path | None, output: str
-) -> None:
+def explain(context: click.Context, manifest: Path, settings: Settings, snapshot: Path | None, output: str) -> None:
     """Show what a pod would get on this node, and why.
 
     Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon

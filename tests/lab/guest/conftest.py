@@ -13,7 +13,7 @@ import pytest
 from tests.lab import outcomes
 from tests.lab.guest import kernel
 from tests.lab.guest.process import Server
-from tests.lab.machine import SMALL
+from tests.lab.machine import MODELS, SMALL
 from tests.lab.outcomes import OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
@@ -77,8 +77,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Only what is this machine's; what a kernel does not survive is left out, and said."""
-    others = [item for item in items if _machine_of(item) != MACHINE]
-    items[:] = [item for item in items if _machine_of(item) == MACHINE]
+    others = [item for item in items if MACHINE not in _machines_of(item)]
+    items[:] = [item for item in items if MACHINE in _machines_of(item)]
     config.hook.pytest_deselected(items=others)
     rows = outcomes.load()
     for item in items:
@@ -87,9 +87,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
 
 
-def _machine_of(item: pytest.Item) -> str:
+def _machines_of(item: pytest.Item) -> tuple[str, ...]:
     marker = item.get_closest_marker("machine")
-    return str(marker.args[0]) if marker is not None else SMALL.name
+    return marker.args if marker is not None else (SMALL.name,)
 
 
 def containerd_config() -> str:
@@ -129,15 +129,25 @@ def cri(containerd: Server) -> Iterator[Cri]:
 
 
 @pytest.fixture(scope="session")
-def rdma_device() -> str:
-    """The name of the machine's soft-RoCE device, once its port is up."""
-    wait_until(lambda: [it["state"] for it in kernel.rdma_links()] == ["ACTIVE"], "one active RDMA port", seconds=30)
-    (link,) = kernel.rdma_links()
-    return str(link["ifname"])
+def rdma_devices() -> tuple[str, ...]:
+    """The names of the machine's soft-RoCE devices, once their ports are up."""
+    names = tuple(device.name for device in MODELS[MACHINE].node.rdma)
+    wait_until(
+        lambda: {link["ifname"] for link in kernel.rdma_links() if link["state"] == "ACTIVE"} >= set(names),
+        f"active ports of {', '.join(names)}",
+        seconds=30,
+    )
+    return names
 
 
 @pytest.fixture(scope="session")
-def daemon(containerd: Server, cri: Cri, rdma_device: str) -> Iterator[Server]:
+def rdma_device(rdma_devices: tuple[str, ...]) -> str:
+    """The first of them."""
+    return rdma_devices[0]
+
+
+@pytest.fixture(scope="session")
+def daemon(containerd: Server, cri: Cri, rdma_devices: tuple[str, ...]) -> Iterator[Server]:
     """The product, as the runtime knows it."""
     with Server(DAEMON, RESULTS / "nri-rdma.log") as server:
         wait_until(lambda: _is_registered(server, containerd), "the daemon to be registered", seconds=60)

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from tests.lab.emulator import FOLDER as EMULATOR
+from tests.lab.emulator import ensure_emulator
 from tests.lab.errors import LabError
 from tests.lab.image import Image, ensure_image
 from tests.lab.machine import ACCELERATORS, MODELS, SMALL, Model
@@ -46,7 +48,7 @@ def main(arguments: list[str]) -> int:
             image = ensure_image(recipe_for(options.kernel), CACHE)
             models = [replace(it, accelerator=options.accel) for it in _chosen(options.machine, selection)]
             if options.shell:
-                return run_shell(models[0], image, CHECKOUT)
+                return run_shell(models[0], ensure_emulator(models[0].oldest_qemu, CACHE), image, CHECKOUT)
             return _run_on(models, image, selection, options.limit)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
@@ -65,11 +67,13 @@ def _chosen(names: list[str] | None, selection: list[str]) -> list[Model]:
 
 def _run_on(models: list[Model], image: Image, selection: list[str], limit_s: int) -> int:
     """The exit code; every machine runs, whatever another one's tests said."""
+    emulators = {model.name: ensure_emulator(model.oldest_qemu, CACHE) for model in models}
     outcomes: dict[str, Outcome] = {}
     for model in models:
         outcomes[model.name] = run_tests(
             Run(
                 model=model,
+                emulator=emulators[model.name],
                 image=image,
                 checkout=CHECKOUT,
                 results=RESULTS / model.name,
@@ -141,9 +145,9 @@ def _only_run(cache: Path) -> Iterator[None]:
 
 
 def _remove_unknown(cache: Path) -> None:
-    """Images of kernels that the lab no longer has, and those of its earlier layout."""
+    """Images of kernels that the lab no longer has, and what a killed run or an earlier layout left."""
     for folder in cache.iterdir():
-        if folder.is_dir() and folder.name not in KERNELS:
+        if folder.is_dir() and folder.name not in {*KERNELS, EMULATOR}:
             shutil.rmtree(folder)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab.emulator import INSTALLED
 from tests.lab.errors import LabError
 from tests.rig.node import Function, Node, load
 
@@ -29,6 +30,7 @@ _QEMU_DEVICES = {  # by PCI vendor and device
     ("0x104c", "0x8232"): "x3130-upstream",
     ("0x104c", "0x8233"): "xio3130-downstream",
 }
+_SINCE = {"igb": 8}  # the major version of QEMU; older than Debian 12 where none is named
 _WITH_SLOT = ("pcie-root-port", "xio3130-downstream")
 
 
@@ -44,6 +46,12 @@ class Model:
     @property
     def cpus(self) -> int:
         return self.node.sockets * self.node.cpus_per_socket
+
+    @property
+    def oldest_qemu(self) -> int:
+        """The first major version of QEMU that has all of its devices."""
+        kinds = (_QEMU_DEVICES.get((function.vendor, function.device), "") for function in self.node.functions)
+        return max((_SINCE.get(kind, 0) for kind in kinds), default=0)
 
 
 SMALL = Model(name="small", node=load("lab-small"))
@@ -64,9 +72,10 @@ class Disk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A model with the kernel that it boots and the disks that are in it."""
+    """A model with the QEMU that it is in, the kernel that it boots and the disks that are in it."""
 
     model: Model
+    emulator: tuple[str, ...] = INSTALLED
     kernel: Path
     initrd: Path
     disks: tuple[Disk, ...]
@@ -79,7 +88,7 @@ def qemu_command(machine: Machine, console_log: Path | None) -> tuple[str, ...]:
     speak: no kernel message falls into their lines, and it is fast. Without one, stdin and stdout are the console.
     """
     return (
-        *("qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+        *(*machine.emulator, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
         *("-machine", "q35", "-accel", ACCELERATORS[machine.model.accelerator], "-cpu", "max"),
         *_sockets(machine.model),
         *("-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", KERNEL_ARGUMENTS),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import outcomes
+from tests.lab.emulator import major_version
 from tests.lab.errors import LabError
 from tests.lab.initrd import load_order
 from tests.lab.machine import EIGHT, MODELS, SMALL, SRIOV, Disk, Machine, Model, qemu_command
@@ -119,6 +120,22 @@ def test_everything_that_qemu_is_given_names_its_bus(model: Model) -> None:
     devices = [word for option, word in pairwise(qemu_command(machine, Path("/log"))) if option == "-device"]
     # Without one, QEMU puts it on the last root complex, which takes bridges only.
     assert [word for word in devices if ",bus=" not in word and not word.startswith("virtserialport")] == []
+
+
+def test_a_machine_says_which_qemu_has_all_of_its_devices() -> None:
+    assert {model.name: model.oldest_qemu for model in (SMALL, EIGHT, SRIOV)} == {"small": 0, "eight": 0, "sriov": 8}
+
+
+def test_a_machine_is_in_the_emulator_that_it_is_given() -> None:
+    machine = Machine(model=SMALL, emulator=("env", "A=b", "/q"), kernel=Path("/k"), initrd=Path("/i"), disks=())
+    assert qemu_command(machine, console_log=None)[:4] == ("env", "A=b", "/q", "-nodefaults")
+
+
+def test_qemus_version_is_read_from_what_it_says() -> None:
+    assert major_version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright\n") == 7
+    assert major_version("QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1~bpo12+1)\n") == 10
+    with pytest.raises(LabError, match="does not tell its version: 'qemu: no lib'"):
+        major_version("qemu: no lib\n")
 
 
 def test_a_function_that_qemu_cannot_make_is_refused() -> None:

@@ -54,6 +54,7 @@ class Run:
     """What is asked for: pytest with these arguments in a machine of that model, its results in a folder."""
 
     model: Model
+    emulator: tuple[str, ...]
     image: Image
     checkout: Path
     results: Path
@@ -81,10 +82,10 @@ def find_summary(line: str) -> str:
     return found.group(1) if found else ""
 
 
-def run_shell(model: Model, image: Image, checkout: Path) -> int:
+def run_shell(model: Model, emulator: tuple[str, ...], image: Image, checkout: Path) -> int:
     """The same machine with a shell on its console."""
     with _scratch(image) as scratch:
-        machine = _machine(model, image, checkout, scratch, {"shell": True})
+        machine = _machine(model, emulator, image, checkout, scratch, {"shell": True})
         return subprocess.run(_dying_with_us(qemu_command(machine, None)), check=False).returncode
 
 
@@ -92,7 +93,7 @@ def _attempt(number: int, run: Run) -> Outcome:
     started, model, results = time.monotonic(), run.model, run.results
     job = {"shell": False, "pytest": run.pytest_arguments, "limit_s": run.limit_s - _OVERHEAD_S}
     with _scratch(run.image) as scratch:
-        machine = _machine(model, run.image, run.checkout, scratch, job)
+        machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job)
         say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
         output = _Output(copy_to=results / "pytest.log")
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
@@ -111,12 +112,15 @@ def _attempt(number: int, run: Run) -> Outcome:
     return Outcome(exit_code=int(facts["exit"]), summary=output.summary, boot_attempts=number, seconds=seconds)
 
 
-def _machine(model: Model, image: Image, checkout: Path, scratch: Path, job: dict[str, object]) -> Machine:
+def _machine(
+    model: Model, emulator: tuple[str, ...], image: Image, checkout: Path, scratch: Path, job: dict[str, object]
+) -> Machine:
     _write_job(checkout, {"machine": model.name, "node": model.node.name, **job}, scratch / "job")
     with (scratch / "results").open("wb") as empty:
         empty.truncate(_RESULTS_BYTES)
     return Machine(
         model=model,
+        emulator=emulator,
         kernel=image.kernel,
         initrd=image.initrd,
         disks=(

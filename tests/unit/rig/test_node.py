@@ -87,6 +87,20 @@ def test_the_eight_node_has_one_gpu_and_one_adapter_behind_each_root(tmp_path: P
     assert {number: len(set(names)) for number, names in sockets.items()} == {"0": 4, "1": 4}
 
 
+def test_a_virtual_function_and_its_physical_one_lead_to_each_other(tmp_path: Path) -> None:
+    build_tree(load("lab-sriov"), tmp_path)
+    functions = tmp_path / "bus/pci/devices"
+    physical, virtual = functions / "0000:41:00.0", [functions / f"0000:41:10.{number}" for number in (0, 2)]
+    assert [(physical / f"virtfn{number}").resolve() for number in (0, 1)] == [path.resolve() for path in virtual]
+    assert {(path / "physfn").resolve() for path in virtual} == {physical.resolve()}
+    assert _read(physical / "sriov_numvfs") == "2"
+
+
+def test_a_simulated_netdev_has_a_device_that_is_not_on_pci(tmp_path: Path) -> None:
+    build_tree(load("lab-sriov"), tmp_path)
+    assert (tmp_path / "class/net/sim0/device").resolve() == tmp_path.resolve() / "devices/netdevsim1"
+
+
 def test_only_netdevs_of_the_hosts_namespace_are_shown(tmp_path: Path) -> None:
     build_tree(load("small"), tmp_path, {"soft1": 9})
     assert _read(tmp_path / "class/net/soft1/ifindex") == "9"

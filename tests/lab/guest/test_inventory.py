@@ -100,6 +100,17 @@ def test_every_function_of_the_description_is_there_as_lspci_sees_it(description
         assert [root, *path] == way_to(function.address, description)
 
 
+@pytest.mark.machine("sriov")
+def test_both_drivers_with_virtual_functions_have_as_many_as_described(description: Node) -> None:
+    physical = {function.address: function.sriov_numvfs for function in description.functions}
+    shown = subprocess.run(["ip", "-j", "-d", "link"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    seen = {link["ifname"]: [it["address"] for it in link.get("vfinfo_list", ())] for link in json.loads(shown)}
+    for netdev in description.netdevs:
+        wanted = netdev.simulated.sriov_numvfs if netdev.simulated else physical[netdev.function]
+        assert len(seen[netdev.name]) == wanted
+    assert seen["pf0"] == [netdev.mac for netdev in description.netdevs if netdev.name in {"pf0v0", "pf0v1"}]
+
+
 def test_the_snapshot_has_the_gpus_that_the_machine_was_built_with(description: Node, saved: dict[str, Any]) -> None:
     described = [function for function in description.functions if function.pci_class.startswith(DISPLAY_CLASS)]
     assert [(gpu["pci"], gpu["numa_node"], gpu["vendor"]) for gpu in saved["gpus"]] == [

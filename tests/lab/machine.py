@@ -42,6 +42,7 @@ class Model:
     node: Node
     memory_mib: int = 2048
     accelerator: str = "tcg"  # of ACCELERATORS
+    systemd: bool = False  # process 1 is systemd, with udev and networkd; else it is the lab's own init
 
     @property
     def cpus(self) -> int:
@@ -57,7 +58,8 @@ class Model:
 SMALL = Model(name="small", node=load("lab-small"))
 EIGHT = Model(name="eight", node=load("lab-eight"))
 SRIOV = Model(name="sriov", node=load("lab-sriov"))
-MODELS = {model.name: model for model in (SMALL, EIGHT, SRIOV)}
+SYSTEMD = Model(name="systemd", node=load("lab-systemd"), systemd=True)
+MODELS = {model.name: model for model in (SMALL, EIGHT, SRIOV, SYSTEMD)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

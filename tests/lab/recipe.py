@@ -19,6 +19,8 @@ _PACKAGES = (
     "busybox-static",
     "containerd",
     "containernetworking-plugins",
+    "crun",
+    "dbus",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",
@@ -26,8 +28,12 @@ _PACKAGES = (
     "pciutils",
     "perftest",
     "python3",
+    "rdma-core",
     "rdmacm-utils",
     "runc",
+    "systemd",
+    "systemd-sysv",
+    "udev",
 )
 LEFT_OUT = (
     "/etc/kernel/postinst.d/*",  # would build a large initrd; the lab makes its own (initrd.py)

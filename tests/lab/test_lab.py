@@ -16,6 +16,7 @@ import pytest
 from tests.lab import outcomes
 from tests.lab.emulator import major_version
 from tests.lab.errors import LabError
+from tests.lab.guest.become_systemd import mask
 from tests.lab.initrd import load_order
 from tests.lab.machine import EIGHT, MODELS, SMALL, SRIOV, Disk, Machine, Model, qemu_command
 from tests.lab.recipe import CHECKOUT, KERNELS, Recipe, guest_requirements
@@ -156,6 +157,14 @@ def test_the_accelerator_is_qemus(accelerator: str, word: str) -> None:
     model = replace(SMALL, accelerator=accelerator)
     words = qemu_command(Machine(model=model, kernel=Path("/k"), initrd=Path("/i"), disks=()), console_log=None)
     assert words[words.index("-accel") + 1] == word
+
+
+def test_where_systemd_is_process_1_nothing_is_started_that_the_tests_do_not_need(tmp_path: Path) -> None:
+    wanted = ("apt-daily.timer", "dbus.socket", "getty.target", "systemd-networkd.service", "systemd-udevd.service")
+    mask(wanted, tmp_path)
+    mask(wanted, tmp_path)  # a unit may be wanted by several targets
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["apt-daily.timer", "getty.target"]
+    assert {str(path.readlink()) for path in tmp_path.iterdir()} == {"/dev/null"}
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ def _attempt(number: int, run: Run) -> Outcome:
 def _machine(
     model: Model, emulator: tuple[str, ...], image: Image, checkout: Path, scratch: Path, job: dict[str, object]
 ) -> Machine:
-    _write_job(checkout, {"machine": model.name, "node": model.node.name, **job}, scratch / "job")
+    facts = {"machine": model.name, "node": model.node.name, "systemd": model.systemd}
+    _write_job(checkout, facts | job, scratch / "job")
     with (scratch / "results").open("wb") as empty:
         empty.truncate(_RESULTS_BYTES)
     return Machine(

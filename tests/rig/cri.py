@@ -149,7 +149,7 @@ class Cri:
             labels=_kubelet_labels(name, uid, namespace) | dict(labels),
             annotations=dict(annotations),
             linux=pb.LinuxPodSandboxConfig(
-                cgroup_parent=f"{self._cgroup_parent}/pod{uid}" if self._cgroup_parent else "",
+                cgroup_parent=_pod_cgroup(self._cgroup_parent, uid),
                 security_context=pb.LinuxSandboxSecurityContext(namespace_options=namespaces),
             ),
         )
@@ -335,6 +335,13 @@ def _kubelet_labels(name: str, uid: str, namespace: str) -> dict[str, str]:
         "io.kubernetes.pod.uid": uid,
         "io.kubernetes.pod.namespace": namespace,
     }
+
+
+def _pod_cgroup(parent: str, uid: str) -> str:
+    """As the kubelet names it with either of its cgroup drivers: below a slice the pod has a slice, else a folder."""
+    if parent.endswith(".slice"):
+        return f"{parent.removesuffix('.slice')}-pod{uid.replace('-', '_')}.slice"
+    return f"{parent}/pod{uid}" if parent else ""
 
 
 def _netns(spec: Mapping[str, Any]) -> Path | None:

@@ -47,6 +47,18 @@ conf_dir = "/run/lab/net.d"
 [plugins."io.containerd.nri.v1.nri"]
 disable = false
 """
+# As a kubelet with cgroupDriver systemd wants it; crun is a second handler.
+WITH_SYSTEMD = """[plugins."{plugin}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."{plugin}".containerd.runtimes.runc.options]
+SystemdCgroup = true
+[plugins."{plugin}".containerd.runtimes.crun]
+runtime_type = "io.containerd.runc.v2"
+[plugins."{plugin}".containerd.runtimes.crun.options]
+BinaryName = "/usr/bin/crun"
+SystemdCgroup = true
+"""
+KUBEPODS = "kubepods-besteffort.slice"
 CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
   {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}},
   {"type": "lab-rdma"}]}
@@ -95,7 +107,10 @@ def _machines_of(item: pytest.Item) -> tuple[str, ...]:
 def containerd_config() -> str:
     """In the words of the installed containerd."""
     shown = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True).stdout
-    return CONTAINERD_1 if re.search(r"\b1\.\d+\.\d+", shown) else CONTAINERD_2
+    config, plugin = CONTAINERD_2, "io.containerd.cri.v1.runtime"
+    if re.search(r"\b1\.\d+\.\d+", shown):
+        config, plugin = CONTAINERD_1, "io.containerd.grpc.v1.cri"
+    return config + (WITH_SYSTEMD.format(plugin=plugin) if MODELS[MACHINE].systemd else "")
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +134,7 @@ def containerd() -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def cri(containerd: Server) -> Iterator[Cri]:
     """A client of a runtime that is ready; no pod is left behind."""
-    with Cri(CONTAINERD_SOCKET) as client:
+    with Cri(CONTAINERD_SOCKET, cgroup_parent=KUBEPODS if MODELS[MACHINE].systemd else "") as client:
         wait_until(lambda: _is_ready(client), "containerd to take pods", seconds=60)
         wait_until(lambda: client.has_image(PAUSE) and client.has_image(WORKLOAD), "CRI to know the images", seconds=30)
         print(client.version())

@@ -22,6 +22,7 @@ from typing import Any
 
 LAB = Path("/srv/lab")
 CHECKOUT = LAB / "checkout"
+BECOME_SYSTEMD = CHECKOUT / "tests/lab/guest/become_systemd.py"
 FSTAB = CHECKOUT / "tests/lab/guest/fstab"
 RESULTS = Path("/run/lab/results")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -46,13 +47,20 @@ def main() -> None:
     try:
         started = time.monotonic()
         os.environ.update(ENVIRONMENT)
-        run("mount", "-a", "-T", str(FSTAB))
         job: dict[str, Any] = json.loads((LAB / "job.json").read_text())
+        if os.getpid() == 1:  # and not systemd
+            run("mount", "-a", "-T", str(FSTAB))
+            if job["systemd"]:
+                os.execv(sys.executable, [sys.executable, "-B", str(BECOME_SYSTEMD)])  # it starts us again, as a unit
         if not job["shell"]:
             speak_over(port("lab"))
         os.environ["RDMA_LAB_MACHINE"] = job["machine"]
         RESULTS.mkdir(parents=True)
-        make_node(tomllib.loads((CHECKOUT / f"tests/rig/nodes/{job['node']}.toml").read_text()))
+        node = tomllib.loads((CHECKOUT / f"tests/rig/nodes/{job['node']}.toml").read_text())
+        if job["systemd"]:
+            make_node_beside_systemd(node)
+        else:
+            make_node(node)
         ready = time.monotonic()
         print(f"{READY} after {ready:.1f} s (kernel {os.uname().release}, {ready - started:.1f} s of it init)")
         sys.stdout.flush()
@@ -84,6 +92,19 @@ def make_node(node: dict[str, Any]) -> None:
     for netdev in node["netdevs"]:
         if "simulated" in netdev:
             simulate(netdev)
+    make_rdma_devices(node)
+
+
+def make_node_beside_systemd(node: dict[str, Any]) -> None:
+    """The same where udev and networkd have the NICs, and systemd the cgroups."""
+    run("udevadm", "settle")
+    run("modprobe", "-a", *MODULES)
+    run("/usr/lib/systemd/systemd-networkd-wait-online", "--timeout=60")
+    make_rdma_devices(node)
+
+
+def make_rdma_devices(node: dict[str, Any]) -> None:
+    """Soft RoCE on the netdevs that are described with it."""
     for device in node["rdma"]:
         run("rdma", "link", "add", device["name"], "type", "rxe", "netdev", device["ports"][0]["gids"][0]["netdev"])
 
@@ -195,6 +216,9 @@ def hand_out(run_facts: dict[str, float]) -> None:
     (RESULTS / "run.json").write_text(json.dumps(run_facts))
     with (RESULTS / "dmesg.log").open("wb") as out:
         subprocess.run(["dmesg"], stdout=out, check=True)
+    if Path("/run/systemd/journal/socket").exists():
+        with (RESULTS / "journal.log").open("wb") as out:
+            subprocess.run(["journalctl", "--no-pager", "-o", "short-monotonic"], stdout=out, check=True)
     with tarfile.open(disk("results"), "w") as tar:
         tar.add(RESULTS, arcname=".")
     os.sync()

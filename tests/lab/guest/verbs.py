@@ -20,9 +20,9 @@ _TCP_LISTEN = "0A"
 
 
 @contextmanager
-def pod(cri: Cri, name: str, annotations: dict[str, str]) -> Iterator[Sandbox]:
+def pod(cri: Cri, name: str, annotations: dict[str, str], *, runtime_handler: str = "") -> Iterator[Sandbox]:
     """A pod for a while. What the product refuses is an OutcomeError with its code."""
-    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations))
+    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations, runtime_handler=runtime_handler))
     try:
         yield sandbox
     finally:

@@ -1,0 +1,65 @@
+"""Limits of the rdma cgroup where systemd owns the cgroups and each pod is a slice, as the kubelet then has it.
+
+systemd does not know the rdma controller: it neither enables nor disables it. runc enables every controller on its way
+down to the container's scope; crun enables those that it knows, and rdma is not among them.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lab.guest import verbs
+from tests.lab.guest.conftest import KUBEPODS
+from tests.lab.guest.process import Server
+from tests.rig.cri import Container, Cri, CriError, Sandbox
+from tests.rig.deadline import wait_until
+
+pytestmark = pytest.mark.machine("systemd")
+CGROUPS = Path("/sys/fs/cgroup")
+LIMIT = verbs.asks("mode: shared, limits: {hcaObjects: 4}")
+
+
+@pytest.mark.outcome("rdma-limits-systemd")
+def test_a_limit_holds_in_a_scope_of_systemds_and_the_neighbour_is_free(
+    cri: Cri, daemon: Server, rdma_device: str
+) -> None:
+    keep_sixteen = ["sh", "-c", f"exec verbs-probe objects {rdma_device} 16 >/tmp/got"]
+    with (
+        verbs.pod(cri, "limited", LIMIT) as limited_pod,
+        verbs.pod(cri, "free", verbs.asks("mode: shared")) as free_pod,
+    ):
+        limited = verbs.start(cri, limited_pod, "main", keep_sixteen)
+        assert _got(cri, limited) == "4 EAGAIN"
+        scope = _slices(limited_pod)[-1] / f"cri-containerd-{limited.id}.scope"
+        assert (scope / "rdma.max").read_text().strip() == f"{rdma_device} hca_handle=max hca_object=4"
+        # Both make systemd write what it wants of controllers into its cgroups anew.
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+        subprocess.run(["systemctl", "set-property", "--runtime", "kubepods.slice", "TasksMax=9999"], check=True)
+        for folder in (CGROUPS, *_slices(limited_pod)):
+            assert "rdma" in (folder / "cgroup.subtree_control").read_text().split(), folder
+        assert (scope / "rdma.current").read_text().strip() == f"{rdma_device} hca_handle=1 hca_object=4"
+        neighbour = verbs.start(cri, free_pod, "main", keep_sixteen)
+        assert _got(cri, neighbour) == "16 OK"
+
+
+def test_crun_refuses_a_limit_in_words_of_its_own(cri: Cri, daemon: Server) -> None:
+    """docs/operations.md says so. Even where the pod's slice hands the controller down, crun's scope does not."""
+    with verbs.pod(cri, "crun", LIMIT, runtime_handler="crun") as sandbox:
+        (_slices(sandbox)[-1] / "cgroup.subtree_control").write_text("+rdma")
+        with pytest.raises(CriError, match="controller `rdma` is not available"):
+            verbs.start(cri, sandbox, "main")
+
+
+def _slices(sandbox: Sandbox) -> tuple[Path, ...]:
+    """The cgroups from kubepods.slice to the pod's, by the kubelet's names."""
+    pod = f"{KUBEPODS.removesuffix('.slice')}-pod{sandbox.uid.replace('-', '_')}.slice"
+    kubepods = CGROUPS / "kubepods.slice"
+    return kubepods, kubepods / KUBEPODS, kubepods / KUBEPODS / pod
+
+
+def _got(cri: Cri, container: Container) -> str:
+    """What the container's program printed into its file."""
+    return wait_until(
+        lambda: cri.exec(container, ["cat", "/tmp/got"]).stdout.strip() or None, "the program's answer", seconds=30
+    )

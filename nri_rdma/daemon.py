@@ -47,6 +47,9 @@ log = logging.getLogger(__name__)
 KEPT_SPANS = 4096
 """About three hundred pods of one device each."""
 
+UDEV_CONTROL = Path("/run/udev/control")
+"""udevd's socket: where it is, returning netdevs are configured by udev, and by networkd or NetworkManager after it."""
+
 CLOSE_WORKERS_S = 5.0
 """How long the end waits for workers: a netdev's move takes milliseconds, a driver may hang."""
 
@@ -79,6 +82,7 @@ class Daemon:
             on_gone=self._gone,
             processes=self._processes,
             event_sequence=last_sequence,
+            links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
         self._lifecycle = Lifecycle(

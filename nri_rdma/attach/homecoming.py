@@ -18,6 +18,9 @@ from nri_rdma.model.link import Captured, LinkState
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
+_PLAIN = ("name", "mac", "mtu", "txqlen", "alias", "up", "xdp", "settings")
+_CAPTURED = ("addresses", "neighbours", "routes")
+
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
     """The netdev on the host, moved there if need be; None when it does not exist any more.
@@ -68,6 +71,14 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     with tries.one():
         _set_settings(kernel, ifindex, now.settings, wanted.settings)
     tries.finish()
+
+
+def departures(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
+    """In what the host's link is not as it was, of all that `restore` restores; empty when it is."""
+    plain = [name for name in _PLAIN if getattr(found, name) != getattr(wanted, name)]
+    names = ["alt_names"] if set(found.alt_names) != set(wanted.alt_names) else []
+    captured = [name for name in _CAPTURED if _differ(getattr(found, name), getattr(wanted, name))]
+    return (*plain, *names, *captured)
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
@@ -188,6 +199,11 @@ def _restore_captured(
         if thing.text not in here:
             with tries.one():
                 kernel.replay(kernel.host, ifindex, thing)
+
+
+def _differ(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> bool:
+    here, there = {thing.text for thing in found}, {thing.text for thing in wanted}
+    return bool(there - here) or any(thing.text not in there for thing in found if not thing.kernel_made)
 
 
 class _Tries:

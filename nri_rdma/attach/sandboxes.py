@@ -13,13 +13,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.plan import Plan
+from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
 from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
 from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
+from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
@@ -94,12 +95,13 @@ class Sandboxes:
         on_gone: Callable[[str], None],
         processes: Processes | None = None,
         event_sequence: Callable[[], int] = lambda: 0,
+        links_are_managed: Callable[[], bool] = lambda: False,
         boundary: Boundary = no_boundary,
         schedule: Schedule = start_timer,
     ) -> None:
         """`on_held` has a namespace's path watched, before it is opened; `on_gone` is told when everything of a sandbox
         is home, and is called again after a pause when it raises; `event_sequence` is the number of the kernel's newest
-        device event."""
+        device event; `links_are_managed` says whether somebody else configures the netdevs that come home, too."""
         self._kernel = kernel
         self._journal = journal
         self._workers = workers
@@ -113,6 +115,8 @@ class Sandboxes:
         self._lock = threading.Lock()
         self._sandboxes: dict[str, Sandbox] = {}
         self._schedule = schedule
+        self._links_are_managed = links_are_managed
+        self._second_looks = SecondLooks(kernel, workers, schedule)
         self._closed = False
 
     def get(self, sandbox_id: str) -> Sandbox | None:
@@ -223,6 +227,7 @@ class Sandboxes:
             cancels = [sandbox.cancel_retry for sandbox in sandboxes if sandbox.cancel_retry is not None]
         for cancel in cancels:
             cancel()
+        self._second_looks.close()
         for sandbox in sandboxes:
             if sandbox.pod.sandbox_id not in busy:
                 _let_go(sandbox)
@@ -277,6 +282,7 @@ class Sandboxes:
         """Observe, refuse, decide: nothing on the host changes here."""
         with self._spans.span("plan"):
             self._watch(sandbox.pod.netns_path)
+            self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(placed)})
             if needs_namespace(self._kernel, placed):
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
             process = self._watch_process(sandbox.pod)
@@ -406,6 +412,8 @@ class Sandboxes:
                 errors = undo_steps(self._kernel, sandbox.namespace, steps_of(sandbox.record.plan), self._spans)
             if errors:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
+            if self._links_are_managed():
+                self._second_looks.expect(sandbox.record.plan.moves)
         self._journal.remove(pod.sandbox_id)
         _let_go(sandbox)
         sandbox.is_home = True

@@ -108,6 +108,7 @@ class Rig:
     gone: list[str] = field(default_factory=list)
     failing_gone: int = 0
     resolve: Resolve = _unchanged
+    managed: bool = False
     processes: FakeProcesses = field(default_factory=FakeProcesses)
 
     def __post_init__(self) -> None:
@@ -124,6 +125,7 @@ class Rig:
             on_held=self.watched.append,
             on_gone=self._on_gone,
             processes=self.processes,
+            links_are_managed=lambda: self.managed,
             boundary=self.gate,
             schedule=self.clock,
         )

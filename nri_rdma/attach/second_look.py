@@ -1,0 +1,92 @@
+"""The second look at netdevs that came home: udev and networkd (or NetworkManager) have had their turn by then.
+
+To them a returning netdev is a new one. udev applies its .link file (MTU, queue length, MAC, alias), networkd its
+.network file, and takes away addresses that it did not make. What their files say is what the host had. What it had
+beyond them, they undo after us: so it is restored once more.
+
+A pod that gets the netdev sooner has the look taken at once, before anything is read: else it would take home what
+somebody has half configured.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+
+from nri_rdma.attach.homecoming import departures, find_on_host, restore
+from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.attach.port import Kernel, KernelError
+from nri_rdma.attach.workers import Workers
+
+log = logging.getLogger(__name__)
+
+PAUSES_S = (2.0, 4.0, 8.0)
+"""From the return to the look, and again when it fails. udev and networkd were seen to be done after 1.0 s on an
+emulated machine (systemd 262)."""
+
+
+class SecondLooks:
+    """What is to be looked at again, and when. Safe for use by several threads; looks are taken in a worker."""
+
+    def __init__(
+        self, kernel: Kernel, workers: Workers, schedule: Callable[[float, Callable[[], None]], Callable[[], None]]
+    ) -> None:
+        self._kernel = kernel
+        self._workers = workers
+        self._schedule = schedule
+        self._lock = threading.Lock()  # held during a look: it and an attach of that netdev exclude each other
+        self._due: dict[int, tuple[NetdevMove, Callable[[], None]]] = {}
+
+    def expect(self, moves: Iterable[NetdevMove], attempt: int = 0) -> None:
+        """These came home just now."""
+        with self._lock:
+            for move in moves:
+                self._expect(move, attempt)
+
+    def take_now(self, ifindexes: Collection[int]) -> None:
+        """Do not wait any longer for these, they are about to leave."""
+        with self._lock:
+            for ifindex in self._due.keys() & set(ifindexes):
+                move, cancel = self._due.pop(ifindex)
+                cancel()
+                self._look(move, len(PAUSES_S))
+
+    def close(self) -> None:
+        """No more looks."""
+        with self._lock:
+            for _, cancel in self._due.values():
+                cancel()
+            self._due.clear()
+
+    def _expect(self, move: NetdevMove, attempt: int) -> None:
+        key = move.link.ifindex
+        if key in self._due:
+            self._due.pop(key)[1]()
+        cancel = self._schedule(PAUSES_S[attempt], lambda: self._submit(key, attempt))
+        self._due[key] = move, cancel
+
+    def _submit(self, key: int, attempt: int) -> None:
+        self._workers.submit(f"second look at {key}", lambda: self._take(key, attempt))
+
+    def _take(self, key: int, attempt: int) -> None:
+        with self._lock:
+            if key in self._due:
+                self._look(self._due.pop(key)[0], attempt)
+
+    def _look(self, move: NetdevMove, attempt: int) -> None:
+        """With the lock held. A netdev that is not on the host is nobody's business here: somebody has taken it."""
+        facts = {"device": move.device, "netdev": move.link.name}
+        try:
+            home = find_on_host(self._kernel.links(self._kernel.host), move)
+            if home is None:
+                return
+            changed = departures(self._kernel.capture(self._kernel.host, home.ifindex), move.link)
+            if not changed:
+                return
+            restore(self._kernel, home.ifindex, move.link)
+            log.info("restored again, somebody configured it when it came home", extra={**facts, "what": changed})
+        except KernelError as error:
+            log.warning("the host is not as before", extra={**facts, "error": str(error)})
+            if attempt + 1 < len(PAUSES_S):
+                self._expect(move, attempt + 1)

@@ -1,0 +1,139 @@
+"""What udev and networkd undo after a return is restored once more, and no pod takes home what they have half done."""
+
+import errno
+from collections.abc import Iterator
+from concurrent.futures import wait as wait_for
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.attach.second_look import PAUSES_S
+from nri_rdma.model.link import LinkState
+from tests.fakes.kernel import Address, FakeKernel, Link, World
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
+
+SECOND_POD = "/run/netns/pod-2"
+BY_HAND = Address(interface=IPv4Interface("192.0.2.9/24"))
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    """A daemon on a host where somebody else configures netdevs, too."""
+    made = Rig(state=tmp_path, world=make_world(physical=True), managed=True)
+    _rail(made.world).add_address(BY_HAND)
+    yield made
+    made.close()
+
+
+def test_what_others_undo_when_a_netdev_comes_home_is_restored_after_two_seconds(rig: Rig) -> None:
+    before = rig.world.snapshot()
+    _give_and_take_back(rig)
+    _configure_as_others_do(rig.world)
+    assert rig.world.snapshot() != before
+    assert rig.clock.wait_for_one() == PAUSES_S[0] == 2
+    _pass_one(rig)
+    assert rig.world.snapshot() == before
+    assert rig.clock.pending == []
+
+
+def test_a_netdev_that_is_as_it_was_is_left_alone(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    before = rig.world.snapshot()
+    caplog.set_level("INFO")
+    _give_and_take_back(rig)
+    _pass_one(rig)
+    assert rig.world.snapshot() == before
+    assert "restored again" not in caplog.text
+
+
+def test_a_pod_that_comes_sooner_does_not_take_home_what_others_have_half_configured(rig: Rig) -> None:
+    before = rig.world.snapshot()
+    _give_and_take_back(rig)
+    _configure_as_others_do(rig.world)
+    rig.world.add_namespace(SECOND_POD)
+    pod = make_pod("sandbox-2", path=SECOND_POD)
+    rig.sandboxes.begin(pod, placed_on(rig.world, "rail0"), None).attach_done.result(SOON)
+    assert rig.clock.pending == []
+    _end(rig, "sandbox-2")
+    assert rig.world.snapshot() == before
+
+
+def test_a_netdev_that_somebody_took_away_meanwhile_is_not_looked_for(rig: Rig) -> None:
+    _give_and_take_back(rig)
+    rig.world.host.links.clear()
+    _pass_one(rig)
+    assert rig.clock.pending == []
+
+
+def test_a_look_that_fails_is_taken_again_and_in_the_end_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world(physical=True)
+    kernel = _Blind(world)
+    rig = Rig(state=tmp_path, world=world, managed=True, kernel=kernel)
+    _give_and_take_back(rig)
+    kernel.is_blind = True
+    for pause in PAUSES_S:
+        assert rig.clock.wait_for_one() == pause
+        _pass_one(rig)
+    assert rig.clock.pending == []
+    assert caplog.text.count("the host is not as before") == len(PAUSES_S)
+    rig.close()
+
+
+def test_the_end_of_the_daemon_takes_no_more_looks(rig: Rig) -> None:
+    _give_and_take_back(rig)
+    rig.clock.wait_for_one()
+    rig.close()
+    assert rig.clock.pending == []
+
+
+def test_where_nobody_else_configures_netdevs_there_is_no_second_look(tmp_path: Path) -> None:
+    rig = Rig(state=tmp_path, world=make_world(physical=True))
+    _give_and_take_back(rig)
+    assert rig.clock.pending == []
+    rig.close()
+
+
+class _Blind(FakeKernel):
+    """A kernel whose links cannot be read for a while."""
+
+    is_blind = False
+
+    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+        if self.is_blind:
+            raise KernelError("read link", errno.ENOBUFS)
+        return super().capture(namespace, ifindex)
+
+
+def _rail(world: World) -> Link:
+    (link,) = world.host.links.values()
+    return link
+
+
+def _give_and_take_back(rig: Rig) -> None:
+    rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None).attach_done.result(SOON)
+    _end(rig, "sandbox-1")
+
+
+def _end(rig: Rig, sandbox_id: str) -> None:
+    done = rig.sandboxes.end(sandbox_id)
+    assert done is not None
+    done.result(SOON)
+
+
+def _configure_as_others_do(world: World) -> None:
+    """udev sets what its .link file says, networkd takes away what its .network file does not."""
+    link = _rail(world)
+    link.mtu, link.txqlen = 9000, 700
+    link.remove_address(next(it for it in link.addresses if it.interface == BY_HAND.interface))
+
+
+def _pass_one(rig: Rig) -> None:
+    """The time of a look has come, and it is taken."""
+    rig.clock.pass_one()
+    wait_for([rig.workers.submit(f"second look at {_ifindex(rig)}", lambda: None)], timeout=SOON)
+
+
+def _ifindex(rig: Rig) -> int:
+    return next(iter(rig.world.host.links), 2)

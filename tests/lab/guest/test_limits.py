@@ -96,7 +96,7 @@ def test_a_container_with_two_devices_has_the_limits_of_both_before_it_runs(
 @pytest.mark.outcome("rdma-limits-two")
 def test_a_container_that_cannot_be_limited_does_not_start(cri: Cri, rdma_device: str, second_device: str) -> None:
     with verbs.pod(cri, "without", asks_for_both((rdma_device, second_device))) as sandbox:
-        container = cri.create_container(sandbox, "main", image=WORKLOAD)
+        container = verbs.create(cri, sandbox, "main")
         kernel.rdma("link", "delete", second_device)
         try:
             with pytest.raises(CriError, match=f"LIMITS-NOT-SET: {second_device} cannot be limited: No such device"):

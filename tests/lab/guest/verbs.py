@@ -51,9 +51,21 @@ def start(
     user: int | None = None,
 ) -> Container:
     """A running container of the workload image. What the product refuses is an OutcomeError with its code."""
-    container = _patiently(cri, lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user))
+    container = create(cri, sandbox, name, command, user=user)
     cri.start(container)
     return container
+
+
+def create(
+    cri: Cri,
+    sandbox: Sandbox,
+    name: str,
+    command: Sequence[str] = ("/bin/sleep", "1000000"),
+    *,
+    user: int | None = None,
+) -> Container:
+    """The same, not yet started."""
+    return _patiently(cri, lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user))
 
 
 def end_refused(cri: Cri) -> None:

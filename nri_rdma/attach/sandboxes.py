@@ -16,16 +16,16 @@ from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
+from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
-from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
+from nri_rdma.attach.resolution import Resolve
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice, RdmaDevice
+from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
 from nri_rdma.placement import Placed
@@ -106,7 +106,7 @@ class Sandboxes:
         self._journal = journal
         self._workers = workers
         self._spans = spans
-        self._resolve = resolve
+        self._presence = Presence(kernel, resolve)
         self._on_held = on_held
         self._on_gone = on_gone
         self._processes = processes or NoProcesses()
@@ -301,8 +301,7 @@ class Sandboxes:
     def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
         sandbox.numbers_from = self._event_sequence()
         with self._spans.span("resolve-numbers"):
-            resolved = with_char_devices(record, lambda known: self._as_now(sandbox, record.plan, known))
-            resolved = with_netdev_names(resolved, lambda device: self._names_in_pod(sandbox, device))
+            resolved = self._presence.at_the_end(record, sandbox.namespace)
         sandbox.record = replace(resolved, state=State.ATTACHED)
         self._write(sandbox.record)
         with self._lock:
@@ -316,50 +315,12 @@ class Sandboxes:
         if record is None or sandbox.state is not State.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
         with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
-            now = with_names(record, self._present_names(sandbox, record))
-            now = with_char_devices(now, lambda known: self._as_now(sandbox, record.plan, known))
+            now = self._presence.again(record, sandbox.namespace)
         if now != record:
             self._write(now)
             sandbox.record = now
             log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
         sandbox.numbers_from = newest
-
-    def _present_names(self, sandbox: Sandbox, record: SandboxRecord) -> dict[int, str]:
-        """The names of RDMA devices by the kernel's number, where those of this sandbox can be."""
-        places = [self._kernel.host]
-        if record.plan.rdma_moves and sandbox.namespace is not None:
-            places.append(sandbox.namespace)
-        try:
-            return {state.index: state.name for place in places for state in self._kernel.rdma_devices(place)}
-        except KernelError as error:
-            raise AttachError(str(error), device=record.device_names, where=str(record.pod)) from error
-
-    def _as_now(self, sandbox: Sandbox, plan: Plan, known: Resolved) -> Resolved:
-        """Devices that stay are read on the host; those that moved are asked for in the pod, where they are."""
-        moved = {move.index for move in plan.rdma_moves}
-        staying = self._resolve(
-            replace(known, devices=tuple(it for it in known.devices if it.kernel_index not in moved))
-        )
-        there = tuple(
-            self._in_pod(sandbox, it, it.kernel_index)
-            for it in known.devices
-            if it.kernel_index is not None and it.kernel_index in moved
-        )
-        return replace(staying, devices=(*staying.devices, *there))
-
-    def _in_pod(self, sandbox: Sandbox, device: RdmaDevice, index: int) -> RdmaDevice:
-        assert sandbox.namespace is not None  # something moved into it
-        try:
-            return with_numbers_in_pod(self._kernel, sandbox.namespace, device, index)
-        except KernelError as error:
-            raise AttachError(str(error), device=device.name, where=str(sandbox.pod), errno=error.errno) from error
-
-    def _names_in_pod(self, sandbox: Sandbox, device: RdmaDevice) -> tuple[str, ...]:
-        assert sandbox.namespace is not None  # needs_namespace: what lacks its netdev is looked for in the pod
-        try:
-            return netdevs_in_pod(self._kernel, sandbox.namespace, device)
-        except KernelError as error:
-            raise AttachError(str(error), device=device.name, where=str(sandbox.pod), errno=error.errno) from error
 
     def _roll_back(self, sandbox: Sandbox) -> None:
         """Undo within the attach itself, so that its error is told when the host is as before."""

@@ -458,19 +458,24 @@ def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> 
     daemon.rig.gate.open.set()
 
 
-def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(daemon: Daemon) -> None:
+def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(world: World, tmp_path: Path) -> None:
+    gone: list[str] = []
+
+    def resolve(known: Resolved) -> Resolved:
+        if gone:
+            raise AttachError("the RDMA device is gone", device=gone[0])
+        return replace(known, has_nodes=False)
+
+    rig = Rig(state=tmp_path, world=world, resolve=resolve)
+    daemon = Daemon(rig)
     daemon.start()
-    there = daemon.rig.resolve
-
-    def gone(known: Resolved) -> Resolved:
-        raise AttachError("the RDMA device is gone", device=known.devices[0].name)
-
-    daemon.rig.sandboxes._resolve = gone  # what daemon.py passes at construction
-    daemon.rig.sandboxes.look_at_all_again()
+    gone.append("mlx5_0")
+    rig.sandboxes.look_at_all_again()
     assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
     assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
-    daemon.rig.sandboxes._resolve = there
+    gone.clear()
     assert daemon.edits().char_devices
+    rig.close()
 
 
 @pytest.mark.parametrize(("more", "looks"), [("", False), (", limits: {hcaObjects: 8}", True)])

@@ -1,0 +1,75 @@
+"""What is true of an attach's devices now: names, character devices, netdevs that were in the pod before.
+
+The kernel makes character devices anew when an RDMA device changes its namespace, and a pod with NET_ADMIN can rename
+what it has. So they are read at the end of an attach, and again when the kernel says that something changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
+from nri_rdma.errors import AttachError
+from nri_rdma.model.device import RdmaDevice
+
+
+class Presence:
+    """Reads devices where they are: those that moved in the pod, through netlink; the others on the host, by `resolve`.
+
+    Blocks on the kernel: for workers. Raises AttachError, and PlacementError where a netdev is somebody else's.
+    """
+
+    def __init__(self, kernel: Kernel, resolve: Resolve) -> None:
+        self._kernel = kernel
+        self._resolve = resolve
+
+    def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
+        """The record of an attach whose steps are done, with what its containers will get."""
+        numbered = with_char_devices(record, lambda known: self._char_devices(record, namespace, known))
+        return with_netdev_names(numbered, lambda device: self._netdev_names(record, namespace, device))
+
+    def again(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
+        """The record of an attached sandbox, with the names and numbers of this moment."""
+        named = with_names(record, self._names(record, namespace))
+        return with_char_devices(named, lambda known: self._char_devices(named, namespace, known))
+
+    def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:
+        """By the kernel's numbers, of all devices where those of this record can be."""
+        places = [self._kernel.host, *([namespace] if namespace is not None and record.plan.rdma_moves else [])]
+        with _told_as(record, record.device_names):
+            return {state.index: state.name for place in places for state in self._kernel.rdma_devices(place)}
+
+    def _char_devices(self, record: SandboxRecord, namespace: Namespace | None, known: Resolved) -> Resolved:
+        moved = {move.index for move in record.plan.rdma_moves}
+        staying = tuple(device for device in known.devices if device.kernel_index not in moved)
+        there = tuple(
+            self._in_pod(record, namespace, device, device.kernel_index)
+            for device in known.devices
+            if device.kernel_index is not None and device.kernel_index in moved
+        )
+        found = self._resolve(replace(known, devices=staying))
+        return replace(found, devices=(*found.devices, *there))
+
+    def _in_pod(self, record: SandboxRecord, namespace: Namespace | None, device: RdmaDevice, index: int) -> RdmaDevice:
+        assert namespace is not None  # the device moved into it
+        with _told_as(record, device.name):
+            return with_numbers_in_pod(self._kernel, namespace, device, index)
+
+    def _netdev_names(self, record: SandboxRecord, namespace: Namespace | None, device: RdmaDevice) -> tuple[str, ...]:
+        assert namespace is not None  # needs_namespace: what lacks its netdev is looked for in the pod
+        with _told_as(record, device.name):
+            return netdevs_in_pod(self._kernel, namespace, device)
+
+
+@contextmanager
+def _told_as(record: SandboxRecord, device: str) -> Iterator[None]:
+    """The kernel's refusal as an error that names the device and the pod."""
+    try:
+        yield
+    except KernelError as error:
+        raise AttachError(str(error), device=device, where=str(record.pod), errno=error.errno) from error

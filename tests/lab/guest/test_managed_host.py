@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,9 +41,6 @@ SETTLES_S = 20  # a carrier takes 3 s to come back, IPv6's look for duplicates 2
 STAYS_S = 10
 
 
-Note = Callable[[str, object], None]  # a figure for junit.xml
-
-
 @pytest.fixture(scope="module")
 def managed(containerd: Server, cri: Cri) -> Iterator[Server]:
     """A daemon of a described node on the machine's own NICs."""
@@ -57,24 +54,22 @@ def managed(containerd: Server, cri: Cri) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("number", range(len(NICS)), ids=NICS)
-def test_a_managed_nic_returns_three_times_and_the_host_stays_as_before(
-    cri: Cri, managed: Server, number: int, record_property: Note
-) -> None:
+def test_a_managed_nic_returns_three_times_and_the_host_stays_as_before(cri: Cri, managed: Server, number: int) -> None:
     before = calm()
     for _ in range(3):
         give_and_take_back(cri, f"rail{number}")
-        record_property("settled_s", settles(before))
+        settles(before)
         stays(before)
 
 
-def test_what_was_changed_by_hand_comes_back_too(cri: Cri, managed: Server, record_property: Note) -> None:
+def test_what_was_changed_by_hand_comes_back_too(cri: Cri, managed: Server) -> None:
     """udev and networkd do not know of it, and make of a NIC that comes home what they made of it at boot."""
     for words in BY_HAND:
         subprocess.run(["ip", *words.split()], check=True)
     before = calm()
     for _ in range(3):
         give_and_take_back(cri, "rail0")
-        record_property("settled_s", settles(before))
+        settles(before)
         stays(before)
 
 
@@ -107,13 +102,11 @@ def check_inside(cri: Cri, sandbox: Sandbox) -> None:
     assert "10.9.0.2/24 of rdma0" in inside.addresses
 
 
-def settles(before: ManagedState) -> float:
-    """The host becomes as it was, in so many seconds: kernel, udev and networkd need their time for it."""
-    start = time.monotonic()
+def settles(before: ManagedState) -> None:
+    """The host becomes as it was: kernel, udev and networkd need their time for it."""
     with suppress(DeadlineError):
         wait_until(lambda: not before.differences_to(ManagedState.take(NICS)), "the host to settle", SETTLES_S)
     assert before.differences_to(ManagedState.take(NICS)) == []
-    return round(time.monotonic() - start, 1)
 
 
 def stays(before: ManagedState) -> None:

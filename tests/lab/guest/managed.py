@@ -13,7 +13,8 @@ PCI_ROOT = "pci0000:00"
 FIRST_UVERBS = 200  # the machine's own soft device has the first ones
 SYSCTLS = Path("/proc/sys/net")
 _LISTS = {"Addresses", "Neighbors", "Routes"}
-_NAMING = ("AddressString", "PrefixLength", "DestinationString", "DestinationPrefixLength", "TableString", "TypeString")
+_NAMING = ("Address", "PrefixLength", "Destination", "DestinationPrefixLength", "TableString", "TypeString")
+_RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
 _VOLATILE_PROPERTIES = {"USEC_INITIALIZED", "CURRENT_TAGS", "SEQNUM", "ACTION"}
 
 
@@ -96,14 +97,16 @@ def udev_properties(name: str) -> dict[str, str]:
 
 def networkd_status(name: str) -> dict[str, Any]:
     """What networkd says of a link. Of addresses, routes and neighbours only which there are: one that the product
-    restored before networkd came to it is `foreign` in networkd's memory, and the same to the kernel."""
+    restored before networkd came to it is `foreign` in networkd's memory, and the same to the kernel. The kernel's own
+    routes are left out: systemd 257 misses some that a returning netdev has, `hoststate` does not."""
     done = subprocess.run(["networkctl", "--json=short", "status", name], capture_output=True, text=True, check=False)
     status: dict[str, Any] = json.loads(done.stdout or "{}")
     return {key: _names(value) if key in _LISTS else value for key, value in status.items()}
 
 
 def _names(things: list[dict[str, Any]]) -> list[str]:
-    return sorted(" ".join(str(thing[key]) for key in _NAMING if key in thing) for thing in things)
+    own = (thing for thing in things if thing.get("Protocol") != _RTPROT_KERNEL)
+    return sorted(" ".join(str(thing[key]) for key in _NAMING if key in thing) for thing in own)
 
 
 def _sysctls(name: str) -> dict[str, str]:

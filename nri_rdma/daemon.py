@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
 from nri_rdma.config import Settings
 from nri_rdma.control import ControlServer, DaemonFacts
-from nri_rdma.errors import AttachError, ErrorCode, InventoryError, StateError
+from nri_rdma.errors import AttachError, ErrorCode, StateError
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.model.device import Node
@@ -192,13 +193,7 @@ class Daemon:
 
     def _read_node_later(self) -> None:
         """Devices came, went or were renamed: the next pod is placed on what there is now."""
-        self._workers.submit("refresh", self._read_node)
-
-    def _read_node(self) -> None:
-        try:
-            self._node.refresh()
-        except InventoryError as error:  # what was known stays; a pod that it refuses has it read again
-            log.warning("the node was not read anew", extra={"error": str(error)})
+        self._node.refresh_in(self._workers).add_done_callback(_log_failure)
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
@@ -222,6 +217,13 @@ class Daemon:
         for sandbox in self._sandboxes.all():
             if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
                 self._namespace_gone(sandbox.pod.netns_path)
+
+
+def _log_failure(done: Future[None]) -> None:
+    """What was known of the node stays; a pod that it refuses has it read again."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.warning("the node was not read anew", extra={"error": str(error)})
 
 
 def preload_grammar() -> None:

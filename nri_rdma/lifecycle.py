@@ -51,7 +51,21 @@ class NodeSource:
     def __init__(self, read: Callable[[], Node]) -> None:
         self._read = read
         self._lock = threading.Lock()
+        self._queued: Future[None] | None = None
+        self._queue_lock = threading.Lock()
         self.current = read()
+
+    def refresh_in(self, workers: Workers) -> Future[None]:
+        """Have a worker read it anew. Who asks while a reading is queued gets that one: it has not begun yet."""
+        with self._queue_lock:
+            if self._queued is None:
+                self._queued = workers.submit("refresh", self._begin)
+            return self._queued
+
+    def _begin(self) -> None:
+        with self._queue_lock:
+            self._queued = None
+        self.refresh()
 
     def refresh(self) -> Node:
         """Read the node anew. Raises InventoryError, and keeps what was known, when it cannot be read."""
@@ -298,7 +312,7 @@ class Lifecycle:
         try:
             return self._place_on(self._node.current, pod, request)
         except PlacementError:
-            refreshed = self._workers.submit("refresh", lambda: _drop(self._node.refresh()))
+            refreshed = self._node.refresh_in(self._workers)
             _wait(refreshed, deadline - time.monotonic())
         if not refreshed.done():
             raise NotReadyError(
@@ -382,10 +396,6 @@ def _has_limits(sandbox: Sandbox, container: str) -> bool:
     """Whether an attached sandbox's container gets limits, which know devices by name."""
     requests = [item.admitted.request for item in sandbox.record.attached] if sandbox.record is not None else []
     return any(request.limits is not None and request.scope.covers(container) for request in requests)
-
-
-def _drop(_value: object) -> None:
-    """For tasks whose value nobody needs."""
 
 
 def _returning(pod: Pod) -> NotReadyError:

@@ -148,14 +148,20 @@ def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
     """The netdevs of the ports; by GID attributes, and of the whole function where there are none (IPoIB)."""
     names: list[str] = []
     for port in ports:
-        gids = _entries(folder / f"ports/{port.number}/gid_attrs/ndevs")
-        found = (_read(entry) for entry in sorted(gids, key=lambda path: _natural(path.name)))
-        # Later GIDs may belong to children (vlan, macvlan), the first is the port's own. A table may have 1024 entries.
-        first = next((name for name in found if name), None)
-        names.extend([first] if first is not None else [])
+        first = _first_netdev(folder / f"ports/{port.number}/gid_attrs/ndevs")
+        names.extend([first] if first else [])
     if len(_entries(folder / "device/infiniband")) <= 1:
         names.extend(_function_netdevs(folder / "device/net"))
     return tuple(dict.fromkeys(names))
+
+
+def _first_netdev(table: Path) -> str:
+    """The netdev of the first GID that has one, the port's own; later ones may belong to children (vlan, macvlan). It
+    nearly always is the first of up to 1024, which are not even listed then."""
+    if first := _read(table / "0"):
+        return first
+    rest = (_read(entry) for entry in sorted(_entries(table), key=lambda path: _natural(path.name)))
+    return next((name for name in rest if name), "")
 
 
 def _function_netdevs(folder: Path) -> list[str]:

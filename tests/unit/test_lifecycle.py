@@ -249,6 +249,21 @@ def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, worl
     release.set()
 
 
+def test_readings_of_the_node_that_are_asked_for_while_one_is_queued_are_one(daemon: Daemon) -> None:
+    """A burst of events must not have a pod wait for as many readings."""
+    held, workers = threading.Event(), daemon.rig.workers
+    for number in range(2):  # all that there are
+        workers.submit(f"busy {number}", lambda: _drop(held.wait(SOON)))
+    first, second = daemon.node.refresh_in(workers), daemon.node.refresh_in(workers)
+    before = daemon.reads
+    held.set()
+    first.result(SOON)
+    assert second is first
+    assert daemon.reads == before + 1
+    daemon.node.refresh_in(workers).result(SOON)
+    assert daemon.reads == before + 2
+
+
 def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:
     world.host.links.clear()
     daemon.node.refresh()

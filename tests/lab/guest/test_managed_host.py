@@ -59,7 +59,7 @@ def test_a_managed_nic_returns_three_times_and_the_host_stays_as_before(cri: Cri
     for _ in range(3):
         give_and_take_back(cri, f"rail{number}")
         settles(before)
-        stays(before)
+    stays(before)
 
 
 def test_what_was_changed_by_hand_comes_back_too(cri: Cri, managed: Server) -> None:
@@ -70,7 +70,7 @@ def test_what_was_changed_by_hand_comes_back_too(cri: Cri, managed: Server) -> N
     for _ in range(3):
         give_and_take_back(cri, "rail0")
         settles(before)
-        stays(before)
+    stays(before)
 
 
 def calm() -> ManagedState:

@@ -5,11 +5,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from tests.lab.guest import kernel
-from tests.lab.outcomes import OutcomeError
+from tests.lab.outcomes import NO_DATA, OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri, CriError, ExecResult, Sandbox
 from tests.rig.deadline import wait_until
@@ -17,6 +18,8 @@ from tests.rig.deadline import wait_until
 T = TypeVar("T")
 PREFIX = "rdma.noderesource.dev"
 _TCP_LISTEN = "0A"
+_PORT, _SIZE, _COUNT = 18515, 65536, 50
+_TRANSFER_S = 40
 
 
 @contextmanager
@@ -95,6 +98,37 @@ class Program:
         self._thread.join()
         assert self._results, "the program was not run: see the thread's exception above"
         return self._results[0]
+
+
+def bandwidth(cri: Cri, receiver: "Peer", sender: "Peer") -> float:
+    """The MiB/s that ib_send_bw moves between two pods. OutcomeError: no data arrives."""
+    listening = Program(cri, receiver.container, _send_bw(receiver), seconds=_TRANSFER_S)
+    wait_until_listening(cri.container_status(receiver.container).pid, _PORT)
+    try:
+        sent = cri.exec(sender.container, [*_send_bw(sender), cri.pod_status(receiver.sandbox).ip], seconds=_TRANSFER_S)
+    except CriError as error:
+        raise OutcomeError(NO_DATA, f"in {_TRANSFER_S} s: {error}") from error
+    received = listening.end()
+    assert (sent.exit_code, received.exit_code) == (0, 0), f"{sent}\n{received}"
+    row = re.search(rf"^\s*{_SIZE}\s+{_COUNT}\s+\S+\s+([\d.]+)", sent.stdout, re.MULTILINE)
+    assert row, sent.stdout
+    print(f"{row.group(1)} MiB/s")
+    return float(row.group(1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A container that sends or receives, with the device and the entry of its GID table that it does it by."""
+
+    sandbox: Sandbox
+    container: Container
+    device: str
+    gid_index: int
+
+
+def _send_bw(peer: Peer) -> list[str]:
+    way = ["-d", peer.device, "-x", str(peer.gid_index)]
+    return ["ib_send_bw", *way, "-n", str(_COUNT), "-s", str(_SIZE), "-p", str(_PORT), "-F"]
 
 
 def wait_until_listening(pid: int, port: int) -> None:

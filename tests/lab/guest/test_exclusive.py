@@ -134,7 +134,7 @@ def test_at_the_pods_end_the_devices_are_home_as_they_were(cri: Cri) -> None:
     wait_until(lambda: not before.differences_to(kernel.NodeState.take()), "the host to be as before", seconds=10)
 
 
-@pytest.mark.outcome("exclusive-alone")
+@pytest.mark.outcome("exclusive-fifty")
 @pytest.mark.timeout(500)
 def test_fifty_pods_some_side_by_side_leave_nothing_behind(cri: Cri, daemon: Server) -> None:
     one_pod(cri, "rxe1-first")

@@ -93,7 +93,7 @@ def test_a_container_with_two_devices_has_the_limits_of_both_before_it_runs(
     assert status_rows(sandbox.id) == []
 
 
-@pytest.mark.outcome("rdma-limits-two")
+@pytest.mark.outcome("rdma-limits-refused")
 def test_a_container_that_cannot_be_limited_does_not_start(cri: Cri, rdma_device: str, second_device: str) -> None:
     with verbs.pod(cri, "without", asks_for_both((rdma_device, second_device))) as sandbox:
         container = verbs.create(cri, sandbox, "main")

@@ -2,8 +2,8 @@
 
 import re
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,17 +87,13 @@ class Program:
     """A program that runs in a container while the test goes on."""
 
     def __init__(self, cri: Cri, container: Container, command: Sequence[str], *, seconds: int = 60) -> None:
-        self._results: list[ExecResult] = []
-        self._thread = threading.Thread(
-            target=lambda: self._results.append(cri.exec(container, command, seconds=seconds)), name=command[0]
-        )
-        self._thread.start()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix=command[0])
+        self._result = self._threads.submit(cri.exec, container, command, seconds=seconds)
 
     def end(self) -> ExecResult:
-        """Its result, once it has ended."""
-        self._thread.join()
-        assert self._results, "the program was not run: see the thread's exception above"
-        return self._results[0]
+        """Its result, once it has ended. CriError: it did not end in time."""
+        self._threads.shutdown()
+        return self._result.result()
 
 
 def bandwidth(cri: Cri, receiver: "Peer", sender: "Peer") -> float:
@@ -106,10 +102,11 @@ def bandwidth(cri: Cri, receiver: "Peer", sender: "Peer") -> float:
     wait_until_listening(cri.container_status(receiver.container).pid, _PORT)
     try:
         sent = cri.exec(sender.container, [*_send_bw(sender), cri.pod_status(receiver.sandbox).ip], seconds=_TRANSFER_S)
+        received = listening.end()
     except CriError as error:
         raise OutcomeError(NO_DATA, f"in {_TRANSFER_S} s: {error}") from error
-    received = listening.end()
-    assert (sent.exit_code, received.exit_code) == (0, 0), f"{sent}\n{received}"
+    if (sent.exit_code, received.exit_code) != (0, 0):
+        raise OutcomeError(NO_DATA, f"{sent}\n{received}")
     row = re.search(rf"^\s*{_SIZE}\s+{_COUNT}\s+\S+\s+([\d.]+)", sent.stdout, re.MULTILINE)
     assert row, sent.stdout
     print(f"{row.group(1)} MiB/s")

@@ -128,7 +128,7 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
 
 def _device_words(sandbox: dict[str, Any]) -> str:
     words = ", ".join(sandbox["devices"])
-    return f"{words}; isolation {sandbox['isolation']}" if sandbox["isolation"] else words
+    return f"{words}\nisolation {sandbox['isolation']}" if sandbox["isolation"] else words
 
 
 def _rdma_use(rows: list[dict[str, Any]]) -> Table:

@@ -29,7 +29,7 @@ from tests.lab.vm import Outcome, Run, run_shell, run_tests
 
 CACHE = CHECKOUT / ".cache" / "lab"
 RESULTS = CHECKOUT / "build" / "lab"
-LIMIT_S = 600
+LIMIT_S = 1200
 DEFAULT_SELECTION = ["-v", "--tb=short", "tests/lab/guest"]
 _NO_TESTS_RAN = 5
 LAB_FAILED = 125

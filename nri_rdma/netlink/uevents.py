@@ -8,10 +8,12 @@ nodes, which the kernel makes anew. `rdma monitor` is silent about such a move (
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,8 +50,14 @@ class RdmaUevents:
     """
 
     def __init__(
-        self, on_event: Callable[[Uevent], None], on_lost: Callable[[], None], on_quiet: Callable[[], None]
+        self,
+        on_event: Callable[[Uevent], None],
+        on_lost: Callable[[], None],
+        on_quiet: Callable[[], None],
+        *,
+        subsystems: frozenset[str] = RDMA_SUBSYSTEMS,
     ) -> None:
+        self._subsystems = subsystems
         self._on_event, self._on_lost, self._on_quiet = on_event, on_lost, on_quiet
         self._socket = socket.socket(
             socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_KOBJECT_UEVENT
@@ -57,6 +65,7 @@ class RdmaUevents:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._socket.bind((0, _KERNEL_GROUP))
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
+        self._quiet_at: float | None = None  # when the burst that is under way will be over
         self._thread = threading.Thread(target=self._serve, name="uevents", daemon=True)
         self._thread.start()
 
@@ -72,23 +81,27 @@ class RdmaUevents:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        is_burst = False
         while True:
-            ready = poll.poll(QUIET_S * 1000 if is_burst else None)
+            ready = poll.poll(self._patience_ms())
             if any(fd == self._wake_read for fd, _ in ready):
                 return
             try:
                 if ready:
-                    is_burst |= self._take()
-                else:
-                    is_burst = False
+                    self._take()
+                if self._quiet_at is not None and time.monotonic() >= self._quiet_at:
+                    self._quiet_at = None
                     self._on_quiet()
             except Exception:  # the next event must not be lost to what this one's listener did
                 log.exception("uevents")
 
-    def _take(self) -> bool:
-        """Hand on what there is; whether any of it is of an RDMA device."""
-        found = False
+    def _patience_ms(self) -> int | None:
+        """Until the burst is over; for ever when there is none. Other devices' events do not make it longer."""
+        if self._quiet_at is None:
+            return None
+        return max(0, math.ceil((self._quiet_at - time.monotonic()) * 1000))
+
+    def _take(self) -> None:
+        """Hand on what there is."""
         while True:
             try:
                 data, (sender, _groups) = self._socket.recvfrom(_DATAGRAM_MAX)
@@ -96,14 +109,15 @@ class RdmaUevents:
                     continue
                 event = read_uevent(data)
             except BlockingIOError:
-                return found
+                return
             except OSError as error:  # ENOBUFS: more than the buffer holds
                 log.warning("device events were lost, looking at all", extra={"error": error.strerror})
+                self._quiet_at = time.monotonic() + QUIET_S
                 self._on_lost()
-                return True
+                return
             except WireError as error:
                 log.warning("a device event cannot be read", extra={"error": str(error)})
                 continue
-            if event.subsystem in RDMA_SUBSYSTEMS:
+            if event.subsystem in self._subsystems:
+                self._quiet_at = time.monotonic() + QUIET_S  # before the listener, which may fail
                 self._on_event(event)
-                found = True

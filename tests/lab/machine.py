@@ -59,7 +59,8 @@ SMALL = Model(name="small", node=load("lab-small"))
 EIGHT = Model(name="eight", node=load("lab-eight"))
 SRIOV = Model(name="sriov", node=load("lab-sriov"))
 SYSTEMD = Model(name="systemd", node=load("lab-systemd"), systemd=True)
-MODELS = {model.name: model for model in (SMALL, EIGHT, SRIOV, SYSTEMD)}
+MODELS = {model.name: model for model in (SMALL, SYSTEMD, EIGHT, SRIOV)}
+"""By name; those that take longest first, which is the order in which they are run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ BOOT_ATTEMPTS = 2
 _RESULTS_BYTES = 64 << 20
 _OVERHEAD_S = 20  # the guest's own limit ends before ours, so that a hanging test still leaves its logs
 _ENDED_BY_INIT = 124  # guest/init.py
+_LOOK_S = 0.5  # how soon an interrupted run is noticed
 _READY = b"lab: guest ready"
 _LEFT_OUT_AT_TOP = {".cache", ".git", ".venv", "build", "dist"}
 _SUMMARY = re.compile(r"^=*\s*((?:no tests ran|\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s(?: \([\d:]+\))?)\s*=*$")
@@ -60,6 +62,8 @@ class Run:
     results: Path
     pytest_arguments: tuple[str, ...]
     limit_s: int
+    label: str  # before each line of the guest's output; empty where it is the only one
+    stop: threading.Event  # ends the machine when somebody sets it
 
 
 def run_tests(run: Run) -> Outcome:
@@ -95,9 +99,9 @@ def _attempt(number: int, run: Run) -> Outcome:
     with _scratch(run.image) as scratch:
         machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job)
         say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
-        output = _Output(copy_to=results / "pytest.log")
+        output = _Output(copy_to=results / "pytest.log", label=run.label)
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
-            output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s)
+            output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s, stop=run.stop)
         facts = _collect(scratch / "results", results)
     seconds = {
         "boot": round(output.ready_at - started, 1),
@@ -169,13 +173,14 @@ def _collect(disk: Path, results: Path) -> dict[str, float]:
 class _Output:
     """What the guest says: shown at once, kept in a file, searched for two lines."""
 
-    def __init__(self, copy_to: Path) -> None:
+    def __init__(self, copy_to: Path, label: str) -> None:
         self.ready_at = 0.0
         self.summary = ""
         self._copy_to = copy_to
+        self._label = label.encode()
         self._rest = b""
 
-    def follow(self, qemu: "subprocess.Popen[bytes]", boot_end: float, end: float) -> None:
+    def follow(self, qemu: "subprocess.Popen[bytes]", boot_end: float, end: float, stop: threading.Event) -> None:
         """Until the machine goes off; BootError or LabError when it does so too early or not at all."""
         assert qemu.stdout is not None  # _qemu opened it
         with selectors.DefaultSelector() as selector, self._copy_to.open("wb") as copy:
@@ -186,25 +191,41 @@ class _Output:
                     raise LabError("the machine was ended at the hard limit. Next: raise it with --limit, or see logs.")
                 if not self.ready_at and now >= boot_end:
                     raise BootError(f"not ready after {BOOT_LIMIT_S} s")
-                if not selector.select((end if self.ready_at else boot_end) - now):
+                if stop.is_set():
+                    raise LabError("the machine was ended: the run was interrupted.")
+                if not selector.select(min((end if self.ready_at else boot_end) - now, _LOOK_S)):
                     continue
                 data = qemu.stdout.read1()  # type: ignore[attr-defined]  # a BufferedReader, typeshed says IO[bytes]
                 if not data:
                     break
                 copy.write(data)
-                sys.stdout.buffer.write(data)
-                sys.stdout.flush()
-                self._search(data)
+                self._take(data)
+        _show(self._label, self._rest)
         if not self.ready_at:
             raise BootError(f"the machine went off (QEMU's exit code {qemu.wait()})")
 
-    def _search(self, data: bytes) -> None:
+    def _take(self, data: bytes) -> None:
+        """Without a label what comes is shown as it comes, half lines too: pytest's names before their outcomes."""
+        if not self._label:
+            _write(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
+            _show(self._label, line)
             if line.startswith(_READY):
                 self.ready_at = time.monotonic()
             elif summary := find_summary(line.decode(errors="replace")):
                 self.summary = summary
+
+
+def _show(label: bytes, line: bytes) -> None:
+    """One whole line in one write: machines that run side by side do not mix theirs."""
+    if label and line:
+        _write(label + b"| " + line + b"\n")
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
 
 
 @contextmanager

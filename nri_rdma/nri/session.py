@@ -17,7 +17,7 @@ from nri_rdma.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, Plugin, UnknownM
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.wire.error import WireError
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import ClientConnection, Code, Rejected, Request, ServerConnection
+from nri_rdma.wire.ttrpc import ClientConnection, Code, Rejected, Request, Response, ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +77,15 @@ class Session:
     def _take_calls(self, piece: bytes) -> None:
         self._server.receive_data(piece)
         while (event := self._server.next_event()) is not None:
-            reply = event.reply if isinstance(event, Rejected) else self._reply(event)
-            self._send(PLUGIN_SERVICE_CONN, reply)
+            if isinstance(event, Request):
+                self._send(PLUGIN_SERVICE_CONN, self._reply(event))
+            elif isinstance(event, Rejected):  # and there is nothing else: no stream is open when the next frame comes
+                self._send(PLUGIN_SERVICE_CONN, event.reply)
 
     def _take_answers(self, piece: bytes) -> None:
         self._client.receive_data(piece)
         while (response := self._client.next_event()) is not None:
-            if response.code:  # RegisterPlugin is the only call we make
+            if isinstance(response, Response) and response.code:  # RegisterPlugin is the only call we make
                 raise RegistrationError(response.message)
 
     def _reply(self, request: Request) -> bytes:

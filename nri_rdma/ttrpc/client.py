@@ -162,7 +162,7 @@ class Client:
         elif data:
             self._connection.receive_data(data)
             while (response := self._connection.next_event()) is not None:
-                if response.stream_id in self._answers:
+                if isinstance(response, Response) and response.stream_id in self._answers:
                     self._answers[response.stream_id] = response
             self._state.notify_all()
 

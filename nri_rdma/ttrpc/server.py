@@ -135,7 +135,8 @@ class Server:
             while data := connection.recv(_RECEIVE_SIZE):
                 protocol.receive_data(data)
                 while (event := protocol.next_event()) is not None:
-                    connection.sendall(self._answer(protocol, event))
+                    if isinstance(event, Request | Rejected):
+                        connection.sendall(self._answer(protocol, event))
         except OSError as exc:
             log.debug("connection lost", extra={"error": str(exc)})
         finally:

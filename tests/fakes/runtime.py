@@ -293,13 +293,14 @@ class _Trunk:
             if conn_id == PLUGIN_SERVICE_CONN:
                 self._calls.receive_data(piece)
                 while (response := self._calls.next_event()) is not None:
-                    self._answers[response.stream_id] = response
+                    if isinstance(response, Response):
+                        self._answers[response.stream_id] = response
             else:
                 self._served.receive_data(piece)
                 while (event := self._served.next_event()) is not None:
                     if isinstance(event, Rejected):
                         self._send(RUNTIME_SERVICE_CONN, event.reply)
-                    else:
+                    elif isinstance(event, Request):
                         self._requests.append(event)
 
     def next_request(self) -> Request | None:

@@ -230,14 +230,14 @@ class TestTimeouts:
             client.call("test.Echo", "Wait", b"", timeout_s=0.05)
         assert caught.value.code == Code.DEADLINE_EXCEEDED
         assert 0.05 <= time.monotonic() - before < 2
-        assert client._connection._pending == set()
+        assert client._connection.open_streams == 0
 
     def test_the_late_answer_is_dropped_and_the_next_call_works(self, client: Client, service: Service) -> None:
         with pytest.raises(RpcError):
             client.call("test.Echo", "Wait", b"late", timeout_s=0.02)
         service.gate.set()
         assert echo(client, b"next") == b"next"
-        assert client._answers == {} and client._connection._pending == set()
+        assert client._answers == {} and client._connection.open_streams == 0
 
     def test_a_deadline_that_is_over_still_says_so_to_the_server(self, raw_peer: tuple[Client, socket.socket]) -> None:
         client, peer = raw_peer

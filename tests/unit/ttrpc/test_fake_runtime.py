@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import ClientConnection, Request, ServerConnection
+from nri_rdma.wire.ttrpc import ClientConnection, Request, Response, ServerConnection
 from tests.fakes.runtime import RUNTIME_SERVICE, FakeRuntime
 
 Script = Callable[["Plugin", Request], Message | None]
@@ -45,6 +45,7 @@ class Plugin:
                 if conn_id == RUNTIME_SERVICE_CONN:
                     self._client.receive_data(piece)
                     while (response := self._client.next_event()) is not None:
+                        assert isinstance(response, Response)
                         self.log.append(f"answer {response.code}")
                         self.answers.append(response.payload)
                     continue

@@ -58,7 +58,7 @@ class ControlServer:
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
         self._started = time.time()
-        self._server = Server({(SERVICE, "Status"): self._status, (SERVICE, "Trace"): self._trace})
+        self._server = Server({(SERVICE, "Status"): self._status, (SERVICE, "Trace"): self._trace}, max_calls=1)
 
     def serve(self, path: Path) -> None:
         """Listen; returns at once. Raises OSError."""

@@ -1,8 +1,21 @@
-"""ttrpc for Python: a blocking client and server over Unix sockets."""
+"""ttrpc for Python: a blocking client and server."""
 
+from nri_rdma.ttrpc.calls import Call, Handler, Interceptor, Stream, StreamHandler, Streaming
 from nri_rdma.ttrpc.client import Client
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.server import Call, Server
+from nri_rdma.ttrpc.server import Server
 from nri_rdma.wire.ttrpc import Code
 
-__all__ = ["Call", "Client", "Code", "ConnectionClosed", "RpcError", "Server"]
+__all__ = [
+    "Call",
+    "Client",
+    "Code",
+    "ConnectionClosed",
+    "Handler",
+    "Interceptor",
+    "RpcError",
+    "Server",
+    "Stream",
+    "StreamHandler",
+    "Streaming",
+]

@@ -1,45 +1,41 @@
-"""The calling end of a ttrpc connection, blocking.
-
-There is no thread behind it: of the callers that wait, one at a time reads and hands the others their answers. So a
-lone caller pays no thread switch, and nothing needs to be joined. A call that was sent only in part closes the
-connection, as does anything that breaks the protocol: a connection is thrown away, never mended.
-"""
+"""The calling end of ttrpc, blocking."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import select
 import socket
-import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.wire.ttrpc import ClientConnection, Code, OversizedMessage, Response
-
-_RECEIVE_SIZE = 64 << 10
+from nri_rdma.ttrpc.channel import Channel
+from nri_rdma.ttrpc.clientstream import ClientStream
+from nri_rdma.ttrpc.endpoint import adopted
+from nri_rdma.ttrpc.error import RpcError
+from nri_rdma.ttrpc.outgoing import ClientInterceptor, Outgoing, through
+from nri_rdma.wire.ttrpc import Code, Response
 
 
 class Client:
     """Calls methods of one server; any number of threads may call at once.
 
-    Takes a path to connect to (OSError as the kernel gives it), or a connected stream socket, which is then the
-    client's to close.
+    Takes a path to connect to (OSError as the kernel gives it), or a connected stream socket or its number, which is
+    then the client's to close. on_close runs once, in a thread of its own, when the connection has ended for whatever
+    reason, and close() waits for it; only a client that has one notices the end while nobody calls.
     """
 
-    def __init__(self, path_or_socket: str | os.PathLike[str] | socket.socket) -> None:
-        self._socket = path_or_socket if isinstance(path_or_socket, socket.socket) else _connect(path_or_socket)
-        self._socket.setblocking(False)
-        self._connection = ClientConnection()
-        self._sending = threading.Lock()  # held from the choice of a stream id until its frame is written
-        self._state = threading.Condition()  # guards all below and the connection's tables
-        self._answers: dict[int, Response | None] = {}  # by stream; None while the caller waits
-        self._reading = False  # one of the waiting callers is in _receive()
-        self._closed: str | None = None  # why
+    def __init__(
+        self,
+        given: str | os.PathLike[str] | socket.socket | int,
+        *,
+        interceptors: Sequence[ClientInterceptor] = (),
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._channel = Channel(adopted(given) if isinstance(given, socket.socket | int) else _connect(given))
+        self._interceptors = tuple(interceptors)
+        if on_close is not None:
+            self._channel.watch(on_close)
 
     def call(
         self,
@@ -53,21 +49,34 @@ class Client:
         """Return the answer's payload.
 
         Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
-        with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends.
+        with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
+        WireError, having done nothing, when a text is not Unicode.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        stream_id = self._send(service, method, payload, deadline, metadata)
-        response = self._wait(stream_id, deadline)
-        if response.code != Code.OK:
-            raise RpcError(response.code, response.message)
-        return response.payload
+        call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
+        return through(self._interceptors, call, self._call)
+
+    def stream(
+        self,
+        service: str,
+        method: str,
+        payload: bytes = b"",
+        *,
+        client_streams: bool,
+        server_streams: bool,
+        timeout_s: float | None,
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> ClientStream:
+        """Open a call of messages, as the method is declared: whether the client, whether the server sends any number.
+
+        payload is the request of a method to which the client sends one; else leave it empty. Raises as call() does,
+        but for the server's status: that is the stream's to raise.
+        """
+        call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
+        return through(self._interceptors, call, lambda call: self._open(call, client_streams, server_streams))
 
     def close(self) -> None:
         """Close the connection; calls that wait raise ConnectionClosed. May be repeated."""
-        self._fail("closed by this client")
-        with self._sending, self._state:  # both threads that may be using the descriptor have left it
-            self._state.wait_for(lambda: not self._reading)
-            self._socket.close()
+        self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -75,109 +84,40 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _send(
-        self, service: str, method: str, payload: bytes, deadline: float | None, metadata: Iterable[tuple[str, str]]
-    ) -> int:
-        remaining = _remaining_s(deadline)
-        if not self._sending.acquire(timeout=-1 if remaining is None else max(remaining, 0)):
-            raise RpcError(Code.DEADLINE_EXCEEDED, "request not sent in time: another one is being written")
+    def _call(self, call: Outgoing) -> bytes:
+        deadline = _deadline(call)
+        pending = self._channel.open(
+            lambda connection: connection.request(
+                call.service, call.method, call.payload, timeout_ns=_remaining_ns(deadline), metadata=call.metadata
+            ),
+            deadline,
+        )
         try:
-            stream_id, data = self._open_stream(service, method, payload, deadline, metadata)
-            try:
-                self._write(data, deadline)
-            except BaseException:
-                with self._state:
-                    del self._answers[stream_id]
-                raise
+            self._channel.wait(pending, deadline)
         finally:
-            self._sending.release()
-        return stream_id
+            self._channel.drop(pending, Code.DEADLINE_EXCEEDED, "no answer in time")
+        response = pending.outcome
+        assert isinstance(response, Response)  # End is for streams
+        if response.code != Code.OK:
+            raise RpcError(response.code, response.message)
+        return response.payload
 
-    def _open_stream(
-        self, service: str, method: str, payload: bytes, deadline: float | None, metadata: Iterable[tuple[str, str]]
-    ) -> tuple[int, bytes]:
-        with self._state:
-            self._raise_if_closed()
-            try:
-                stream_id, data = self._connection.request(
-                    service, method, payload, timeout_ns=_remaining_ns(deadline), metadata=metadata
-                )
-            except OversizedMessage as exc:
-                raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
-            self._answers[stream_id] = None
-            return stream_id, data
-
-    def _write(self, data: bytes, deadline: float | None) -> None:
-        view, reason = memoryview(data), "a request was sent in part"
-        try:
-            while view:
-                try:
-                    view = view[self._socket.send(view) :]
-                except BlockingIOError:
-                    if not _poll(self._socket, select.POLLOUT, deadline):
-                        raise RpcError(Code.DEADLINE_EXCEEDED, "request not sent in time; connection closed") from None
-        except OSError as exc:
-            reason = f"send failed: {exc}"
-            raise ConnectionClosed(f"ttrpc connection: {reason}") from exc
-        finally:
-            if view:
-                self._fail(reason)
-
-    def _wait(self, stream_id: int, deadline: float | None) -> Response:
-        """Return the stream's answer, reading for everybody whenever nobody else does."""
-        with self._state:
-            try:
-                while (response := self._answers[stream_id]) is None:
-                    self._raise_if_closed()
-                    remaining = _remaining_s(deadline)
-                    if remaining is not None and remaining <= 0:
-                        self._connection.forget(stream_id)
-                        raise RpcError(Code.DEADLINE_EXCEEDED, "no answer in time")
-                    if self._reading:
-                        self._state.wait(remaining)
-                    else:
-                        self._read_once(deadline)
-                return response
-            finally:
-                del self._answers[stream_id]
-                self._state.notify_all()  # whoever waits may have to take over the reading
-
-    def _read_once(self, deadline: float | None) -> None:
-        """Receive without the lock, then hand out what came."""
-        self._reading = True
-        self._state.release()
-        data: bytes | None = None
-        reason = "closed by the peer"
-        try:
-            data = self._socket.recv(_RECEIVE_SIZE) if _poll(self._socket, select.POLLIN, deadline) else None
-        except BlockingIOError:
-            data = None
-        except OSError as exc:
-            data, reason = b"", f"receive failed: {exc}"
-        finally:
-            self._state.acquire()
-            self._reading = False
-        if data == b"":
-            self._fail(reason)
-        elif data:
-            self._connection.receive_data(data)
-            while (response := self._connection.next_event()) is not None:
-                if isinstance(response, Response) and response.stream_id in self._answers:
-                    self._answers[response.stream_id] = response
-            self._state.notify_all()
-
-    def _raise_if_closed(self) -> None:
-        if self._closed is not None:
-            raise ConnectionClosed(f"ttrpc connection: {self._closed}")
-
-    def _fail(self, reason: str) -> None:
-        """End the connection for every caller; the first reason stays."""
-        with self._state:
-            if self._closed is None:
-                self._closed = reason
-                with contextlib.suppress(OSError):  # the peer was faster
-                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader and the writer out of poll
-            self._state.notify_all()
+    def _open(self, call: Outgoing, client_streams: bool, server_streams: bool) -> ClientStream:
+        deadline = _deadline(call)
+        pending = self._channel.open(
+            lambda connection: connection.open_stream(
+                call.service,
+                call.method,
+                call.payload,
+                client_streams=client_streams,
+                server_streams=server_streams,
+                timeout_ns=_remaining_ns(deadline),
+                metadata=call.metadata,
+            ),
+            deadline,
+            server_streams=server_streams,
+        )
+        return ClientStream(self._channel, pending, deadline)
 
 
 def _connect(path: str | os.PathLike[str]) -> socket.socket:
@@ -190,19 +130,10 @@ def _connect(path: str | os.PathLike[str]) -> socket.socket:
     return connection
 
 
-def _poll(connection: socket.socket, event: int, deadline: float | None) -> bool:
-    """Wait until the socket is ready, or broken, for the event; False when the deadline came first."""
-    poller = select.poll()
-    poller.register(connection, event)
-    remaining = _remaining_s(deadline)
-    return bool(poller.poll(None if remaining is None else math.ceil(max(remaining, 0) * 1000)))
-
-
-def _remaining_s(deadline: float | None) -> float | None:
-    return None if deadline is None else deadline - time.monotonic()
+def _deadline(call: Outgoing) -> float | None:
+    return None if call.timeout_s is None else time.monotonic() + call.timeout_s
 
 
 def _remaining_ns(deadline: float | None) -> int:
     """What the request says: 0 is "no deadline" there, so one that is over says 1."""
-    remaining = _remaining_s(deadline)
-    return 0 if remaining is None else max(1, int(remaining * 1e9))
+    return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -1,0 +1,93 @@
+"""What a server's handlers are, and what they get."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nri_rdma.ttrpc.error import RpcError
+from nri_rdma.wire.ttrpc import Code
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a handler gets: one call, its payload not decoded."""
+
+    service: str
+    method: str
+    payload: bytes
+    metadata: tuple[tuple[str, str], ...]
+    deadline: float | None
+    """time.monotonic() at which the caller stops waiting; None = it waits. The server leaves it to the handler."""
+    cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
+    """Set when nobody waits for the answer any more: the caller has gone, or the server closes without grace."""
+
+    @property
+    def full_method(self) -> str:
+        """As gRPC writes it: /service/method."""
+        return f"/{self.service}/{self.method}"
+
+
+class Stream(Protocol):
+    """The messages of one call, as its handler sees them. One thread receives; any may send."""
+
+    def receive(self, timeout_s: float | None = None) -> bytes | None:
+        """Return the caller's next message, or None when it will send no more.
+
+        Raises TimeoutError after timeout_s, RpcError with DEADLINE_EXCEEDED at the call's deadline and with the status
+        that ended the stream early, and ConnectionClosed when the caller has gone.
+        """
+
+    def send(self, payload: bytes) -> None:
+        """Send a message to the caller; blocks while it does not read. Raises RpcError for one that is too long and
+        for a stream that ended early, ConnectionClosed."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The caller's messages until it sends no more."""
+
+
+Handler = Callable[[Call], bytes]
+"""Answers a unary call."""
+StreamHandler = Callable[[Call, Stream], bytes | None]
+"""Answers a call of messages: returns the one answer, or None after the last of several."""
+Interceptor = Callable[[Call, Callable[[Call], bytes | None]], bytes | None]
+"""Wraps a handler: gets the call and the handler (or the next interceptor), returns what that returns, or raises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """A method with messages: whether the caller sends any number, and whether it gets any number."""
+
+    handler: StreamHandler
+    client_streams: bool
+    server_streams: bool
+
+
+class Methods:
+    """The methods of a server, behind its interceptors."""
+
+    def __init__(
+        self, handlers: Mapping[tuple[str, str], Handler | Streaming], interceptors: Sequence[Interceptor]
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._services = frozenset(service for service, _method in self._handlers)
+        self._interceptors = tuple(interceptors)
+
+    def find(self, service: str, method: str) -> Handler | Streaming:
+        """The method's handler. Raises RpcError with UNIMPLEMENTED."""
+        handler = self._handlers.get((service, method))
+        if handler is None:
+            missing = f"method {method}" if service in self._services else f"service {service}"
+            raise RpcError(Code.UNIMPLEMENTED, missing)
+        return handler
+
+    def run(self, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
+        """What the handler returns when called through all interceptors, the first one outermost."""
+        return self._through(0, call, handler) if self._interceptors else handler(call)
+
+    def _through(self, position: int, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
+        if position == len(self._interceptors):
+            return handler(call)
+        return self._interceptors[position](call, lambda inner: self._through(position + 1, inner, handler))

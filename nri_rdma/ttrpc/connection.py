@@ -1,0 +1,335 @@
+"""One connection of a server: who reads it, who answers, and how it ends.
+
+Its threads take turns. One reads; when it has read a call it lets the next one read and answers the call itself, so
+that no call is handed from thread to thread. There are `max_calls` + 1 of them at most: when so many calls run, the
+last thread reads on (it has streams to feed and the end to notice) until a further call comes, and then the caller's
+bytes wait in the kernel. A call of messages has a thread of its own, up to `max_streams`, beyond which it is refused:
+who waits for messages must not keep them from being read.
+
+Memory is bounded: for a connection, the longest message for each unary call and twice for the reader, and for each
+stream what inbox.py says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from nri_rdma.ttrpc.calls import Call, Handler, Methods, Streaming
+from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
+from nri_rdma.ttrpc.handlerstream import HandlerStream
+from nri_rdma.wire import WireError
+from nri_rdma.wire.ttrpc import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+_RECEIVE_SIZE = 64 << 10
+_SEND_TIMEOUT_S = 10  # a caller that does not read its answer loses the connection
+
+
+class Connection:
+    """Answers the calls of one peer until it leaves, or until drain() or cut(). Owns the socket."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        methods: Methods,
+        *,
+        name: str,
+        max_calls: int,
+        max_streams: int,
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        self._socket = connection
+        self._methods = methods
+        self._name = name
+        self._max_turns = max_calls + 1 if max_calls > 1 else 1
+        self._max_streams = max_streams
+        self._on_end = on_end
+        self._gone = threading.Event()
+        self._reading = threading.Lock()  # held by the one thread that reads
+        self._sending = threading.Lock()  # held while a frame is made and written: frames leave in the order made
+        self._slots = threading.Semaphore(max_calls)
+        self._lock = threading.Lock()  # guards all below; nothing blocks under it
+        self._protocol = ServerConnection()
+        self._streams: dict[int, HandlerStream] = {}
+        self._threads: set[threading.Thread] = set()
+        self._names = 0  # threads named so far
+        self._turns = 0  # threads that take turns
+        self._readers = 0  # of them, those that read or wait to
+        self._unanswered = 0
+        self._draining = False
+
+    def start(self) -> None:
+        """Begin to answer. Raises OSError, and RuntimeError when the system is out of threads: nothing has begun."""
+        self._socket.setblocking(True)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@qq", _SEND_TIMEOUT_S, 0))
+        self._start_turns()
+
+    def drain(self) -> None:
+        """Refuse further calls, and end when those that run are answered."""
+        with self._lock:
+            self._draining = True
+            self._end_if_drained()
+
+    def cut(self) -> None:
+        """End now: handlers see it in Call.cancelled, what they answer is lost."""
+        self._lose()
+        with self._lock, contextlib.suppress(OSError):  # the caller was faster
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def threads(self) -> list[threading.Thread]:
+        """Those that have not ended yet."""
+        with self._lock:
+            return list(self._threads)
+
+    def send_message(self, stream: HandlerStream, payload: bytes) -> None:
+        """Write one message of a handler. Raises what HandlerStream.send() promises."""
+        with self._sending:
+            try:
+                with self._lock:
+                    frame = self._protocol.send_data(stream.stream_id, payload)
+            except OversizedMessage as exc:
+                raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
+            except WireError as exc:
+                raise stream.failure() or ConnectionClosed("the call is over") from exc
+            if not self._write(frame):
+                raise ConnectionClosed("the caller has gone, or does not read")
+
+    def _take_turns(self) -> None:
+        while (turn := self._next_turn()) is not None:
+            try:
+                self._answer(*turn)
+            finally:
+                self._count_answer()
+                self._slots.release()
+
+    def _next_turn(self) -> tuple[Request, Handler] | None:
+        """Wait for the turn to read, and read until a unary call comes; None at the end of the connection."""
+        with self._lock:
+            self._readers += 1
+        with self._reading:
+            turn = self._read()
+            if turn is not None:
+                self._slots.acquire()
+        with self._lock:
+            self._readers -= 1
+            another = turn is not None and not self._readers and self._turns < self._max_turns
+        if another:
+            with contextlib.suppress(RuntimeError):  # out of threads: this one reads on when it has answered
+                self._start_turns()
+        return turn
+
+    def _read(self) -> tuple[Request, Handler] | None:
+        try:
+            while True:
+                with self._lock:
+                    event = self._protocol.next_event()
+                if event is None:
+                    data = self._socket.recv(_RECEIVE_SIZE)
+                    if not data:
+                        break
+                    self._protocol.receive_data(data)
+                elif not isinstance(event, Request):
+                    self._feed(event)
+                elif (handler := self._admit(event)) is not None:
+                    return event, handler
+        except OSError as exc:
+            log.debug("connection lost", extra={"error": str(exc)})
+        self._lose()
+        return None
+
+    def _admit(self, request: Request) -> Handler | None:
+        """Return the handler of a unary call; a call of messages is started, one that cannot be is answered."""
+        try:
+            handler = self._methods.find(request.service, request.method)
+            with self._lock:
+                if self._draining:
+                    raise RpcError(Code.UNAVAILABLE, "the server is closing")
+                if not isinstance(handler, Streaming):
+                    self._unanswered += 1
+                    return handler
+            self._open(request, handler)
+        except RpcError as exc:
+            self._reply(partial(self._protocol.fail, request.stream_id, exc.code, exc.message))
+        return None
+
+    def _open(self, request: Request, method: Streaming) -> None:
+        """Start the thread that answers a call of messages. Raises RpcError."""
+        if request.is_unary and method.server_streams:
+            raise RpcError(Code.INVALID_ARGUMENT, f"method {request.method} streams, and the request is a unary one")
+        call = self._call(request, threading.Event())
+        stream = HandlerStream(self, request.stream_id, call, sends=method.server_streams)
+        if request.payload or not method.client_streams:
+            stream.put(request.payload)
+        if not request.is_followed:
+            stream.end()
+        with self._lock:
+            if len(self._streams) >= self._max_streams:
+                raise RpcError(Code.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams on one connection")
+            self._streams[request.stream_id] = stream
+            self._unanswered += 1
+        try:
+            self._start_thread(partial(self._run_stream, call, stream, method))
+        except RuntimeError as exc:
+            self._close(stream)
+            self._count_answer()
+            raise RpcError(Code.RESOURCE_EXHAUSTED, "the server is out of threads") from exc
+
+    def _feed(self, event: Data | End | Rejected) -> None:
+        with self._lock:
+            stream = self._streams.get(event.stream_id)
+        if isinstance(event, Rejected):
+            if stream is not None:
+                stream.fail(RpcError(Code.INVALID_ARGUMENT, "the caller broke the protocol"))
+            self._reply(lambda: event.reply)
+        elif stream is None:
+            return  # of a unary method: it takes no messages, and Go's server would not refuse them before it answers
+        elif isinstance(event, End):
+            stream.end()
+        elif not stream.put(event.payload):
+            status = RpcError(Code.RESOURCE_EXHAUSTED, "the handler does not take the stream's messages")
+            self._reply(partial(self._protocol.fail, event.stream_id, status.code, status.message))
+            stream.fail(status)
+
+    def _answer(self, request: Request, handler: Handler) -> None:
+        call = self._call(request, self._gone)
+        answer = self._attempt(call, lambda: _checked(call, self._methods.run(call, handler)))
+        if isinstance(answer, RpcError):
+            self._reply(partial(self._protocol.fail, request.stream_id, answer.code, answer.message))
+        else:
+            self._reply(partial(self._protocol.respond, request.stream_id, answer))
+
+    def _run_stream(self, call: Call, stream: HandlerStream, method: Streaming) -> None:
+        def run() -> bytes | None:
+            payload = self._methods.run(call, lambda call: method.handler(call, stream))
+            if method.server_streams and payload is not None:
+                stream.send(_checked(call, payload))
+            return None if method.server_streams else _checked(call, payload)
+
+        answer = self._attempt(call, run)
+        self._close(stream)  # first: the caller may open the next one as soon as it has the answer
+        if isinstance(answer, RpcError):
+            self._reply(partial(self._protocol.fail, stream.stream_id, answer.code, answer.message))
+        elif answer is None:
+            self._reply(partial(self._protocol.close_send, stream.stream_id))
+        else:
+            self._reply(partial(self._protocol.respond, stream.stream_id, answer))
+        self._count_answer()
+
+    def _attempt(self, call: Call, run: Callable[[], R]) -> R | RpcError:
+        """What the handler returns, or the status of what it raises."""
+        try:
+            return run()
+        except (RpcError, ConnectionClosed) as exc:
+            return status_of(exc)
+        except Exception as exc:
+            # The caller gets it; the other calls must not notice.
+            log.exception("a handler failed", extra={"service": call.service, "method": call.method})
+            return status_of(exc)
+
+    def _close(self, stream: HandlerStream) -> None:
+        with self._lock:
+            del self._streams[stream.stream_id]
+        stream.fail(RpcError(Code.CANCELED, "the call is over"))
+
+    def _reply(self, make: Callable[[], bytes]) -> None:
+        """Write the last frame of a stream."""
+        with self._sending:
+            try:
+                with self._lock:
+                    frame = make()
+            except WireError as exc:  # the peer broke the stream, and was told
+                log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
+                return
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> bool:
+        """Whether it has been written; the connection is lost when not."""
+        try:
+            self._socket.sendall(frame)
+        except OSError as exc:
+            log.debug("connection lost", extra={"error": str(exc)})
+            self.cut()
+            return False
+        return True
+
+    def _call(self, request: Request, cancelled: threading.Event) -> Call:
+        deadline = time.monotonic() + request.timeout_ns / 1e9 if request.timeout_ns else None
+        return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
+
+    def _count_answer(self) -> None:
+        with self._lock:
+            self._unanswered -= 1
+            self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        if self._draining and not self._unanswered:
+            with contextlib.suppress(OSError):  # the caller was faster
+                self._socket.shutdown(socket.SHUT_RD)
+
+    def _lose(self) -> None:
+        self._gone.set()
+        with self._lock:
+            streams = list(self._streams.values())
+        for stream in streams:
+            stream.fail(ConnectionClosed("the caller has gone"))
+
+    def _start_turns(self) -> None:
+        with self._lock:
+            self._turns += 1
+        try:
+            self._start_thread(self._take_turns)
+        except RuntimeError:
+            with self._lock:
+                self._turns -= 1
+            raise
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            self._names += 1
+            name = f"{self._name}.{self._names}"
+            thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads.discard(thread)
+            raise
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException:  # a handler that ends its thread (SystemExit) ends the connection, not only the reading
+            self.cut()
+            raise
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """The last thread to go closes the socket."""
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+            if self._threads:
+                return
+            self._socket.close()
+        self._on_end(self)
+
+
+def _checked(call: Call, payload: object) -> bytes:
+    """The answer a handler has returned. Raises RpcError for none, TypeError for what is no answer."""
+    if payload is None:
+        raise RpcError(Code.UNKNOWN, NIL_ANSWER)
+    if not isinstance(payload, bytes):
+        raise TypeError(f"handler of {call.service}/{call.method} returned {type(payload).__name__}, not bytes")
+    return payload

@@ -1,0 +1,122 @@
+"""A socket that listens: its place in the file system, and a way to wake who waits at it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+import socket
+import stat
+
+log = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """A listening socket, and what is to be removed with it. Owns the socket."""
+
+    def __init__(self, listener: socket.socket, path: str | None = None) -> None:
+        self._listener = listener
+        self._listener.setblocking(False)
+        self._path = path
+        self._identity = _identity(path) if path is not None else None
+        self._waker, self._sleeper = socket.socketpair()
+
+    def accept(self) -> socket.socket | None:
+        """Return the next connection, or None after wake() or when somebody else has closed the socket."""
+        poller = select.poll()
+        poller.register(self._sleeper, select.POLLIN)
+        poller.register(self._listener, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _events in poller.poll()}
+            if self._sleeper.fileno() in ready:
+                return None
+            try:
+                connection, _address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except OSError as exc:
+                if exc.errno in (errno.EBADF, errno.EINVAL):
+                    log.warning("the listening socket was closed from outside")
+                    return None
+                log.warning("accept failed", extra={"error": str(exc)})  # out of descriptors: wait for some
+                self._sleeper.settimeout(1.0)
+                with contextlib.suppress(TimeoutError):
+                    self._sleeper.recv(1, socket.MSG_PEEK)
+                continue
+            connection.setblocking(True)
+            return connection
+
+    def wake(self) -> None:
+        """Let accept() return None, now and ever after."""
+        with contextlib.suppress(OSError):  # woken and closed before
+            self._waker.send(b"x")
+
+    def close(self) -> None:
+        """Stop listening; the file goes too, unless it is a successor's."""
+        self._listener.close()
+        self._waker.close()
+        self._sleeper.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                if _identity(self._path) == self._identity:
+                    os.unlink(self._path)  # noqa: PTH108 - the socket module takes strings
+
+
+def listen_unix(path: str, mode: int) -> Endpoint:
+    """Listen on path, with that mode from the first moment. A socket that nobody listens on any more is replaced.
+
+    Raises OSError: EADDRINUSE when a server answers there, EEXIST when the path is no socket, and whatever the kernel
+    says to bind.
+    """
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        endpoint = Endpoint(listener, path)
+    except BaseException:
+        listener.close()
+        raise
+    os.chmod(path, mode)  # noqa: PTH101 - before listen, so nobody can have connected under another mode
+    listener.listen()
+    return endpoint
+
+
+def adopted(given: socket.socket | int) -> socket.socket:
+    """The socket itself, or the one with that number (a launcher's fd 3, say): it becomes ours, and no child's."""
+    if isinstance(given, int):
+        given = socket.socket(fileno=given)
+    given.set_inheritable(False)
+    return given
+
+
+def listens(given: socket.socket) -> bool:
+    """Whether the socket takes connections, rather than being one."""
+    return bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_dev, found.st_ino
+
+
+def _remove_stale(path: str) -> None:
+    """Unlink a socket that refuses connections; anything else in the way is an OSError."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise FileExistsError(errno.EEXIST, "in the way of the socket, and not a socket", path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)  # a full backlog blocks; it proves that somebody listens
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - the socket module takes strings
+            return
+        except TimeoutError:
+            pass
+    raise OSError(errno.EADDRINUSE, "another server listens here", path)

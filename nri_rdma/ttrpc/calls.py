@@ -29,6 +29,11 @@ class Call:
         """As gRPC writes it: /service/method."""
         return f"/{self.service}/{self.method}"
 
+    def values(self, key: str) -> tuple[str, ...]:
+        """What the metadata has under a key, whatever its case, in the order sent."""
+        key = key.lower()
+        return tuple(value for found, value in self.metadata if found == key)
+
 
 class Stream(Protocol):
     """The messages of one call, as its handler sees them. One thread receives; any may send."""

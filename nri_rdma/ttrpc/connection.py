@@ -52,21 +52,22 @@ class Connection:
         self._socket = connection
         self._methods = methods
         self._name = name
+        self._max_calls = max_calls
         self._max_turns = max_calls + 1 if max_calls > 1 else 1
         self._max_streams = max_streams
         self._on_end = on_end
         self._gone = threading.Event()
         self._reading = threading.Lock()  # held by the one thread that reads
         self._sending = threading.Lock()  # held while a frame is made and written: frames leave in the order made
-        self._slots = threading.Semaphore(max_calls)
         self._lock = threading.Lock()  # guards all below; nothing blocks under it
+        self._room = threading.Condition(self._lock)  # for one more unary call
         self._protocol = ServerConnection()
         self._streams: dict[int, HandlerStream] = {}
         self._threads: set[threading.Thread] = set()
         self._names = 0  # threads named so far
         self._turns = 0  # threads that take turns
         self._readers = 0  # of them, those that read or wait to
-        self._unanswered = 0
+        self._calls = 0  # unary ones that run
         self._draining = False
 
     def start(self) -> None:
@@ -79,6 +80,7 @@ class Connection:
         """Refuse further calls, and end when those that run are answered."""
         with self._lock:
             self._draining = True
+            self._room.notify()
             self._end_if_drained()
 
     def cut(self) -> None:
@@ -106,28 +108,30 @@ class Connection:
                 raise ConnectionClosed("the caller has gone, or does not read")
 
     def _take_turns(self) -> None:
-        while (turn := self._next_turn()) is not None:
+        while True:
+            with self._reading:
+                turn = self._read()
+            if turn is None:
+                return
+            if self._needs_another_reader():
+                with contextlib.suppress(RuntimeError):  # out of threads: this one reads on when it has answered
+                    self._start_turns()
             try:
                 self._answer(*turn)
             finally:
-                self._count_answer()
-                self._slots.release()
+                self._finish_turn()
 
-    def _next_turn(self) -> tuple[Request, Handler] | None:
-        """Wait for the turn to read, and read until a unary call comes; None at the end of the connection."""
+    def _finish_turn(self) -> None:
         with self._lock:
+            self._calls -= 1
             self._readers += 1
-        with self._reading:
-            turn = self._read()
-            if turn is not None:
-                self._slots.acquire()
+            self._room.notify()
+            self._end_if_drained()
+
+    def _needs_another_reader(self) -> bool:
         with self._lock:
             self._readers -= 1
-            another = turn is not None and not self._readers and self._turns < self._max_turns
-        if another:
-            with contextlib.suppress(RuntimeError):  # out of threads: this one reads on when it has answered
-                self._start_turns()
-        return turn
+            return not self._readers and self._turns < self._max_turns
 
     def _read(self) -> tuple[Request, Handler] | None:
         try:
@@ -153,10 +157,12 @@ class Connection:
         try:
             handler = self._methods.find(request.service, request.method)
             with self._lock:
+                if not isinstance(handler, Streaming):
+                    self._room.wait_for(lambda: self._calls < self._max_calls or self._draining)
                 if self._draining:
                     raise RpcError(Code.UNAVAILABLE, "the server is closing")
                 if not isinstance(handler, Streaming):
-                    self._unanswered += 1
+                    self._calls += 1
                     return handler
             self._open(request, handler)
         except RpcError as exc:
@@ -177,12 +183,10 @@ class Connection:
             if len(self._streams) >= self._max_streams:
                 raise RpcError(Code.RESOURCE_EXHAUSTED, f"more than {self._max_streams} streams on one connection")
             self._streams[request.stream_id] = stream
-            self._unanswered += 1
         try:
             self._start_thread(partial(self._run_stream, call, stream, method))
         except RuntimeError as exc:
             self._close(stream)
-            self._count_answer()
             raise RpcError(Code.RESOURCE_EXHAUSTED, "the server is out of threads") from exc
 
     def _feed(self, event: Data | End | Rejected) -> None:
@@ -224,7 +228,6 @@ class Connection:
             self._reply(partial(self._protocol.close_send, stream.stream_id))
         else:
             self._reply(partial(self._protocol.respond, stream.stream_id, answer))
-        self._count_answer()
 
     def _attempt(self, call: Call, run: Callable[[], R]) -> R | RpcError:
         """What the handler returns, or the status of what it raises."""
@@ -240,6 +243,7 @@ class Connection:
     def _close(self, stream: HandlerStream) -> None:
         with self._lock:
             del self._streams[stream.stream_id]
+            self._end_if_drained()
         stream.fail(RpcError(Code.CANCELED, "the call is over"))
 
     def _reply(self, make: Callable[[], bytes]) -> None:
@@ -267,13 +271,9 @@ class Connection:
         deadline = time.monotonic() + request.timeout_ns / 1e9 if request.timeout_ns else None
         return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
 
-    def _count_answer(self) -> None:
-        with self._lock:
-            self._unanswered -= 1
-            self._end_if_drained()
-
     def _end_if_drained(self) -> None:
-        if self._draining and not self._unanswered:
+        """With the lock: let the reader see an end when no call runs. A stream's last frame may still be on its way."""
+        if self._draining and not self._calls and not self._streams:
             with contextlib.suppress(OSError):  # the caller was faster
                 self._socket.shutdown(socket.SHUT_RD)
 
@@ -287,11 +287,13 @@ class Connection:
     def _start_turns(self) -> None:
         with self._lock:
             self._turns += 1
+            self._readers += 1
         try:
             self._start_thread(self._take_turns)
         except RuntimeError:
             with self._lock:
                 self._turns -= 1
+                self._readers -= 1
             raise
 
     def _start_thread(self, work: Callable[[], None]) -> None:

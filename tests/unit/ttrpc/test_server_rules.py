@@ -1,0 +1,495 @@
+"""What a server owes to its peers whatever they do, in raw bytes where they matter."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
+from tests.unit.ttrpc.peers import (
+    DATA,
+    MESSAGE_MAX,
+    OPEN,
+    REQUEST,
+    RESPONSE,
+    SOON_S,
+    Frame,
+    Peer,
+    soon,
+    ttrpc_threads,
+)
+
+ECHO = ("test.Rules", "Echo")
+
+
+class Service:
+    """Echo answers, Wait when its own gate (named by the payload) or all of them open, Fail raises what it is given."""
+
+    def __init__(self) -> None:
+        self.gates: dict[bytes, threading.Event] = {}
+        self.entered = threading.Semaphore(0)
+        self.calls: list[Call] = []
+        self.error: BaseException = RuntimeError("none set")
+
+    def handlers(self) -> dict[tuple[str, str], Callable[[Call], bytes] | Streaming]:
+        return {
+            ECHO: lambda call: call.payload,
+            ("test.Rules", "Wait"): self.wait,
+            ("test.Rules", "Fail"): self.fail,
+            ("test.Rules", "Big"): lambda call: bytes(int(call.payload)),
+            ("test.Rules", "Talk"): Streaming(handler=self.talk, client_streams=True, server_streams=True),
+        }
+
+    def wait(self, call: Call) -> bytes:
+        self.calls.append(call)
+        gate = self.gates.setdefault(call.payload, threading.Event())
+        self.entered.release()
+        assert gate.wait(SOON_S)
+        return call.payload
+
+    def fail(self, call: Call) -> bytes:
+        raise self.error
+
+    def talk(self, call: Call, stream: Stream) -> None:
+        self.entered.release()
+        for payload in stream:
+            stream.send(payload)
+
+    def let_go(self) -> None:
+        for gate in self.gates.values():
+            gate.set()
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    service = Service()
+    yield service
+    service.let_go()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.sock"
+
+
+@pytest.fixture
+def server(service: Service, path: Path) -> Iterator[Server]:
+    with Server(service.handlers(), max_calls=5) as server:
+        server.serve_unix(path)
+        yield server
+        service.let_go()
+    assert ttrpc_threads() == []
+
+
+def connected(path: Path) -> Peer:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(str(path))
+    return Peer(connection)
+
+
+@pytest.fixture
+def caller(server: Server, path: Path) -> Iterator[Peer]:
+    with connected(path) as peer:
+        yield peer
+
+
+def answer(stream_id: int, payload: bytes) -> Frame:
+    return Frame(stream_id, RESPONSE, 0, pb.Response(payload=payload).SerializeToString())
+
+
+def wait_calls(caller: Peer, service: Service, names: list[bytes], first_id: int = 1) -> None:
+    """Have the calls sent and running."""
+    for number, name in enumerate(names):
+        caller.request(first_id + 2 * number, "test.Rules", "Wait", name)
+        assert service.entered.acquire(timeout=SOON_S)
+
+
+class TestSideBySide:
+    def test_calls_of_one_connection_are_answered_in_the_order_in_which_they_end(
+        self, caller: Peer, service: Service
+    ) -> None:
+        wait_calls(caller, service, [b"a", b"b", b"c"])
+        for stream_id, name in ((5, b"c"), (1, b"a"), (3, b"b")):
+            service.gates[name].set()
+            assert caller.frame() == answer(stream_id, name)
+
+    def test_a_quick_call_overtakes_a_slow_one(self, caller: Peer, service: Service) -> None:
+        wait_calls(caller, service, [b"slow"])
+        caller.request(3, *ECHO, b"quick")
+        assert caller.frame() == answer(3, b"quick")
+
+    def test_calls_over_the_limit_wait_for_those_before_them(self, caller: Peer, service: Service) -> None:
+        wait_calls(caller, service, [b"%d" % n for n in range(5)])
+        for n in range(40):  # as many as the socket holds while nobody reads
+            caller.request(11 + 2 * n, *ECHO, b"%d" % n)
+        assert not service.entered.acquire(timeout=0.05)
+        assert len([name for name in ttrpc_threads() if name != "ttrpc-accept"]) == 6
+        service.gates[b"2"].set()
+        assert caller.frame() == answer(5, b"2")
+        assert sorted(caller.frame() for _ in range(40)) == [answer(11 + 2 * n, b"%d" % n) for n in range(40)]
+
+    def test_a_stream_is_fed_while_as_many_calls_run_as_may(self, caller: Peer, service: Service) -> None:
+        caller.request(1, "test.Rules", "Talk", flags=OPEN)
+        assert service.entered.acquire(timeout=SOON_S)
+        wait_calls(caller, service, [b"%d" % n for n in range(5)], first_id=3)
+        caller.send(1, DATA, b"still")
+        assert caller.frame() == Frame(1, DATA, 0, b"still")
+
+    def test_with_one_call_at_a_time_they_are_answered_in_order_by_one_thread(
+        self, path: Path, service: Service
+    ) -> None:
+        with Server(service.handlers(), max_calls=1) as server:
+            server.serve_unix(path)
+            with connected(path) as caller:
+                wait_calls(caller, service, [b"first"])
+                caller.request(3, *ECHO, b"second")
+                service.gates[b"first"].set()
+                assert [caller.frame(), caller.frame()] == [answer(1, b"first"), answer(3, b"second")]
+                assert ttrpc_threads() == ["ttrpc-1.1", "ttrpc-accept"]
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+    def test_a_call_that_ends_its_thread_ends_its_connection_only(
+        self, server: Server, path: Path, caller: Peer, service: Service
+    ) -> None:
+        service.error = SystemExit()
+        with connected(path) as other:
+            caller.request(1, "test.Rules", "Fail")
+            assert caller.is_closed()
+            other.request(1, *ECHO, b"x")
+            assert other.frame() == answer(1, b"x")
+
+
+BROKEN = b"\x0a\xff"  # a string that is longer than the message
+
+ROWS: list[tuple[str, list[tuple[int, int, bytes]], list[tuple[int, int, str]]]] = [
+    ("even id", [(2, REQUEST, b"")], [(2, 3, "StreamID must be odd for client initiated streams")]),
+    ("id 0", [(0, REQUEST, b"")], [(0, 3, "StreamID must be odd for client initiated streams")]),
+    ("data on a stream that never was", [(1, DATA, b"x")], [(1, 3, "StreamID is no longer active")]),
+    ("type 0x7f is ignored", [(1, 0x7F, b"x")], []),
+    ("a response is ignored", [(1, RESPONSE, b"x")], []),
+    ("a broken request", [(1, REQUEST, BROKEN)], [(1, 3, "unmarshal request error: ")]),
+    ("an id used twice", [(1, REQUEST, BROKEN), (1, REQUEST, b"")],
+     [(1, 3, "unmarshal request error: "), (1, 3, "StreamID cannot be re-used and must increment")]),
+    ("an id below the last", [(9, REQUEST, BROKEN), (7, REQUEST, b"")],
+     [(9, 3, "unmarshal request error: "), (7, 3, "StreamID cannot be re-used and must increment")]),
+    ("a request of 4194305 bytes", [(1, REQUEST, bytes(MESSAGE_MAX + 1))],
+     [(1, 8, "message length 4194305 exceed maximum message size of 4194304")]),
+    ("no service at all", [(1, REQUEST, b"")], [(1, 12, "service ")]),
+]  # fmt: skip
+
+
+class TestRawFrames:
+    """The rows of nri's "own raw-frame cases": each costs its own stream, the next call is answered."""
+
+    @pytest.mark.parametrize(("frames", "statuses"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+    def test_what_breaks_the_protocol_costs_one_stream(
+        self, caller: Peer, frames: list[tuple[int, int, bytes]], statuses: list[tuple[int, int, str]]
+    ) -> None:
+        for stream_id, kind, data in frames:
+            caller.send(stream_id, kind, data)
+        for stream_id, code, text in statuses:
+            found = caller.frame().status
+            assert found[:2] == (stream_id, code) and found[2].startswith(text)
+        caller.request(101, *ECHO, b"alive")
+        assert caller.frame() == answer(101, b"alive")
+
+    def test_data_on_a_stream_that_was_answered(self, caller: Peer) -> None:
+        caller.request(1, *ECHO, b"x")
+        assert caller.frame() == answer(1, b"x")
+        caller.send(1, DATA, b"x")
+        assert caller.frame().status == (1, 3, "StreamID is no longer active")
+
+    def test_data_on_a_unary_call_that_runs_ends_it_for_the_caller(self, caller: Peer, service: Service) -> None:
+        """One stream has one answer: the handler's, later, goes nowhere."""
+        wait_calls(caller, service, [b"a"])
+        caller.send(1, DATA, b"x")
+        assert caller.frame().status == (1, 3, "StreamID is no longer active")
+        service.gates[b"a"].set()
+        caller.request(3, *ECHO, b"x")
+        assert caller.frame() == answer(3, b"x")
+
+    def test_an_empty_answer_is_a_frame_without_bytes(self, caller: Peer) -> None:
+        caller.request(1, *ECHO, b"")
+        assert caller.frame() == Frame(1, RESPONSE, 0, b"")
+
+    def test_every_byte_may_come_alone(self, caller: Peer) -> None:
+        message = pb.Request(service=ECHO[0], method=ECHO[1], payload=b"slow").SerializeToString()
+        for byte in struct.pack(">IIBB", len(message), 1, REQUEST, 0) + message:
+            caller.socket.sendall(bytes([byte]))
+        assert caller.frame() == answer(1, b"slow")
+
+    @pytest.mark.parametrize("cut", [4, 10, 20])
+    def test_half_a_frame_and_the_end_closes_the_connection(
+        self, server: Server, path: Path, cut: int, caller: Peer
+    ) -> None:
+        with connected(path) as leaver:
+            message = pb.Request(service=ECHO[0], method=ECHO[1], payload=b"x" * 50).SerializeToString()
+            leaver.socket.sendall((struct.pack(">IIBB", len(message), 1, REQUEST, 0) + message)[:cut])
+            leaver.socket.shutdown(socket.SHUT_WR)
+            assert leaver.is_closed()
+        caller.request(1, *ECHO, b"x")
+        assert caller.frame() == answer(1, b"x")
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("error", "code", "text"),
+        [
+            (RpcError(Code.DATA_LOSS, "so"), Code.DATA_LOSS, "so"),
+            (RpcError(0, "an OK that is raised is none"), Code.UNKNOWN, "an OK that is raised is none"),
+            (KeyError("boom"), Code.UNKNOWN, "'boom'"),
+            (ZeroDivisionError(), Code.UNKNOWN, "ZeroDivisionError"),
+            (TimeoutError("late"), Code.DEADLINE_EXCEEDED, "late"),
+            (CancelledError(), Code.CANCELED, "CancelledError"),
+            (FileNotFoundError(errno.ENOENT, "No such file"), Code.NOT_FOUND, "[Errno 2] No such file"),
+            (FileExistsError("there"), Code.ALREADY_EXISTS, "there"),
+            (PermissionError("no"), Code.PERMISSION_DENIED, "no"),
+            (BrokenPipeError("pipe"), Code.FAILED_PRECONDITION, "pipe"),
+            (EOFError("end"), Code.OUT_OF_RANGE, "end"),
+            (OSError(errno.EINVAL, "Invalid argument"), Code.INVALID_ARGUMENT, "[Errno 22] Invalid argument"),
+            (OSError(errno.EIO, "I/O error"), Code.UNKNOWN, "[Errno 5] I/O error"),
+            (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), Code.UNKNOWN, "'utf-8' codec can't decode byte 0xff"),
+        ],
+    )
+    def test_what_a_handler_raises_has_go_s_code(
+        self, caller: Peer, service: Service, error: Exception, code: Code, text: str
+    ) -> None:
+        service.error = error
+        caller.request(1, "test.Rules", "Fail")
+        found = caller.frame().status
+        assert found[:2] == (1, code) and found[2].startswith(text)
+
+    def test_an_answer_that_is_too_long_becomes_an_error(self, caller: Peer) -> None:
+        caller.request(1, "test.Rules", "Big", b"%d" % (MESSAGE_MAX + 1))
+        assert caller.frame().status[:2] == (1, Code.RESOURCE_EXHAUSTED)
+        caller.request(3, *ECHO, b"x")
+        assert caller.frame() == answer(3, b"x")
+
+
+class TestInterceptors:
+    def test_they_wrap_handlers_the_first_one_outermost(self, path: Path, service: Service) -> None:
+        log: list[str] = []
+
+        def named(name: str) -> Callable[[Call, Callable[[Call], bytes | None]], bytes | None]:
+            def intercept(call: Call, proceed: Callable[[Call], bytes | None]) -> bytes | None:
+                log.append(f"{name} {call.full_method} {call.values('Trace')}")
+                answer = proceed(dataclasses.replace(call, payload=call.payload + name.encode()))
+                log.append(f"{name} got {answer!r}")
+                return answer
+
+            return intercept
+
+        with Server(service.handlers(), interceptors=[named("a"), named("b")]) as server:
+            server.serve_unix(path)
+            with Client(path) as client:
+                metadata = [("TRACE", "1"), ("trace", "2")]
+                assert client.call(*ECHO, b"p", timeout_s=SOON_S, metadata=metadata) == b"pab"
+                stream = client.stream(
+                    "test.Rules", "Talk", client_streams=True, server_streams=True, timeout_s=SOON_S
+                )  # fmt: skip
+                stream.send(b"x")
+                assert stream.receive() == b"x"
+                assert stream.result() == b""
+        assert log == [
+            "a /test.Rules/Echo ('1', '2')",
+            "b /test.Rules/Echo ('1', '2')",
+            "b got b'pab'",
+            "a got b'pab'",
+            "a /test.Rules/Talk ()",
+            "b /test.Rules/Talk ()",
+            "b got None",
+            "a got None",
+        ]
+
+    def test_one_may_refuse_and_one_may_answer(self, path: Path, service: Service) -> None:
+        def guard(call: Call, proceed: Callable[[Call], bytes | None]) -> bytes | None:
+            if call.payload == b"refuse":
+                raise RpcError(Code.UNAUTHENTICATED, "who are you")
+            return b"from the guard" if call.payload == b"answer" else proceed(call)
+
+        with Server(service.handlers(), interceptors=[guard]) as server:
+            server.serve_unix(path)
+            with Client(path) as client:
+                assert client.call(*ECHO, b"x", timeout_s=SOON_S) == b"x"
+                assert client.call(*ECHO, b"answer", timeout_s=SOON_S) == b"from the guard"
+                with pytest.raises(RpcError, match="UNAUTHENTICATED: who are you"):
+                    client.call(*ECHO, b"refuse", timeout_s=SOON_S)
+
+
+class TestTheEnd:
+    def test_calls_in_flight_are_answered_and_nothing_new_is_taken(self, path: Path, service: Service) -> None:
+        """Go: TestServerShutdown."""
+        server = Server(service.handlers())
+        server.serve_unix(path)
+        names = [b"%d" % n for n in range(5)]
+        with connected(path) as caller, connected(path) as idle, ThreadPoolExecutor(1) as pool:
+            idle.request(1, *ECHO, b"x")
+            assert idle.frame() == answer(1, b"x")
+            wait_calls(caller, service, names)
+            closing = pool.submit(server.close, SOON_S)
+            assert idle.is_closed(), "who has no call is let go at once"
+            with pytest.raises(OSError):
+                connected(path)
+            caller.request(99, *ECHO, b"late")
+            assert caller.frame().status == (99, Code.UNAVAILABLE, "the server is closing")
+            assert not service.calls[0].cancelled.is_set()
+            service.let_go()
+            assert sorted(caller.frame() for _ in names) == [answer(1 + 2 * n, name) for n, name in enumerate(names)]
+            assert caller.is_closed()
+            closing.result(SOON_S)
+        assert ttrpc_threads() == []
+
+    def test_a_stream_in_flight_goes_on_to_its_end(self, path: Path, service: Service) -> None:
+        server = Server(service.handlers())
+        server.serve_unix(path)
+        with connected(path) as caller, ThreadPoolExecutor(1) as pool:
+            caller.request(1, "test.Rules", "Talk", flags=OPEN)
+            assert service.entered.acquire(timeout=SOON_S)
+            closing = pool.submit(server.close, SOON_S)
+            soon(lambda: not path.exists(), "the server to close")
+            for n in range(3):
+                caller.send(1, DATA, b"%d" % n)
+                assert caller.frame() == Frame(1, DATA, 0, b"%d" % n)
+            caller.send(1, DATA, b"", 5)
+            assert caller.frame() == Frame(1, DATA, 5, b"")
+            assert caller.is_closed()
+            closing.result(SOON_S)
+
+    def test_without_grace_handlers_are_cancelled_and_callers_cut_off(self, path: Path, service: Service) -> None:
+        """Go: TestServerClose."""
+        server = Server(service.handlers())
+        server.serve_unix(path)
+        with connected(path) as caller, ThreadPoolExecutor(1) as pool:
+            wait_calls(caller, service, [b"a"])
+            caller.request(3, "test.Rules", "Talk", flags=OPEN)
+            assert service.entered.acquire(timeout=SOON_S)
+            closing = pool.submit(server.close, 0)
+            assert service.calls[0].cancelled.wait(SOON_S)
+            assert caller.is_closed()
+            service.let_go()
+            closing.result(SOON_S)
+        soon(lambda: ttrpc_threads() == [], "the handlers to end")
+
+    def test_closing_before_and_without_serving(self, path: Path, service: Service) -> None:
+        """Go: TestImmediateServerShutdown."""
+        server = Server(service.handlers())
+        server.close()
+        with pytest.raises(RuntimeError):
+            server.serve_unix(path)
+        assert not path.exists()
+
+    @pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+    def test_a_listening_socket_that_somebody_else_shuts_hurts_nobody(
+        self, path: Path, service: Service, family: socket.AddressFamily
+    ) -> None:
+        """Go: TestServerListenerClosed."""
+        listener = socket.socket(family)
+        listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(path))
+        listener.listen()
+        address = listener.getsockname()
+        with Server(service.handlers()) as server:
+            server.serve(listener)
+            connection = socket.socket(family)
+            connection.connect(address)
+            with Peer(connection) as caller:
+                caller.request(1, *ECHO, b"x")
+                assert caller.frame() == answer(1, b"x")
+                listener.shutdown(socket.SHUT_RDWR)
+                if family == socket.AF_INET:  # of a Unix socket the kernel does not tell those who wait at it
+                    soon(lambda: "ttrpc-accept" not in ttrpc_threads(), "the acceptor to end")
+                caller.request(3, *ECHO, b"y")
+                assert caller.frame() == answer(3, b"y"), "who is connected stays so"
+            with socket.socket(family) as late, pytest.raises(ConnectionRefusedError):
+                late.connect(address)
+        assert ttrpc_threads() == []
+
+    def test_a_caller_that_has_gone_leaves_nothing(self, server: Server, path: Path, service: Service) -> None:
+        """Go: TestServerConnectionsLeak and TestServerEOF: connections, threads, descriptors."""
+        with connected(path) as first:
+            first.request(1, *ECHO, b"x")
+            first.frame()
+        soon(lambda: not server._connections, "the first connection to be forgotten")
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count, no paths
+        for n in range(50):
+            with connected(path) as caller:
+                caller.request(1, *ECHO, b"x")
+                caller.request(3, "test.Rules", "Talk", flags=OPEN)
+                if n % 2:
+                    caller.frame()
+        soon(lambda: not server._connections, "the connections to be forgotten")
+        soon(lambda: ttrpc_threads() == ["ttrpc-accept"], "their threads to end")
+        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count, no paths
+
+    def test_a_caller_that_goes_during_its_call_is_known_to_the_handler(
+        self, server: Server, path: Path, service: Service
+    ) -> None:
+        with connected(path) as caller:
+            wait_calls(caller, service, [b"a"])
+            assert not service.calls[0].cancelled.is_set()
+        assert service.calls[0].cancelled.wait(SOON_S)
+        service.let_go()
+        soon(lambda: not server._connections, "the connection to be forgotten")
+
+    def test_a_caller_that_sends_no_more_still_gets_its_answers(self, caller: Peer, service: Service) -> None:
+        wait_calls(caller, service, [b"a"])
+        caller.socket.shutdown(socket.SHUT_WR)
+        assert service.calls[0].cancelled.wait(SOON_S)
+        service.let_go()
+        assert caller.frame() == answer(1, b"a")
+        assert caller.is_closed()
+
+
+class TestGivenSockets:
+    def test_a_listening_one_as_a_launcher_gives_it_by_number(self, path: Path, service: Service) -> None:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(path))
+        listener.listen()
+        number = listener.detach()
+        os.set_inheritable(number, True)
+        with Server(service.handlers()) as server:
+            server.serve(number)
+            assert not os.get_inheritable(number)
+            with Client(path) as client:
+                assert client.call(*ECHO, b"x", timeout_s=SOON_S) == b"x"
+            with pytest.raises(RuntimeError, match="one socket"):
+                server.serve_unix(path.with_name("other"))
+        assert path.exists(), "the file is the launcher's"
+
+    def test_a_connected_pair_by_number_at_both_ends(self, service: Service) -> None:
+        ours, theirs = socket.socketpair()
+        server = Server(service.handlers())
+        server.serve(ours.detach())
+        with Client(theirs.detach()) as client, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(server.wait)
+            assert client.call(*ECHO, b"x", timeout_s=SOON_S) == b"x"
+            assert not waiting.done()
+            client.close()
+            waiting.result(SOON_S), "nobody can call any more"
+        server.close()
+        assert ttrpc_threads() == []
+
+    def test_a_socket_that_is_not_connected_is_refused(self, service: Service) -> None:
+        with Server(service.handlers()) as server, socket.socket(socket.AF_UNIX) as lonely:
+            with pytest.raises(OSError) as caught:
+                server.serve(lonely)
+            assert caught.value.errno == errno.ENOTCONN
+
+    def test_connections_over_the_limit_are_closed_given_or_not(self, service: Service) -> None:
+        with Server(service.handlers(), max_connections=1) as server:
+            pairs = [socket.socketpair() for _ in range(2)]
+            for ours, _theirs in pairs:
+                server.serve(ours)
+            with Client(pairs[0][1]) as first, Client(pairs[1][1]) as second:
+                assert first.call(*ECHO, b"x", timeout_s=SOON_S) == b"x"
+                with pytest.raises(ConnectionClosed):
+                    second.call(*ECHO, b"x", timeout_s=SOON_S)

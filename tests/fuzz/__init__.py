@@ -1,0 +1,1 @@
+"""Bytes that nobody ought to send, for everything that reads bytes: `python -m tests.fuzz --seconds 60`."""

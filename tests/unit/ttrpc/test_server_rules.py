@@ -16,6 +16,7 @@ import pytest
 
 from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
+from nri_rdma.ttrpc.inbox import FULL, OVERHEAD
 from tests.unit.ttrpc.peers import (
     DATA,
     MESSAGE_MAX,
@@ -88,7 +89,7 @@ def server(service: Service, path: Path) -> Iterator[Server]:
         server.serve_unix(path)
         yield server
         service.let_go()
-    assert ttrpc_threads() == []
+    soon(lambda: ttrpc_threads() == [], "all threads to end")
 
 
 def connected(path: Path) -> Peer:
@@ -157,14 +158,15 @@ class TestSideBySide:
                 assert [caller.frame(), caller.frame()] == [answer(1, b"first"), answer(3, b"second")]
                 assert ttrpc_threads() == ["ttrpc-1.1", "ttrpc-accept"]
 
-    @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
     def test_a_call_that_ends_its_thread_ends_its_connection_only(
-        self, server: Server, path: Path, caller: Peer, service: Service
+        self, server: Server, path: Path, caller: Peer, service: Service, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(threading, "excepthook", lambda _args: None)
         service.error = SystemExit()
+        caller.request(1, "test.Rules", "Fail")
+        assert caller.is_closed()
+        soon(lambda: ttrpc_threads() == ["ttrpc-accept"], "its threads to end")
         with connected(path) as other:
-            caller.request(1, "test.Rules", "Fail")
-            assert caller.is_closed()
             other.request(1, *ECHO, b"x")
             assert other.frame() == answer(1, b"x")
 
@@ -493,3 +495,50 @@ class TestGivenSockets:
                 assert first.call(*ECHO, b"x", timeout_s=SOON_S) == b"x"
                 with pytest.raises(ConnectionClosed):
                     second.call(*ECHO, b"x", timeout_s=SOON_S)
+
+
+class TestFloods:
+    def test_a_caller_that_floods_and_does_not_read_is_not_read_either(
+        self, server: Server, path: Path, caller: Peer
+    ) -> None:
+        """As many calls as may run hold an answer each, the rest waits in the kernel; others are served."""
+        with connected(path) as flooder:
+            flooder.socket.settimeout(0.5)
+            sent = 0
+            with pytest.raises(TimeoutError):
+                for number in range(100_000):
+                    flooder.request(2 * number + 1, "test.Rules", "Big", b"65536")
+                    sent += 1
+            assert sent < 1000
+            (flooded,) = [one for one in server._connections if one._calls]
+            assert flooded._calls <= 5 and flooded._protocol.open_streams <= 6
+            assert len(flooded._protocol._buffer) < 1 << 17
+            caller.request(1, *ECHO, b"x")
+            assert caller.frame() == answer(1, b"x")
+
+    def test_streams_hold_what_an_inbox_holds_each_and_no_more(self, path: Path, service: Service) -> None:
+        """Handlers that take nothing: every stream is filled, refused, and its messages are let go with its handler."""
+        held: list[Stream] = []
+        gate = threading.Event()
+
+        def hoard(call: Call, stream: Stream) -> bytes:
+            held.append(stream)
+            service.entered.release()
+            gate.wait(SOON_S)
+            return b""
+
+        method = Streaming(handler=hoard, client_streams=True, server_streams=False)
+        with Server({("s", "m"): method}, max_streams=2) as server:
+            server.serve_unix(path)
+            with connected(path) as caller:
+                for stream_id in (1, 3):
+                    caller.request(stream_id, "s", "m", flags=OPEN)
+                    assert service.entered.acquire(timeout=SOON_S)
+                for _ in range(FULL // 65536 + 1):
+                    for stream_id in (1, 3):
+                        caller.send(stream_id, DATA, bytes(65536))
+                refused = {caller.frame().status[:2] for _ in range(2)}
+                assert refused == {(1, Code.RESOURCE_EXHAUSTED), (3, Code.RESOURCE_EXHAUSTED)}
+                sizes = [stream._inbox._size for stream in held]  # type: ignore[attr-defined] # the product's own
+                assert all(size <= FULL + 65536 + OVERHEAD for size in sizes)
+                gate.set()

@@ -136,7 +136,7 @@ def server(service: Service, path: Path) -> Iterator[Server]:
         server.serve_unix(path)
         yield server
         service.gate.set()
-    assert ttrpc_threads() == []
+    soon(lambda: ttrpc_threads() == [], "all threads to end")
 
 
 @pytest.fixture
@@ -476,6 +476,25 @@ class TestTheEndOfAPeer:
             with pytest.raises(ConnectionClosed):
                 wait()
         stream.close()
+
+    def test_a_stream_is_cancelled_for_whoever_still_uses_it_when_its_handler_returns(self, path: Path) -> None:
+        """Go: TestStreamHandlerContextCancelOnReturn."""
+        kept: list[tuple[Call, Stream]] = []
+
+        def careless(call: Call, stream: Stream) -> None:
+            kept.append((call, stream))
+            assert not call.cancelled.is_set()
+
+        with Server({("s", "m"): Streaming(handler=careless, client_streams=True, server_streams=True)}) as server:
+            server.serve_unix(path)
+            with Client(path) as client:
+                stream = client.stream("s", "m", client_streams=True, server_streams=True, timeout_s=SOON_S)
+                assert stream.receive() is None
+                ((call, left),) = kept
+                assert call.cancelled.is_set()
+                for use in (left.receive, partial(left.send, b"x")):
+                    with pytest.raises(RpcError, match="CANCELED: the call is over"):
+                        use()
 
     def test_a_stream_broken_by_its_caller_is_over_for_the_handler(self, caller: Peer, service: Service) -> None:
         service.gate.set()

@@ -19,6 +19,7 @@ from nri_rdma.wire.mux import (
     MuxDecoder,
     encode_message,
 )
+from nri_rdma.wire.ttrpc import ClientConnection, ServerConnection
 
 Frames = list[tuple[int, bytes]]
 
@@ -180,3 +181,27 @@ def test_garbage_gives_pieces_or_a_wire_error(chunks: list[bytes]) -> None:
 @given(message=st.binary(min_size=1, max_size=20000), conn_id=st.sampled_from([1, 2]))
 def test_what_is_encoded_is_decoded(message: bytes, conn_id: int) -> None:
     assert decode([encode_message(conn_id, message)]) == [(conn_id, message)]
+
+
+def test_both_conns_are_there_from_the_start() -> None:
+    """Go's Dial and Accept have no counterpart: there is nothing to open, and nothing is lost before it is."""
+    assert MuxDecoder().receive_data(frame(2, b"first")) == [(2, b"first")]
+    assert MuxDecoder().receive_data(frame(1, b"first")) == [(1, b"first")]
+
+
+def test_a_message_of_three_frames_comes_whole_and_the_next_one_too() -> None:
+    """Go: TestTransmittingData, with an empty frame as the end marker."""
+    large, small = bytes(3 * MAX_PAYLOAD), b"next"
+    trunk = encode_message(1, large) + encode_message(2, small) + frame(1, b"") + encode_message(1, small)
+    assert layout(trunk)[:4] == [(1, 4096), (1, MAX_PAYLOAD), (1, MAX_PAYLOAD), (1, MAX_PAYLOAD - 4096)]
+    chunks = [trunk[start : start + 65536] for start in range(0, len(trunk), 65536)]
+    assert decode(chunks) == [(1, large), (2, small), (1, small)]
+
+
+def test_two_ttrpc_messages_in_one_frame_are_two() -> None:
+    server, client = ServerConnection(), ClientConnection()
+    both = client.request("s", "a", b"1")[1] + client.request("s", "b", b"2")[1]
+    ((_, payload),) = MuxDecoder().receive_data(frame(1, both))
+    server.receive_data(payload)
+    found = [server.next_event() for _ in range(3)]
+    assert [event and event.stream_id for event in found] == [1, 3, None]

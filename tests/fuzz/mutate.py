@@ -60,6 +60,12 @@ def _insert(data: bytearray, random: Random) -> None:
     data[place:place] = random.randbytes(random.randint(1, 12))
 
 
+def _insert_token(data: bytearray, random: Random) -> None:
+    """What random bytes seldom are: a digit that is none of ASCII's, halves of characters, varints, nested groups."""
+    place = random.randint(0, len(data))
+    data[place : place + random.randint(0, 2)] = random.choice(_TOKENS)
+
+
 def _repeat(data: bytearray, random: Random) -> None:
     start = random.randint(0, len(data))
     piece = data[start : start + random.randint(1, 64)]
@@ -70,4 +76,5 @@ def _truncate(data: bytearray, random: Random) -> None:
     del data[random.randint(0, len(data)) :]
 
 
-_DAMAGES = (_flip_bit, _set_byte, _set_number, _set_number, _delete, _insert, _repeat, _truncate)
+_TOKENS = ("²".encode(), "٣".encode(), b"\xed\xa0\x80", b"\xff" * 9 + b"\x01", b"\x0b" * 120, b"=", b"\0")
+_DAMAGES = (_flip_bit, _set_byte, _set_number, _set_number, _delete, _insert, _insert_token, _repeat, _truncate)

@@ -74,6 +74,26 @@ class TestAnswers:
                 peer.respond(stream_id)
             assert [result() for result in results] == [b""] * 8
 
+    def test_a_message_of_which_nothing_could_be_written_leaves_the_connection_usable(
+        self, pair: tuple[socket.socket, Peer]
+    ) -> None:
+        """A small message is written whole or not at all; the socket is full of those before it."""
+        connection, peer = pair
+        with Client(connection) as client, ThreadPoolExecutor(1) as pool:
+            stream = client.stream("s", "m", client_streams=True, server_streams=True, timeout_s=0.3)
+            sent = 0
+            with pytest.raises(RpcError, match="DEADLINE_EXCEEDED: not sent in time: the server does not read"):
+                while True:
+                    stream.send(b"%d" % sent)
+                    sent += 1
+            result = asks(pool, client)
+            assert peer.frame().kind == REQUEST
+            assert [peer.frame().data for _ in range(sent)] == [b"%d" % n for n in range(sent)]
+            found = peer.frame()
+            assert found.kind == REQUEST, "what was not sent in time is not sent later"
+            peer.respond(found.stream_id, b"x")
+            assert result() == b"x"
+
     def test_a_request_that_could_not_be_begun_leaves_the_connection_usable(
         self, pair: tuple[socket.socket, Peer]
     ) -> None:

@@ -338,7 +338,7 @@ class TestTheEnd:
             idle.request(1, *ECHO, b"x")
             assert idle.frame() == answer(1, b"x")
             wait_calls(caller, service, names)
-            closing = pool.submit(server.close, SOON_S)
+            closing = pool.submit(server.close, 6 * SOON_S)
             assert idle.is_closed(), "who has no call is let go at once"
             with pytest.raises(OSError):
                 connected(path)
@@ -357,7 +357,7 @@ class TestTheEnd:
         with connected(path) as caller, ThreadPoolExecutor(1) as pool:
             caller.request(1, "test.Rules", "Talk", flags=OPEN)
             assert service.entered.acquire(timeout=SOON_S)
-            closing = pool.submit(server.close, SOON_S)
+            closing = pool.submit(server.close, 6 * SOON_S)
             soon(lambda: not path.exists(), "the server to close")
             for n in range(3):
                 caller.send(1, DATA, b"%d" % n)

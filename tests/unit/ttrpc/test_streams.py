@@ -401,12 +401,18 @@ class TestBackPressure:
         caller.socket.sendall(frame * (FULL // OVERHEAD + 2))
         assert caller.frame().status[:2] == (1, Code.RESOURCE_EXHAUSTED)
 
-    def test_a_handler_that_is_only_slow_gets_everything(self, client: Client, service: Service) -> None:
+    def test_a_handler_that_is_only_slow_gets_everything(
+        self, client: Client, server: Server, service: Service
+    ) -> None:
         with bidi(client, "Hold") as stream:
             assert service.entered.acquire(timeout=SOON_S)
             size, count = 64 << 10, 3 * FULL // (64 << 10)
             with ThreadPoolExecutor(1) as pool:
                 sending = pool.submit(send_all, stream, [bytes(size)] * count)
+                (connection,) = server._connections
+                (held,) = connection._streams.values()
+                soon(lambda: held._inbox.is_full, "the stream to be full")
+                soon(lambda: bool(held._changed._waiters), "the reader to wait for it")  # type: ignore[attr-defined]
                 service.gate.set()
                 sending.result(SOON_S)
             stream.close_send()

@@ -58,7 +58,9 @@ Handler = Callable[[Call], bytes]
 StreamHandler = Callable[[Call, Stream], bytes | None]
 """Answers a call of messages: returns the one answer, or None after the last of several."""
 Interceptor = Callable[[Call, Callable[[Call], bytes | None]], bytes | None]
-"""Wraps a handler: gets the call and the handler (or the next interceptor), returns what that returns, or raises."""
+"""Wraps a handler: gets the call and the handler (or the next interceptor), returns what that returns, or raises.
+
+It may pass on another Call than it got; the messages of a stream are not in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,11 +217,11 @@ class Channel:
         finally:
             self._state.acquire()
             self._reading = False
+            self._state.notify_all()  # they look when we let go of the lock: at what came, and at who reads next
         if data == b"":
             self._fail(reason)
         elif data:
             self._hand_out(data)
-        self._state.notify_all()
 
     def _hand_out(self, data: bytes) -> None:
         self._connection.receive_data(data)

@@ -43,6 +43,8 @@ class Server:
         max_calls: int = 16,
         max_streams: int = 16,
     ) -> None:
+        if min(max_connections, max_calls, max_streams) < 1:
+            raise ValueError("a Server needs room for one connection, one call and one stream at least")
         self._methods = Methods(handlers, interceptors)
         self._max_connections = max_connections
         self._max_calls = max_calls

@@ -451,6 +451,12 @@ class TestTheEnd:
         assert caller.is_closed()
 
 
+@pytest.mark.parametrize("limit", ["max_connections", "max_calls", "max_streams"])
+def test_a_server_without_room_for_anything_is_refused(limit: str) -> None:
+    with pytest.raises(ValueError, match="needs room"):
+        Server({}, **{limit: 0})  # type: ignore[arg-type] # of three int parameters, one
+
+
 class TestGivenSockets:
     def test_a_listening_one_as_a_launcher_gives_it_by_number(self, path: Path, service: Service) -> None:
         listener = socket.socket(socket.AF_UNIX)

@@ -83,12 +83,16 @@ class FakeRuntime:
 
         Raises TimeoutError when nobody connects or registers in time, RpcError when the plugin refuses a step.
         """
-        self.disconnect()
         deadline = time.monotonic() + timeout_s
         self._listener.settimeout(timeout_s)
         connection, _address = self._listener.accept()
+        return self.take(connection, deadline - time.monotonic())
+
+    def take(self, connection: socket.socket, timeout_s: float = 5.0) -> nri.RegisterPluginRequest:
+        """Do the same with a connection that is there, as for a plugin that the runtime starts; it is closed here."""
+        self.disconnect()
         self._plugin = _Trunk(connection)
-        registration = self._register(self._plugin, deadline)
+        registration = self._register(self._plugin, time.monotonic() + timeout_s)
         self._synchronize()
         return registration
 

@@ -1,0 +1,1 @@
+"""Held against the Go implementations: ttrpc's module, and nri's plugin stub."""

@@ -1,0 +1,112 @@
+"""The Go programs of these tests, built once for each state of their sources.
+
+Everything Go fetches or builds stays in the cache; sources come from the module proxy alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tests.rig.cache import CACHE
+
+SOURCES: Final = Path(__file__).parent / "go"
+HOME: Final = CACHE / "go"
+OLDEST: Final = (1, 25)
+"""What the modules in go.mod ask for."""
+BUILD_TIMEOUT_S: Final = 540.0
+PROGRAMS: Final = {
+    "peer": ("go.mod", "./peer"),
+    "stub": ("go.mod", "./stub"),
+    "old-stub": ("old-nri.mod", "./stub"),
+    "example": ("go.mod", "github.com/containerd/ttrpc/example/cmd"),
+}
+"""Name -> the module file that names the versions, and the package."""
+_NO_NETWORK = ("dial tcp", "no such host", "i/o timeout", "TLS handshake", "module lookup disabled", "Forbidden")
+
+
+class MissingError(Exception):
+    """What this machine lacks for a Go program, as a sentence."""
+
+
+@cache
+def program(name: str) -> Path:
+    """Return the built program; the first time it takes up to a minute.
+
+    Raises MissingError without a Go that is new enough, or without sources when the proxy cannot be reached;
+    RuntimeError with the compiler's words when the program does not build.
+    """
+    version = _go_version()
+    HOME.mkdir(parents=True, exist_ok=True)
+    built = HOME / "programs" / _digest(version) / name
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            _build(*PROGRAMS[name], built)
+    return built
+
+
+def _go_version() -> str:
+    if shutil.which("go") is None:
+        raise MissingError("no `go` on the PATH: Go peers cannot be built")
+    version = _go("env", "GOVERSION").stdout.strip()
+    found = re.match(r"go(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        raise MissingError(f"`go` is {version}, the peers' modules need {'.'.join(map(str, OLDEST))} or newer")
+    return version
+
+
+def _build(module_file: str, package: str, target: Path) -> None:
+    fresh = target.with_suffix(".new")
+    done = _go("build", "-trimpath", "-ldflags=-s -w", f"-modfile={module_file}", "-o", str(fresh), package)
+    if done.returncode:
+        if any(phrase in done.stderr for phrase in _NO_NETWORK):
+            raise MissingError(f"the Go module proxy cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+        raise RuntimeError(f"{package} does not build:\n{done.stderr}")
+    fresh.rename(target)
+
+
+def _go(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs go at low priority: tests on this machine have deadlines."""
+    nice = ["nice"] if shutil.which("nice") else []
+    return subprocess.run(
+        [*nice, "go", *arguments],
+        cwd=SOURCES,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BUILD_TIMEOUT_S,
+    )
+
+
+@cache
+def _environment() -> dict[str, str]:
+    asked = subprocess.run(["go", "env", "GOPROXY"], capture_output=True, text=True, check=True).stdout.strip()
+    proxies = [proxy for proxy in re.split(r"[,|]", asked) if proxy != "direct"]  # never clone a repository
+    return os.environ | {
+        "GOPATH": str(HOME / "path"),
+        "GOMODCACHE": str(HOME / "modules"),
+        "GOCACHE": str(HOME / "build"),
+        "GOPROXY": ",".join(proxies) or "off",
+        "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "CGO_ENABLED": "0",
+    }
+
+
+def _digest(version: str) -> str:
+    """What a program depends on."""
+    parts = hashlib.sha256(version.encode())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        parts.update(f"\0{path.relative_to(SOURCES)}\0".encode() + path.read_bytes())
+    return parts.hexdigest()[:16]

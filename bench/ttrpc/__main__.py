@@ -38,7 +38,8 @@ def main() -> int:
             print(f"bench: {error}", file=sys.stderr)
             return 1
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps([row.document() for row in (*measured, *skipped)], indent=1) + "\n")
+    documents = [row.document() for row in measured] + [pair.document() for pair in skipped]
+    REPORT.write_text(json.dumps(documents, indent=1) + "\n")
     print(table(measured, skipped, REFERENCE))
     return 0
 

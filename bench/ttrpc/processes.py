@@ -73,5 +73,5 @@ def _process(role: str, make: str, path: Path) -> Iterator[subprocess.Popen[byte
 def _line(process: subprocess.Popen[bytes]) -> bytes:
     assert process.stdout is not None
     if not (line := process.stdout.readline()):
-        raise EndError(f"{process.args} has ended")
+        raise EndError(f"an end has ended with {process.wait(STOP_TIMEOUT_S)}")
     return line

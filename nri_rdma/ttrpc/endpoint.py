@@ -17,8 +17,9 @@ class Endpoint:
     """A listening socket, and what is to be removed with it. Owns the socket."""
 
     def __init__(self, listener: socket.socket, path: str | None = None) -> None:
-        self._listener = listener
-        self._listener.setblocking(False)
+        self.listener = listener
+        """Not blocking; whoever accepts by other means than accept() closes the endpoint all the same."""
+        self.listener.setblocking(False)
         self._path = path
         self._identity = _identity(path) if path is not None else None
         self._waker, self._sleeper = socket.socketpair()
@@ -27,13 +28,13 @@ class Endpoint:
         """Return the next connection, or None after wake() or when somebody else has closed the socket."""
         poller = select.poll()
         poller.register(self._sleeper, select.POLLIN)
-        poller.register(self._listener, select.POLLIN)
+        poller.register(self.listener, select.POLLIN)
         while True:
             ready = {descriptor for descriptor, _events in poller.poll()}
             if self._sleeper.fileno() in ready:
                 return None
             try:
-                connection, _address = self._listener.accept()
+                connection, _address = self.listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as exc:
@@ -55,7 +56,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Stop listening; the file goes too, unless it is a successor's."""
-        self._listener.close()
+        self.listener.close()
         self._waker.close()
         self._sleeper.close()
         if self._path is not None:

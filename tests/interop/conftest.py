@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.interop import golang
+from tests.interop.parties import CALLERS, SERVERS, Caller
 
 HERE = Path(__file__).parent
+PAIRS = [(caller, server) for server in SERVERS for caller in CALLERS]
 GoProgram = Callable[[str], Path]
 
 
@@ -30,3 +32,20 @@ def go_program() -> GoProgram:
             pytest.skip(str(missing))
 
     return built
+
+
+@pytest.fixture(params=PAIRS, ids=[f"{caller} calls {server}" for caller, server in PAIRS])
+def pair(request: pytest.FixtureRequest, go_program: GoProgram) -> tuple[str, str]:
+    """Who calls whom; a skip when one of them has to be built in Go and cannot be."""
+    caller, server = request.param
+    if "go" in (caller, server):
+        go_program("peer")
+    return caller, server
+
+
+@pytest.fixture
+def caller(pair: tuple[str, str], tmp_path: Path) -> Iterator[Caller]:
+    """The client of the pair, connected to its server."""
+    name, server = pair
+    with SERVERS[server](tmp_path / "peer.sock"), CALLERS[name](tmp_path / "peer.sock") as caller:
+        yield caller

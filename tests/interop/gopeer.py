@@ -166,6 +166,13 @@ class GoStream:
         result = self.do("receive")
         return None if result.get("end") else _bytes(result)
 
+    def result(self) -> bytes:
+        """Say that no message follows, and return the one answer."""
+        self.close_send()
+        answer = self.receive()
+        assert answer is not None
+        return answer
+
 
 def _pass_on(done: Future[dict[str, Any]], answer: Future[bytes]) -> None:
     try:

@@ -46,7 +46,7 @@ def test_the_examples_client_calls_our_server(go_program: GoProgram, tmp_path: P
 
     with Server({(SERVICE, "Method1"): method1}) as server:
         server.serve_unix(tmp_path / SOCKET)
-        client = [go_program("example"), "client", "left", "right"]
+        client = [str(go_program("example")), "client", "left", "right"]
         done = subprocess.run(client, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     sent, answer = done.stdout.splitlines()
     assert json.loads(sent) == {"name": ["koye"]}

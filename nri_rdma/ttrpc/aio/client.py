@@ -1,0 +1,220 @@
+"""The calling end of ttrpc, in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from nri_rdma.ttrpc.aio.clientstream import AsyncClientStream, before
+from nri_rdma.ttrpc.aio.link import Link
+from nri_rdma.ttrpc.endpoint import adopted
+from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
+from nri_rdma.ttrpc.outgoing import Outgoing
+from nri_rdma.wire.ttrpc import ClientConnection, Code, Data, End, OversizedMessage, Response
+
+R = TypeVar("R")
+
+
+class AsyncClientInterceptor(Protocol):
+    """Wraps the sending of calls: may change one (dataclasses.replace), and sees it answered or a stream opened."""
+
+    async def __call__(self, call: Outgoing, proceed: Callable[[Outgoing], Awaitable[R]], /) -> R:
+        """Return what proceed(call) returns, or raise."""
+
+
+class AsyncClient:
+    """Calls methods of one server; any number of tasks of one loop may call at once.
+
+    Takes a path to connect to, or a connected stream socket or its number, which is then the client's to close.
+    connect() or `async with` comes first. on_close runs once, when the connection has ended for whatever reason.
+    """
+
+    def __init__(
+        self,
+        given: str | os.PathLike[str] | socket.socket | int,
+        *,
+        interceptors: Sequence[AsyncClientInterceptor] = (),
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        self._given = given
+        self._interceptors = tuple(interceptors)
+        self._link = ClientLink(on_close)
+
+    async def connect(self) -> None:
+        """Connect, once. Raises OSError as the kernel gives it."""
+        given, loop = self._given, asyncio.get_running_loop()
+        if isinstance(given, socket.socket | int):
+            await loop.create_unix_connection(lambda: self._link, sock=adopted(given))
+        else:
+            await loop.create_unix_connection(lambda: self._link, os.fspath(given))
+
+    async def call(
+        self,
+        service: str,
+        method: str,
+        payload: bytes,
+        *,
+        timeout_s: float | None,
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> bytes:
+        """Return the answer's payload. Cancelling it gives the call up; the server is not told, for it cannot be.
+
+        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
+        with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
+        WireError, having done nothing, when a text is not Unicode.
+        """
+        call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
+        return await through(self._interceptors, call, self._link.call)
+
+    async def stream(
+        self,
+        service: str,
+        method: str,
+        payload: bytes = b"",
+        *,
+        client_streams: bool,
+        server_streams: bool,
+        timeout_s: float | None,
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> AsyncClientStream:
+        """Open a call of messages, as the method is declared: whether the client, whether the server sends any number.
+
+        payload is the request of a method to which the client sends one; else leave it empty. Raises as call() does,
+        but for the server's status: that is the stream's to raise.
+        """
+        call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
+        return await through(
+            self._interceptors, call, lambda call: self._link.open_stream(call, client_streams, server_streams)
+        )
+
+    async def close(self) -> None:
+        """Close the connection; calls that wait raise ConnectionClosed. May be repeated."""
+        self._link.hang_up("closed by this client", at_once=False)
+        await self._link.gone()
+
+    async def __aenter__(self) -> Self:
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class ClientLink(Link[Response | Data | End]):
+    """The connection of one client, and the calls that wait on it."""
+
+    def __init__(self, on_close: Callable[[], None] | None) -> None:
+        self._connection = ClientConnection()
+        super().__init__(self._connection)
+        self._on_close = on_close
+        self._calls: dict[int, asyncio.Future[Response]] = {}
+        self._streams: dict[int, AsyncClientStream] = {}
+
+    async def call(self, call: Outgoing) -> bytes:
+        """As AsyncClient has it."""
+        try:
+            async with asyncio.timeout(call.timeout_s) as limit:
+                response = await self._answer(call)
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise RpcError(Code.DEADLINE_EXCEEDED, "no answer in time") from exc
+        if response.code != Code.OK:
+            raise RpcError(response.code, response.message)
+        return response.payload
+
+    async def open_stream(self, call: Outgoing, client_streams: bool, server_streams: bool) -> AsyncClientStream:
+        """As AsyncClient.stream() has it."""
+        deadline = None if call.timeout_s is None else time.monotonic() + call.timeout_s
+        await self._ready(deadline)
+        try:
+            stream_id, frame = self._connection.open_stream(
+                call.service,
+                call.method,
+                call.payload,
+                client_streams=client_streams,
+                server_streams=server_streams,
+                timeout_ns=_timeout_ns(deadline),
+                metadata=call.metadata,
+            )
+        except OversizedMessage as exc:
+            raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
+        self.write(frame)
+        stream = AsyncClientStream(self, self._connection, stream_id, deadline, server_streams)
+        self._streams[stream_id] = stream
+        return stream
+
+    def forget(self, stream_id: int) -> None:
+        """Drop what still comes for a stream."""
+        self._connection.forget(stream_id)
+        self._streams.pop(stream_id, None)
+
+    def take(self, event: Response | Data | End) -> bool:
+        if isinstance(event, Response) and (answer := self._calls.pop(event.stream_id, None)) is not None:
+            if not answer.done():
+                answer.set_result(event)
+            return True
+        stream = self._streams.get(event.stream_id)
+        if stream is None:
+            return True
+        taken = stream.take_event(event)
+        if taken and not isinstance(event, Data):
+            del self._streams[event.stream_id]
+        return taken
+
+    def lost(self) -> None:
+        failure = ConnectionClosed(f"ttrpc connection: {self.closed}")
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(ConnectionClosed(str(failure)))
+        self._calls.clear()
+        for stream in list(self._streams.values()):
+            stream.fail(failure)
+        self._streams.clear()
+        if self._on_close is not None:
+            self._on_close()
+
+    async def _answer(self, call: Outgoing) -> Response:
+        deadline = None if call.timeout_s is None else time.monotonic() + call.timeout_s
+        await self._ready(None)
+        try:
+            stream_id, frame = self._connection.request(
+                call.service, call.method, call.payload, timeout_ns=_timeout_ns(deadline), metadata=call.metadata
+            )
+        except OversizedMessage as exc:
+            raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._calls[stream_id] = answer
+        self.write(frame)
+        try:
+            return await answer
+        finally:
+            if self._calls.pop(stream_id, None) is not None:
+                self._connection.forget(stream_id)
+
+    async def _ready(self, deadline: float | None) -> None:
+        """Wait until a frame may be written: it must be made and written without waiting in between."""
+        if self._transport is None:
+            raise ConnectionClosed("ttrpc connection: connect() has not been called")
+        await before(deadline, self.drained())
+
+
+async def through(
+    interceptors: Sequence[AsyncClientInterceptor], call: Outgoing, send: Callable[[Outgoing], Awaitable[R]]
+) -> R:
+    """What send returns when called through all interceptors, the first one outermost."""
+    if not interceptors:
+        return await send(call)
+    return await interceptors[0](call, lambda inner: through(interceptors[1:], inner, send))
+
+
+def _timeout_ns(deadline: float | None) -> int:
+    """What the request says: 0 is "no deadline" there, so one that is over says 1."""
+    return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -1,0 +1,166 @@
+"""A call of messages, as its caller in an event loop sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from nri_rdma.ttrpc.aio.queue import Queue
+from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
+from nri_rdma.wire import WireError
+from nri_rdma.wire.ttrpc import ClientConnection, Code, Data, End, OversizedMessage, Response
+
+R = TypeVar("R")
+
+
+class Owner(Protocol):
+    """The connection that a stream is on."""
+
+    closed: str | None
+
+    def write(self, frame: bytes) -> None: ...
+    async def drained(self) -> None: ...
+    def go_on(self) -> None: ...
+    def forget(self, stream_id: int) -> None: ...
+
+
+class AsyncClientStream:
+    """Messages to a server and from it. One task receives, one sends; they may be two.
+
+    An asynchronous context manager: leaving it tells the server that no more messages come, and drops what it sends.
+    """
+
+    def __init__(
+        self, owner: Owner, connection: ClientConnection, stream_id: int, deadline: float | None, server_streams: bool
+    ) -> None:
+        self._owner = owner
+        self._connection = connection
+        self._stream_id = stream_id
+        self._deadline = deadline
+        self._server_streams = server_streams
+        self._queue = Queue(owner.go_on, self._overflown)
+        self._outcome: Response | End | None = None
+
+    async def send(self, payload: bytes) -> None:
+        """Send a message; waits while the server does not read.
+
+        Raises RpcError for a message that is too long, with DEADLINE_EXCEEDED, and with the server's status when it has
+        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; WireError after
+        close_send() and on a stream opened without client_streams.
+        """
+        await self._in_time(self._owner.drained())
+        self._write(payload)
+
+    async def close_send(self) -> None:
+        """Say that no more messages come. Raises as send() does."""
+        await self._in_time(self._owner.drained())
+        self._write(None)
+
+    async def receive(self) -> bytes | None:
+        """Return the server's next message, or None at its end. Cancelling it loses no message.
+
+        Raises RpcError with the server's status, or with DEADLINE_EXCEEDED at the stream's deadline; ConnectionClosed.
+        What came before is returned first.
+        """
+        return await self._in_time(self._queue.take())
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (payload := await self.receive()) is not None:
+            yield payload
+
+    async def result(self) -> bytes:
+        """Say that no more messages come, and return the server's one answer; b"" of a server that streams.
+
+        Messages that were not taken are dropped. Raises as receive() does.
+        """
+        with contextlib.suppress(WireError, EOFError):  # said before, or not asked for any more
+            await self.close_send()
+        while await self.receive() is not None:
+            pass
+        return self._outcome.payload if isinstance(self._outcome, Response) else b""
+
+    def close(self) -> None:
+        """Give the stream up, unless it has ended. May be repeated."""
+        if self._outcome is None and self._owner.closed is None:
+            with contextlib.suppress(WireError):  # said before
+                self._owner.write(self._connection.close_send(self._stream_id))
+        self._drop(Code.CANCELED, "given up by this client")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def take_event(self, event: Response | Data | End) -> bool:
+        """What came for this stream; False when it is full (the connection's to call)."""
+        if isinstance(event, Data):
+            return self._queue.put(event.payload)
+        if isinstance(event, Response):
+            if event.code != Code.OK:
+                self._outcome = event
+                self._queue.fail(RpcError(event.code, event.message))
+                return True
+            # An answer where messages were due is the last of them, as in Go.
+            if self._server_streams and event.payload and not self._queue.put(event.payload):
+                return False
+        self._outcome = event
+        self._queue.end()
+        return True
+
+    def fail(self, failure: ConnectionClosed) -> None:
+        """The connection has ended (the connection's to call)."""
+        self._queue.fail(failure)
+
+    def _write(self, payload: bytes | None) -> None:
+        connection, stream_id = self._connection, self._stream_id
+        try:
+            frame = connection.close_send(stream_id) if payload is None else connection.send_data(stream_id, payload)
+        except OversizedMessage as exc:
+            raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
+        except WireError as exc:
+            match self._outcome:
+                case Response(code=code, message=message) if code != Code.OK:
+                    raise RpcError(code, message) from exc
+                case None:
+                    raise
+                case _:
+                    raise EOFError("the server has ended the stream") from exc
+        self._owner.write(frame)
+
+    async def _in_time(self, wait: Awaitable[R]) -> R:
+        try:
+            return await before(self._deadline, wait)
+        except RpcError as exc:
+            if exc.code == Code.DEADLINE_EXCEEDED:
+                self._drop(Code.DEADLINE_EXCEEDED, exc.message)
+            raise
+
+    def _overflown(self) -> None:
+        self._drop(Code.RESOURCE_EXHAUSTED, "nobody takes the stream's messages")
+
+    def _drop(self, code: Code, text: str) -> None:
+        """End the stream from our side; one that has ended keeps its outcome."""
+        if self._outcome is None:
+            self._outcome = Response(self._stream_id, code, text, b"")
+            self._owner.forget(self._stream_id)
+            self._queue.fail(RpcError(code, text))
+
+
+async def before(deadline: float | None, wait: Awaitable[R]) -> R:
+    """What `wait` returns, or RpcError with DEADLINE_EXCEEDED when time.monotonic() reaches the deadline first."""
+    if deadline is None:
+        return await wait
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()) as limit:
+            return await wait
+    except TimeoutError as exc:
+        if not limit.expired():
+            raise
+        raise RpcError(Code.DEADLINE_EXCEEDED, "no answer in time") from exc

@@ -1,0 +1,286 @@
+"""One connection of an asyncio server: its calls as tasks, who may start one, and how it ends.
+
+Memory is bounded: for a connection, the longest message for each unary call and twice for what is read and written,
+and for each stream what inbox.py says. A peer that does not read its answers is not read either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+
+from nri_rdma.ttrpc.aio.calls import AsyncHandler, AsyncMethods, AsyncStreaming
+from nri_rdma.ttrpc.aio.link import Link
+from nri_rdma.ttrpc.aio.queue import Queue
+from nri_rdma.ttrpc.calls import Call
+from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
+from nri_rdma.wire import WireError
+from nri_rdma.wire.ttrpc import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+
+log = logging.getLogger(__name__)
+
+Event = Request | Data | End | Rejected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one connection may have running at once."""
+
+    max_calls: int
+    max_streams: int
+
+
+class ServerLink(Link[Event]):
+    """Answers the calls of one peer until it leaves, or until drain() or cut()."""
+
+    def __init__(
+        self,
+        methods: AsyncMethods,
+        limits: Limits,
+        *,
+        on_start: Callable[[ServerLink], bool],
+        on_end: Callable[[ServerLink], None],
+    ) -> None:
+        self._protocol = ServerConnection()
+        super().__init__(self._protocol)
+        self._methods = methods
+        self._limits = limits
+        self._on_start = on_start
+        self._on_end = on_end
+        self._cancelled = threading.Event()  # what Call has; set when the caller has gone
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._streams: dict[int, HandlerStream] = {}
+        self._draining = False
+
+    @property
+    def running(self) -> int:
+        """Calls that have no answer yet."""
+        return len(self._tasks)
+
+    def drain(self) -> None:
+        """Refuse further calls, and end when those that run are answered."""
+        self._draining = True
+        self.go_on()  # a call that waits for its turn is refused too
+        self._end_if_drained()
+
+    def cut(self) -> None:
+        """End now: handlers are cancelled, what they answer is lost."""
+        self.hang_up("closed by the server", at_once=True)
+
+    async def ended(self) -> None:
+        """Wait for the end of the connection and of its calls."""
+        await self.gone()
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._on_start(self):
+            self.hang_up("refused", at_once=True)
+
+    def take(self, event: Event) -> bool:
+        if isinstance(event, Request):
+            return self._admit(event)
+        stream = self._streams.get(event.stream_id)
+        if isinstance(event, Rejected):
+            self.write(event.reply)
+            if stream is not None:
+                stream.fail(RpcError(Code.INVALID_ARGUMENT, "the caller broke the protocol"))
+        elif stream is None:
+            pass  # of a unary method: it takes no messages, and Go's server would not refuse them before it answers
+        elif isinstance(event, End):
+            stream.queue.end()
+        else:
+            return stream.queue.put(event.payload)
+        return True
+
+    def lost(self) -> None:
+        self._cancelled.set()
+        for stream in list(self._streams.values()):
+            stream.fail(ConnectionClosed("the caller has gone"))
+        for task in self._tasks:
+            task.cancel()
+        if not self._tasks:
+            self._on_end(self)
+
+    def _may_take(self) -> bool:
+        return self._may_write is None
+
+    def _admit(self, request: Request) -> bool:
+        """Start the call, or answer it; False when it has to wait for its turn."""
+        try:
+            handler = self._methods.find(request.service, request.method)
+            if self._draining:
+                raise RpcError(Code.UNAVAILABLE, "the server is closing")
+            if isinstance(handler, AsyncStreaming):
+                self._start(self._run_stream(request, *self._open(request, handler), handler))
+            elif len(self._tasks) - len(self._streams) >= self._limits.max_calls:
+                return False
+            else:
+                self._start(self._answer(request, handler))
+        except RpcError as exc:
+            self.write(self._protocol.fail(request.stream_id, exc.code, exc.message))
+        return True
+
+    def _open(self, request: Request, method: AsyncStreaming) -> tuple[Call, HandlerStream]:
+        if request.is_unary and method.server_streams:
+            raise RpcError(Code.INVALID_ARGUMENT, f"method {request.method} streams, and the request is a unary one")
+        if len(self._streams) >= self._limits.max_streams:
+            raise RpcError(Code.RESOURCE_EXHAUSTED, f"more than {self._limits.max_streams} streams on one connection")
+        call = self._call(request, threading.Event())
+        stream = HandlerStream(self, self._protocol, request.stream_id, call, sends=method.server_streams)
+        if request.payload or not method.client_streams:
+            stream.queue.put(request.payload)
+        if not request.is_followed:
+            stream.queue.end()
+        self._streams[request.stream_id] = stream
+        return call, stream
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self.closed is not None:
+            if not self._tasks:
+                self._on_end(self)
+            return
+        self.go_on()
+        self._end_if_drained()
+
+    async def _answer(self, request: Request, handler: AsyncHandler) -> None:
+        call = self._call(request, self._cancelled)
+        answer = await _attempt(call, self._methods.run, handler)
+        if isinstance(answer, RpcError):
+            await self._reply(request.stream_id, answer)
+        else:
+            await self._reply(request.stream_id, answer, ends=True)
+
+    async def _run_stream(self, request: Request, call: Call, stream: HandlerStream, method: AsyncStreaming) -> None:
+        async def run(call: Call) -> bytes | None:
+            payload = await method.handler(call, stream)
+            if method.server_streams and payload is not None:
+                await stream.send(payload)
+            return payload
+
+        try:
+            answer = await _attempt(call, self._methods.run, run, may_be_none=method.server_streams)
+        finally:
+            del self._streams[request.stream_id]
+            stream.fail(RpcError(Code.CANCELED, "the call is over"))
+        await self._reply(request.stream_id, answer, ends=not method.server_streams)
+
+    async def _reply(self, stream_id: int, answer: bytes | RpcError | None, *, ends: bool = False) -> None:
+        """Write the last frame of a call: an error, the answer that `ends` it, or the end of messages."""
+        try:
+            if isinstance(answer, RpcError):
+                frame = self._protocol.fail(stream_id, answer.code, answer.message)
+            elif ends and answer is not None:
+                frame = self._protocol.respond(stream_id, answer)
+            else:
+                frame = self._protocol.close_send(stream_id)
+        except WireError as exc:  # the peer broke the stream, and was told
+            log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
+            return
+        self.write(frame)
+        if self._may_write is not None and self.closed is None:  # it stays one of the calls that run
+            try:
+                await self.drained()
+            except ConnectionClosed as exc:
+                log.debug("an answer was lost", extra={"reason": str(exc)})
+
+    def _call(self, request: Request, cancelled: threading.Event) -> Call:
+        deadline = time.monotonic() + request.timeout_ns / 1e9 if request.timeout_ns else None
+        return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
+
+    def _end_if_drained(self) -> None:
+        if self._draining and not self._tasks and self.closed is None:
+            self.hang_up("closed by the server", at_once=False)
+
+
+class HandlerStream:
+    """An AsyncStream (calls.py) for the handler; its queue is the connection's to fill."""
+
+    def __init__(
+        self, link: ServerLink, protocol: ServerConnection, stream_id: int, call: Call, *, sends: bool
+    ) -> None:
+        self.queue = Queue(link.go_on, self._overflown)
+        self._link = link
+        self._protocol = protocol
+        self._stream_id = stream_id
+        self._call = call
+        self._sends = sends
+
+    async def receive(self) -> bytes | None:
+        """As calls.AsyncStream has it."""
+        return await self.queue.take()
+
+    async def send(self, payload: bytes) -> None:
+        """As calls.AsyncStream has it."""
+        if not self._sends:
+            raise RpcError(Code.INTERNAL, f"{self._call.full_method} has one answer: the handler returns it")
+        await self._link.drained()
+        try:
+            frame = self._protocol.send_data(self._stream_id, payload)
+        except OversizedMessage as exc:
+            raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
+        except WireError as exc:
+            raise self.queue.failure or ConnectionClosed("the call is over") from exc
+        self._link.write(frame)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (payload := await self.receive()) is not None:
+            yield payload
+
+    def fail(self, failure: Exception) -> None:
+        """The stream ended early, and this says why (the connection's to call)."""
+        self.queue.fail(failure)
+        self._call.cancelled.set()
+
+    def _overflown(self) -> None:
+        status = RpcError(Code.RESOURCE_EXHAUSTED, "the handler does not take the stream's messages")
+        self._link.write(self._protocol.fail(self._stream_id, status.code, status.message))
+        self.fail(status)
+
+
+async def _attempt(
+    call: Call,
+    run: Callable[[Call, Callable[[Call], Awaitable[bytes | None]]], Awaitable[bytes | None]],
+    handler: Callable[[Call], Awaitable[bytes | None]],
+    *,
+    may_be_none: bool = False,
+) -> bytes | RpcError | None:
+    """What the handler returns, or the status of what it raises."""
+    try:
+        if call.deadline is None:
+            return _checked(call, await run(call, handler), may_be_none)
+        async with asyncio.timeout(call.deadline - time.monotonic()):
+            return _checked(call, await run(call, handler), may_be_none)
+    except (RpcError, ConnectionClosed) as exc:
+        return status_of(exc)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return RpcError(Code.CANCELED, "the handler was cancelled")
+    except TimeoutError as exc:
+        return RpcError(Code.DEADLINE_EXCEEDED, str(exc) or "the call's deadline is over")
+    except Exception as exc:
+        # The caller gets it; the other calls must not notice.
+        log.exception("a handler failed", extra={"service": call.service, "method": call.method})
+        return status_of(exc)
+
+
+def _checked(call: Call, payload: object, may_be_none: bool) -> bytes | None:
+    """The answer a handler has returned. Raises RpcError for none where one is due, TypeError for what is no answer."""
+    if payload is None and not may_be_none:
+        raise RpcError(Code.UNKNOWN, NIL_ANSWER)
+    if payload is not None and not isinstance(payload, bytes):
+        raise TypeError(f"handler of {call.service}/{call.method} returned {type(payload).__name__}, not bytes")
+    return payload

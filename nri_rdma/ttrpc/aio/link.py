@@ -1,0 +1,158 @@
+"""One connection in an event loop: bytes in and events out, frames in and bytes out, and who has to wait for whom.
+
+Events are taken one at a time. One that cannot be taken yet, a message for a stream that is full or a call beyond those
+that may run, is held, and nothing is read meanwhile: what the peer sends waits in the kernel. Who writes waits while
+the peer does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Generic, Protocol, TypeVar, cast
+
+from nri_rdma.ttrpc.error import ConnectionClosed
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+
+HIGH_WATER: Final = 1 << 20
+"""Bytes that are written and not sent, from which on writers wait."""
+WRITE_PATIENCE_S: Final = 10.0
+"""A peer that takes nothing of what is written for so long loses the connection."""
+
+
+class Source(Protocol[E_co]):
+    """A ServerConnection or a ClientConnection (wire.ttrpc)."""
+
+    def receive_data(self, data: bytes) -> None: ...
+    def next_event(self) -> E_co | None: ...
+
+
+class Link(asyncio.Protocol, Generic[E]):
+    """The transport's end of a connection; take() and lost() are the subclass's."""
+
+    def __init__(self, source: Source[E]) -> None:
+        self._source = source
+        self._transport: asyncio.Transport | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._held: E | None = None
+        self._is_taking = False
+        self._is_reading = True
+        self._may_write: asyncio.Future[None] | None = None  # while the peer does not read
+        self._written = 0  # what was not sent at the last look
+        self._patience: asyncio.TimerHandle | None = None
+        self.closed: str | None = None
+        """Why the connection has ended; None = it has not."""
+
+    def take(self, event: E) -> bool:
+        """Take an event, or return False: it comes again at go_on()."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The connection has ended; `closed` says why."""
+        raise NotImplementedError
+
+    def go_on(self) -> None:
+        """Take the events that are here, as far as they can be taken, and read on."""
+        if self._is_taking:
+            return  # whoever does sees what has changed
+        self._is_taking = True
+        try:
+            while self.closed is None and self._may_take():
+                event = self._source.next_event() if self._held is None else self._held
+                self._held = None if event is None or self.take(event) else event
+                if event is None or self._held is not None:
+                    break
+        finally:
+            self._is_taking = False
+        self._read_as_we_take()
+
+    def write(self, frame: bytes) -> None:
+        """Hand a frame to the transport; call drained() before the next one that may wait."""
+        if self._transport is not None and self.closed is None:
+            self._transport.write(frame)
+
+    async def drained(self) -> None:
+        """Wait while the peer does not read. Raises ConnectionClosed."""
+        while self._may_write is not None and self.closed is None:
+            await asyncio.shield(self._may_write)
+        if self.closed is not None:
+            raise ConnectionClosed(f"ttrpc connection: {self.closed}")
+
+    def hang_up(self, reason: str, *, at_once: bool) -> None:
+        """End the connection; what is written is still sent, unless at_once."""
+        self._close(reason)
+        if self._transport is not None:
+            self._transport.abort() if at_once else self._transport.close()
+
+    async def gone(self) -> None:
+        """Wait until the socket is closed, if it was ever open."""
+        if self._gone is not None:
+            await asyncio.shield(self._gone)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._gone = asyncio.get_running_loop().create_future()
+        self._transport = cast("asyncio.Transport", transport)  # a Unix socket's
+        self._transport.set_write_buffer_limits(HIGH_WATER)
+
+    def data_received(self, data: bytes) -> None:
+        self._source.receive_data(data)
+        self.go_on()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close("closed by the peer" if exc is None else f"connection lost: {exc}")
+        if self._gone is not None:
+            self._gone.set_result(None)
+
+    def pause_writing(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._may_write = loop.create_future()
+        self._written = self._unsent()
+        self._patience = loop.call_later(WRITE_PATIENCE_S, self._look_at_writing)
+        self._read_as_we_take()
+
+    def resume_writing(self) -> None:
+        self._let_writers_go()
+        self.go_on()
+
+    def _may_take(self) -> bool:
+        """Whether events may be taken now."""
+        return True
+
+    def _look_at_writing(self) -> None:
+        unsent = self._unsent()
+        if unsent >= self._written:
+            self.hang_up(f"the peer read nothing for {WRITE_PATIENCE_S:g} s", at_once=True)
+            return
+        self._written = unsent
+        self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._look_at_writing)
+
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _let_writers_go(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if self._may_write is not None and not self._may_write.done():
+            self._may_write.set_result(None)
+        self._may_write = None
+
+    def _read_as_we_take(self) -> None:
+        wanted = self._held is None and self._may_take()
+        if self._transport is None or self.closed is not None or wanted == self._is_reading:
+            return
+        self._is_reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _close(self, reason: str) -> None:
+        if self.closed is None:
+            self.closed = reason
+            self._let_writers_go()
+            self.lost()

@@ -1,0 +1,77 @@
+"""The messages of one stream between the connection that reads them and the task that takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
+
+
+class Queue:
+    """Holds messages up to a bound (inbox.py), an end, or a failure; what came before either is taken first.
+
+    on_room is called when a message that was refused can be put again; on_overflow when nobody made room for one
+    within PATIENCE_S.
+    """
+
+    def __init__(self, on_room: Callable[[], None], on_overflow: Callable[[], None]) -> None:
+        self._inbox = Inbox()
+        self._on_room = on_room
+        self._on_overflow = on_overflow
+        self._overflow: asyncio.TimerHandle | None = None  # runs while a message is refused
+        self._changed: asyncio.Future[None] | None = None
+        self._ended = False
+        self.failure: Exception | None = None
+        """Why the stream ended early."""
+
+    def put(self, payload: bytes) -> bool:
+        """Add a message; False when the queue is full, and then the same message is due again at on_room."""
+        if self._inbox.is_full and not self.is_over:
+            if self._overflow is None:
+                self._overflow = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_overflow)
+            return False
+        if not self.is_over:
+            self._inbox.put(payload)
+            self._wake()
+        return True
+
+    def end(self) -> None:
+        """No more messages come."""
+        self._ended = True
+        self._wake()
+
+    def fail(self, failure: Exception) -> None:
+        """The stream ended early; the first reason stays."""
+        if self.failure is None:
+            self.failure = failure
+        self._wake()
+        self._make_room()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether messages are dropped rather than put."""
+        return self._ended or self.failure is not None
+
+    async def take(self) -> bytes | None:
+        """The next message, None at the end. Raises the failure; loses nothing when it is cancelled."""
+        while (payload := self._inbox.take()) is None:
+            if self.failure is not None:
+                raise self.failure
+            if self._ended:
+                return None
+            if self._changed is None or self._changed.done():
+                self._changed = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._changed)
+        self._make_room()
+        return payload
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    def _make_room(self) -> None:
+        if self._overflow is not None and (self.is_over or not self._inbox.is_full):
+            self._overflow.cancel()
+            self._overflow = None
+            self._on_room()

@@ -5,13 +5,11 @@ All are driven from a test's thread: asyncio's ends live in a loop of their own,
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar  # Any: what a coroutine yields
+from typing import Final, Protocol
 
 from nri_rdma.ttrpc import Client, Server
 from nri_rdma.ttrpc.aio import AsyncClient, AsyncClientStream, AsyncServer
@@ -19,8 +17,7 @@ from nri_rdma.ttrpc.clientstream import ClientStream
 from tests.interop.aservice import AsyncPeer
 from tests.interop.gopeer import TIMEOUT_S, GoClient, go_server
 from tests.interop.service import SERVICE, Peer
-
-R = TypeVar("R")
+from tests.unit.ttrpc.fronts import Loop
 
 MANY: Final = 64
 """Calls that run at once, at most."""
@@ -81,34 +78,6 @@ class BlockingCaller:
     def close(self) -> None:
         self._client.close()
         self._threads.shutdown()
-
-
-class Loop:
-    """An event loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="loop")
-        self._thread.start()
-
-    def begin(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Run it there, and wait for it later."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run it there."""
-        return self.begin(work).result(TIMEOUT_S)
-
-    def close(self) -> None:
-        """End; nothing may be left to do."""
-        left = self.run(self._left())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(TIMEOUT_S)
-        self._loop.close()
-        assert left == []
-
-    async def _left(self) -> list[str]:
-        return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
 class AsyncCaller:

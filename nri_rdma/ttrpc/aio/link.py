@@ -36,7 +36,6 @@ class Link(asyncio.Protocol, Generic[E]):
         self._transport: asyncio.Transport | None = None
         self._gone: asyncio.Future[None] | None = None
         self._held: E | None = None
-        self._is_taking = False
         self._is_reading = True
         self._may_write: asyncio.Future[None] | None = None  # while the peer does not read
         self._written = 0  # what was not sent at the last look
@@ -54,17 +53,11 @@ class Link(asyncio.Protocol, Generic[E]):
 
     def go_on(self) -> None:
         """Take the events that are here, as far as they can be taken, and read on."""
-        if self._is_taking:
-            return  # whoever does sees what has changed
-        self._is_taking = True
-        try:
-            while self.closed is None and self._may_take():
-                event = self._source.next_event() if self._held is None else self._held
-                self._held = None if event is None or self.take(event) else event
-                if event is None or self._held is not None:
-                    break
-        finally:
-            self._is_taking = False
+        while self.closed is None and self._may_take():
+            event = self._source.next_event() if self._held is None else self._held
+            self._held = None if event is None or self.take(event) else event
+            if event is None or self._held is not None:
+                break
         self._read_as_we_take()
 
     def write(self, frame: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any  # Any: what a coroutine yields
@@ -72,6 +73,7 @@ def test_a_call_that_is_cancelled_is_given_up_and_its_late_answer_dropped() -> N
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await client.call(SERVICE, "Echo", b"", timeout_s=None)
+            assert client._link._connection.open_streams == 0
             assert peer.frame().stream_id == 1
             peer.respond(1, b"late")
             call = asyncio.ensure_future(client.call(SERVICE, "Echo", b"", timeout_s=None))
@@ -176,6 +178,31 @@ def test_a_caller_that_reads_nothing_loses_the_connection(path: Path, monkeypatc
                     with contextlib.suppress(ConnectionError):
                         await asyncio.to_thread(peer.send, stream_id, REQUEST, request.SerializeToString())
                 await server.wait()  # it has no connection any more, and does not listen
+
+    run(test())
+
+
+def test_a_caller_that_breaks_the_rules_and_reads_nothing_is_not_read() -> None:
+    """The server answers each broken frame with more bytes than the frame had."""
+
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        async with AsyncServer({(SERVICE, "Echo"): echo}) as server:
+            await server.serve(theirs)
+            (connection,) = server._connections
+            with Peer(ours) as peer:
+
+                def flood() -> None:
+                    with contextlib.suppress(ConnectionError):
+                        peer.socket.sendall(struct.pack(">IIBB", 0, 2, REQUEST, 0) * 500_000)
+
+                flooding = asyncio.get_running_loop().run_in_executor(None, flood)
+                while connection._may_write is None:
+                    await asyncio.sleep(0.001)
+                assert not connection._is_reading
+                assert connection._unsent() < link.HIGH_WATER + 500
+                peer.socket.shutdown(socket.SHUT_RDWR)
+                await flooding
 
     run(test())
 

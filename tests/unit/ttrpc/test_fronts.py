@@ -237,6 +237,11 @@ class TestServer:
                 sent += 1
         assert sent < 100
 
+    def test_a_caller_that_breaks_the_rules_and_does_not_read_is_not_read_either(self, caller: Peer) -> None:
+        caller.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            caller.socket.sendall(struct.pack(">IIBB", 0, 2, REQUEST, 0) * 500_000)
+
 
 class TestClient:
     def test_answers_find_their_callers_in_any_order(self, answerer: tuple[ClientFront, Peer]) -> None:

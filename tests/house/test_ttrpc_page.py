@@ -1,0 +1,64 @@
+"""docs/ttrpc.md shows what is so: its blocks run, its frames are those of the library."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.wire.ttrpc import ClientConnection, Rejected, Request, ServerConnection
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/ttrpc.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAMS = [block for block in BLOCKS if re.match(r"# \w+\.py\n", block)]
+"""Blocks that are files: tests/wheel runs them as processes."""
+SNIPPETS = [block for block in BLOCKS if block not in PROGRAMS]
+TITLES = [re.findall(r"^## (.*)$", PAGE[: PAGE.index(block)], re.MULTILINE)[-1] for block in SNIPPETS]
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=TITLES)
+def test_the_block_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, "docs/ttrpc.md", "exec"), {"__name__": "__main__"})  # each is a program of its own
+
+
+def test_no_block_is_empty_of_claims() -> None:
+    assert len(PROGRAMS) == 2
+    assert [title for title, snippet in zip(TITLES, SNIPPETS, strict=True) if "assert" not in snippet] == []
+
+
+def test_the_frames_of_the_page_are_those_of_a_call() -> None:
+    (listing,) = re.findall(r"^```hex\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    frames = {who: bytes.fromhex(rest) for who, rest in (line.split(maxsplit=1) for line in listing.splitlines())}
+    client, server = ClientConnection(), ServerConnection()
+    _stream_id, request = client.request("demo.Echo", "Say", b"hello")
+    assert frames["caller"] == request
+    server.receive_data(request)
+    event = server.next_event()
+    assert isinstance(event, Request)
+    assert frames["server"] == server.respond(event.stream_id, b"you said " + event.payload)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [(0, 2, 1, b"")],
+        [(0, 1, 1, b""), (0, 1, 1, b"")],
+        [(0, 1, 3, b"x")],
+        [(2, 1, 1, b""), (1, 1, 3, b""), (0, 1, 3, b"x")],
+        [(2, 1, 1, b""), (1, 1, 3, b"x")],
+    ],
+    ids=["even id", "id used twice", "data on no stream", "data after the end", "data with the end"],
+)
+def test_the_pages_errors_are_those_of_the_library(frames: list[tuple[int, int, int, bytes]]) -> None:
+    server = ServerConnection()
+    for flags, stream_id, kind, data in frames:
+        server.receive_data(struct.pack(">IIBB", len(data), stream_id, kind, flags) + data)
+    events = list(iter(server.next_event, None))
+    rejected = events[-1]
+    assert isinstance(rejected, Rejected)
+    status = pb.Response.FromString(rejected.reply[10:]).status
+    assert f"| {status.code} | `{status.message}` |" in PAGE

@@ -1,0 +1,106 @@
+"""The wheel holds all that it needs: installed into an empty environment, it runs the programs of docs/ttrpc.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE = PROJECT / "docs/ttrpc.md"
+TIMEOUT_S = 20.0
+
+pytestmark = pytest.mark.timeout(300)  # pip may have to fetch what the wheel depends on
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment that holds the wheel, its dependencies and nothing else of ours."""
+    folder = tmp_path_factory.mktemp("wheel")
+    _pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
+    (wheel,) = folder.glob("nri_rdma-*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv/bin/python"
+    _pip(str(python), "install", str(wheel))
+    return python
+
+
+def test_the_pages_server_and_client_talk(installed: Path, tmp_path: Path) -> None:
+    _write_programs(tmp_path)
+    with _process(installed, "server.py", tmp_path) as server:
+        assert server.stdout is not None
+        try:
+            assert server.stdout.readline() == "ready\n"
+            client = subprocess.run(
+                [installed, "client.py"],
+                cwd=tmp_path,
+                env=_environment(),
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            assert (client.stdout, client.stderr, client.returncode) == ("you said hello\n", "", 0)
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(TIMEOUT_S)
+    assert not (tmp_path / "echo.sock").exists()
+
+
+def test_what_is_installed_is_the_wheel_and_tells_its_types(installed: Path, tmp_path: Path) -> None:
+    code = "import nri_rdma.ttrpc.aio, pathlib; print(pathlib.Path(nri_rdma.__file__).parent)"
+    told = subprocess.run(
+        [installed, "-c", code], cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True
+    )
+    package = Path(told.stdout.strip())
+    assert package.is_relative_to(installed.parents[1])
+    assert (package / "py.typed").exists()
+
+
+def test_the_command_is_there(installed: Path) -> None:
+    done = subprocess.run(
+        [installed.with_name("nri-rdma"), "--version"], env=_environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def _write_programs(folder: Path) -> None:
+    """The page's blocks that begin with a file's name."""
+    blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    for name, program in blocks:
+        assert len(program.splitlines()) <= 20
+        (folder / name).write_text(program)
+
+
+def _process(python: Path, program: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [python, program],
+        cwd=folder,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # the trace of its KeyboardInterrupt
+        text=True,
+    )
+
+
+def _pip(python: str, *arguments: str) -> None:
+    done = subprocess.run(
+        [python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
+        cwd="/",
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _environment() -> dict[str, str]:
+    """Without what would let the working tree be found."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}

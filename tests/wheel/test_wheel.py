@@ -23,11 +23,11 @@ pytestmark = pytest.mark.timeout(300)  # pip may have to fetch what the wheel de
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds the wheel, its dependencies and nothing else of ours."""
     folder = tmp_path_factory.mktemp("wheel")
-    _pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
+    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
     (wheel,) = folder.glob("nri_rdma-*.whl")
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv", with_pip=False)  # putting a pip into it takes longer than all the rest
     python = folder / "venv/bin/python"
-    _pip(str(python), "install", str(wheel))
+    _pip("--python", str(python), "install", str(wheel))
     return python
 
 
@@ -89,9 +89,9 @@ def _process(python: Path, program: str, folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def _pip(python: str, *arguments: str) -> None:
+def _pip(*arguments: str) -> None:
     done = subprocess.run(
-        [python, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
         cwd="/",
         env=_environment(),
         capture_output=True,

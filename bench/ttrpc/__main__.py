@@ -17,7 +17,7 @@ from bench.ttrpc.processes import GO, ClientProcess, EndError, client, server
 from tests.interop import golang
 
 REPORT = Path("build/ttrpc-bench.json")
-PAIRS = (("ours", "ours"), ("ours", GO), (GO, "ours"), (GO, GO), ("grpcio", "grpcio"))
+PAIRS = (("ours", "ours"), ("asyncio", "asyncio"), ("ours", GO), (GO, "ours"), (GO, GO), ("grpcio", "grpcio"))
 """Who calls whom."""
 REFERENCE = "grpcio calls grpcio"
 CALLS = {100: 100, 4 << 10: 100, 1 << 20: 10}

@@ -25,6 +25,8 @@ NO_DATA: Final = 4
 
 HEADER: Final = struct.Struct(">IIBB")
 _HEADER_SIZE = HEADER.size
+_PIECE_MIN = 4096
+"""Shorter pieces are added to one another: as an object of its own, each would cost more than its bytes."""
 
 Frame = tuple[int, int, "bytes | None", int, int]
 """Stream id, type, data (None where the length is over MESSAGE_MAX, and AFTER_MESSAGE), length, flags."""
@@ -62,24 +64,24 @@ class FrameReader:
     Holds what was received and no more; an oversized frame's data is thrown away while it comes in.
     """
 
-    __slots__ = ("_buffer", "_discard", "_held", "_position")
+    __slots__ = ("_buffer", "_discard", "_held", "_missing", "_pieces", "_position")
 
     def __init__(self) -> None:
-        self._buffer: bytes | bytearray = b""  # bytes as received; a bytearray once a frame spans pieces
+        self._buffer = b""
         self._position = 0
+        self._pieces: list[bytes | bytearray] = []  # of a frame that did not come whole, and what _buffer will be
+        self._missing = 0  # bytes until it is whole
         self._discard = 0  # bytes to throw away before the held frame is one
         self._held: Frame | None = None
 
     def receive_data(self, data: bytes) -> None:
         """Take bytes of the peer; parses nothing, raises nothing."""
-        if self._position == len(self._buffer):
+        if self._missing:
+            self._add_piece(data)
+        elif self._position == len(self._buffer):
             self._buffer, self._position = data, 0
-            return
-        if not isinstance(self._buffer, bytearray):
-            self._buffer = bytearray(self._buffer)
-        del self._buffer[: self._position]
-        self._position = 0
-        self._buffer += data
+        else:
+            self._buffer, self._position = self._buffer[self._position :] + data, 0
 
     def _next_frame(self) -> Frame | None:
         if self._held is not None:
@@ -95,10 +97,24 @@ class FrameReader:
             return self._release()
         end = start + length
         if end > len(buffer):
+            # Bytes are put together once, when all are there: each copy of a large frame costs as much as sending it.
+            self._pieces, self._missing = [buffer[self._position :]], end - len(buffer)
+            self._buffer, self._position = b"", 0
             return None
         self._position = end
-        data = buffer[start:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[start:end])
-        return stream_id, kind, data, length, flags
+        return stream_id, kind, buffer[start:end], length, flags
+
+    def _add_piece(self, data: bytes) -> None:
+        pieces = self._pieces
+        if len(data) >= _PIECE_MIN:
+            pieces.append(data)
+        elif isinstance(pieces[-1], bytearray):
+            pieces[-1] += data
+        else:
+            pieces.append(bytearray(data))
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._buffer, self._pieces, self._missing = b"".join(pieces), [], 0
 
     def _hold_end(self, stream_id: int, length: int) -> None:
         """Let AFTER_MESSAGE be the next frame."""

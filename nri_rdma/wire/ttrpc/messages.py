@@ -127,8 +127,27 @@ def failed_response(stream_id: int, code: int, text: str) -> bytes:
 
 
 def read_response(stream_id: int, data: bytes) -> Response:
+    if len(data) > _LARGE and (payload := _only_payload(data)) is not None:
+        return Response(stream_id, Code.OK, "", payload)
     try:
         message = _decode_response(data)
     except DecodeError as exc:
         return Response(stream_id, Code.INTERNAL, f"unmarshal response error: {exc}", b"")
     return Response(stream_id, message.status.code, message.status.message, message.payload)
+
+
+def _only_payload(data: bytes) -> bytes | None:
+    """The payload of a Response of at least 16 KiB that holds nothing else; None = protobuf has to look.
+
+    For protobuf would copy a large payload twice.
+    """
+    if data[0] != _PAYLOAD_TAG:
+        return None
+    size = shift = 0
+    for position in range(1, 5):  # a length under MESSAGE_MAX has no more bytes
+        size |= (data[position] & 0x7F) << shift
+        shift += 7
+        if data[position] < 0x80:
+            start = position + 1
+            return data[start:] if start + size == len(data) else None
+    return None

@@ -32,8 +32,9 @@ lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root
 lab-shell: setup ## a console in that virtual machine
 	@$(PYTHON) -m tests.lab --shell $(if $(KERNEL),--kernel $(KERNEL))
 
-bench: setup ## speed and size as ratios to a floor, into build/bench.json
+bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrpc beside Go and gRPC, into build/ttrpc-bench.json
 	@$(PYTHON) -m bench
+	@$(PYTHON) -m bench.ttrpc
 
 check: test lab ## what CI runs
 

@@ -36,13 +36,31 @@ class MissingError(Exception):
     """What this machine lacks for a Go program, as a sentence."""
 
 
-@cache
+class BuildError(Exception):
+    """A program that does not build, in the compiler's words."""
+
+
 def program(name: str) -> Path:
     """Return the built program; the first time it takes up to a minute.
 
-    Raises MissingError without a Go that is new enough, or without sources when the proxy cannot be reached;
-    RuntimeError with the compiler's words when the program does not build.
+    Raises MissingError without a Go that is new enough, or without sources when the proxy cannot be reached; BuildError
+    otherwise. What could not be had once in this process is not tried again.
     """
+    built = _attempt(name)
+    if isinstance(built, Exception):
+        raise built
+    return built
+
+
+@cache
+def _attempt(name: str) -> Path | MissingError | BuildError:
+    try:
+        return _program(name)
+    except (MissingError, BuildError) as error:
+        return error
+
+
+def _program(name: str) -> Path:
     version = _go_version()
     HOME.mkdir(parents=True, exist_ok=True)
     built = HOME / "programs" / _digest(version) / name
@@ -69,7 +87,7 @@ def _build(module_file: str, package: str, target: Path) -> None:
     if done.returncode:
         if any(phrase in done.stderr for phrase in _NO_NETWORK):
             raise MissingError(f"the Go module proxy cannot be reached: {done.stderr.strip().splitlines()[-1]}")
-        raise RuntimeError(f"{package} does not build:\n{done.stderr}")
+        raise BuildError(f"{package} does not build:\n{done.stderr}")
     fresh.rename(target)
 
 

@@ -1,6 +1,7 @@
 """The settings: one field each, from which flag, environment variable, TOML key and documentation derive.
 
-A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default.
+A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. A runtime that
+starts the daemon itself may send a text in the place of that file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import UNLIMITED
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
+SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 
 
@@ -60,6 +62,13 @@ def _index(name: str, value: Any) -> str:
     return text
 
 
+def _plugin_name(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not re.fullmatch(r"[a-zA-Z0-9_.+-]+", text):  # what NRI 0.12 lets register
+        raise _refused(name, value, "letters, digits and _.+-")
+    return text
+
+
 def _memlock(name: str, value: Any) -> Memlock:
     text = str(value)
     if text == "auto":
@@ -93,9 +102,16 @@ class Settings:
     """All settings of the daemon."""
 
     nri_socket: Path = _setting(Path("/var/run/nri/nri.sock"), "Socket of the runtime's NRI.", _path, "PATH")
-    plugin_name: str = _setting("nri-rdma", "Name under which the runtime knows this plugin.", _text)
-    plugin_index: str = _setting(
-        "90", "Order among the runtime's plugins; late, to see what others injected.", _index, "NN"
+    plugin_name: str | None = _setting(
+        None,
+        "Name under which the runtime knows this plugin; default: of a program NN-NAME, or nri-rdma.",
+        _plugin_name,
+    )
+    plugin_index: str | None = _setting(
+        None,
+        "Order among the runtime's plugins: late ones see what others inject; default: of a program NN-NAME, or 90.",
+        _index,
+        "NN",
     )
     annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of the annotations that are ours.", _text)
     allow_default_pool: bool = _setting(
@@ -122,18 +138,35 @@ class Settings:
         "info", "Least level that is logged.", _choice("debug", "info", "warning", "error"), "LEVEL"
     )
     log_format: str = _setting("text", "Log lines for people or for machines.", _choice("text", "json"), "text|json")
+    log_file: Path | None = _setting(
+        None,
+        "File of the log; default: stderr, or syslog when the runtime starts the daemon (what syslog does not take goes"
+        " to nri-rdma.log in the state directory).",
+        _path,
+        "PATH",
+    )
 
     @property
     def control_path(self) -> Path:
         """The control socket."""
         return self.control_socket or self.state_dir / "control.sock"
 
+    @property
+    def fallback_log(self) -> Path:
+        """Where log lines go that syslog does not take."""
+        return self.state_dir / "nri-rdma.log"
+
 
 def load_settings(
-    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    config_file: Path | None = None,
+    *,
+    sent: str = "",
 ) -> Settings:
-    """Settings from all sources. A flag that is None was not given. Raises SettingError that names the setting."""
-    from_file = _read_file(config_file)
+    """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
+    file, "" when it sent nothing. Raises SettingError that names the setting."""
+    from_file = _parse(sent, SENT_CONFIG) if sent.strip() else _read_file(config_file)
     values: dict[str, Any] = {}
     for item in fields(Settings):
         for value in (
@@ -150,21 +183,29 @@ def load_settings(
 def _read_file(config_file: Path | None) -> Mapping[str, object]:
     path = config_file or DEFAULT_CONFIG_FILE
     try:
-        table = tomllib.loads(path.read_text())
+        text = path.read_text()
     except FileNotFoundError as error:
         if config_file is None:
             return {}
-        raise _bad_file(path, "it does not exist") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise _bad_file(path, str(error)) from error
+        raise _bad_config(str(path), "it does not exist") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad_config(str(path), str(error)) from error
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> Mapping[str, object]:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _bad_config(where, str(error)) from error
     known = {item.name for item in fields(Settings)}
     unknown = sorted(set(table) - known)
     if unknown:
-        raise _bad_file(path, f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        raise _bad_config(where, f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
     return table
 
 
-def _bad_file(path: Path, why: str) -> SettingError:
+def _bad_config(where: str, why: str) -> SettingError:
     return SettingError(
-        ErrorCode.SETTING, f"the configuration cannot be used: {why}", where=str(path), hint="mend the file"
+        ErrorCode.SETTING, f"the configuration cannot be used: {why}", where=where, hint="mend the file"
     )

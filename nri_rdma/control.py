@@ -22,8 +22,8 @@ from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.model.device import Netdev, Node
 from nri_rdma.model.pci import parse_pci_address
+from nri_rdma.nri.link import Door
 from nri_rdma.nri.plugin import RuntimeFacts
-from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.policy import default_policy
@@ -47,7 +47,7 @@ class DaemonFacts:
     lifecycle: Lifecycle
     allocations: Allocations
     sandboxes: Sandboxes
-    runner: Runner
+    door: Door
     spans: Recorder
     runtime: Callable[[], RuntimeFacts]
 
@@ -166,11 +166,12 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:
     runtime = facts.runtime()
     return {
-        "link": str(facts.runner.link),
+        "link": str(facts.door.link),
         "name": runtime.name,
         "version": runtime.version,
         "socket": str(facts.settings.nri_socket),
-        "error": facts.runner.last_error,
+        "launched": facts.door.launched,
+        "error": facts.door.last_error,
     }
 
 

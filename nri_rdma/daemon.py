@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import importlib
 import logging
 import os
 import signal
+import sys
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -27,19 +27,22 @@ from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
 from nri_rdma.config import Settings
 from nri_rdma.control import ControlServer, DaemonFacts
-from nri_rdma.errors import AttachError, ErrorCode, StateError
+from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
+from nri_rdma.nri.identity import identify
+from nri_rdma.nri.link import Door
 from nri_rdma.nri.peer import memlock_ceiling
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import default_policy
+from nri_rdma.sole import Sole
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
@@ -56,12 +59,17 @@ CLOSE_WORKERS_S = 5.0
 
 
 class Daemon:
-    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached."""
+    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached.
 
-    def __init__(self, settings: Settings, *, boundary: Boundary = no_boundary) -> None:
+    It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
+    another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError.
+    """
+
+    def __init__(
+        self, settings: Settings, *, door: Door | None = None, by: float = 0.0, boundary: Boundary = no_boundary
+    ) -> None:
         self._settings = settings
-        settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = lock_state(settings.state_dir)
+        self._sole = Sole(settings.state_dir, settings.nri_socket, by)
         self._exporter = make_exporter(os.environ) if settings.tracing else None
         self._spans = Recorder(
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
@@ -97,9 +105,7 @@ class Daemon:
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
-        self._runner = Runner(
-            str(settings.nri_socket), self._make_plugin, name=settings.plugin_name, index=settings.plugin_index
-        )
+        self._door = door or self._runner()
         self._runtime = RuntimeFacts()
         self._control = ControlServer(
             DaemonFacts(
@@ -108,7 +114,7 @@ class Daemon:
                 lifecycle=self._lifecycle,
                 allocations=self._allocations,
                 sandboxes=self._sandboxes,
-                runner=self._runner,
+                door=self._door,
                 spans=self._spans,
                 runtime=lambda: self._runtime,
             )
@@ -116,6 +122,14 @@ class Daemon:
 
     def run(self) -> None:
         """Recover, open the doors, serve."""
+        self.open()
+        try:
+            self._door.run()
+        finally:
+            self.close()
+
+    def open(self) -> None:
+        """Recover, and be ready for the runtime. To be called by the main thread: it takes SIGTERM and SIGINT."""
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._on_signal)
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
@@ -127,16 +141,19 @@ class Daemon:
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
-        try:
-            self._runner.run()
-        finally:
-            self._close()
+
+    def _runner(self) -> Runner:
+        settings = self._settings
+        identity = identify(
+            name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
+        )
+        return Runner(str(settings.nri_socket), self.make_plugin, name=identity.name, index=identity.index)
 
     def _recover(self) -> None:
         for error in self._sandboxes.recover(self._hold):
             log.error("journal record set aside", extra={"error": str(error)})
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
         self._control.close()
         if self._uevents is not None:
@@ -149,16 +166,17 @@ class Daemon:
         self._sandboxes.close(busy=running)
         if self._exporter is not None:
             self._exporter.close()
-        if not running:  # else the lock goes with the process, and the last thread that touches hardware
-            os.close(self._lock)
+        if not running:  # else the locks go with the process, and the last thread that touches hardware
+            self._sole.release()
         log.info("stopped")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         log.info("stopping", extra={"signal": signal.Signals(number).name})
         # From a thread: the reader that this interrupts may hold the session's lock.
-        threading.Thread(target=self._runner.stop, name="stop").start()
+        threading.Thread(target=self._door.stop, name="stop").start()
 
-    def _make_plugin(self, runtime_pid: int) -> Plugin:
+    def make_plugin(self, runtime_pid: int) -> Plugin:
+        """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
         ceiling = memlock_ceiling(runtime_pid)
         if self._settings.memlock.automatic:
             self._lifecycle.default_memlock = UNLIMITED if ceiling == UNLIMITED else None
@@ -167,7 +185,7 @@ class Daemon:
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
-        self._runner.synchronized()
+        self._door.synchronized()
         self._workers.submit("preload", preload_grammar)
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version})
 
@@ -240,22 +258,3 @@ def read_node(settings: Settings, kernel: LinuxKernel) -> Node:
         kernel.rdma_netdevs(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
     )
-
-
-def lock_state(state_dir: Path) -> int:
-    """A descriptor that holds the lock of the one daemon of this state directory. Raises StateError when it is held."""
-    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.read(fd, 32).decode(errors="replace").strip()
-        os.close(fd)
-        raise StateError(
-            ErrorCode.STATE_LOCKED,
-            f"another daemon (pid {holder or 'unknown'}) uses this state directory",
-            where=str(state_dir),
-            hint="stop it, or give another --state-dir",
-        ) from error
-    os.truncate(fd, 0)
-    os.write(fd, f"{os.getpid()}\n".encode())
-    return fd

@@ -9,7 +9,6 @@ Nothing here or in the modules of the commands imports rich, pyroute2, protobuf 
 
 from __future__ import annotations
 
-import errno
 import gc
 import io
 import os
@@ -24,14 +23,15 @@ from nri_rdma.cli.inventory import inventory
 from nri_rdma.cli.options import settings_options
 from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
+from nri_rdma.cli.told import told
 from nri_rdma.cli.trace import trace
 from nri_rdma.config import Settings
-from nri_rdma.errors import ErrorCode, InventoryError, NriRdmaError, SettingError
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.nri.identity import SOCKET_VARIABLE
 
 __all__ = ["commands", "main", "settings_options"]
 
 EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
-_NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
 
 
 def main() -> None:
@@ -46,9 +46,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes once more, and complains
         sys.exit(EXIT_REFUSED)
     except (NriRdmaError, KernelError, click.ClickException, OSError) as error:
-        told = _told(error)
-        click.echo(str(told), err=True)
-        sys.exit(_exit_code(told))
+        ours = _usage(error) if isinstance(error, click.ClickException) else told(error)
+        click.echo(str(ours), err=True)
+        sys.exit(_exit_code(ours))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -57,7 +57,7 @@ def main() -> None:
 )
 @click.version_option(__version__, prog_name="nri-rdma", message="%(prog)s %(version)s")
 @click.pass_context
-def commands(context: click.Context) -> None:
+def commands(context: click.Context) -> int | None:
     """Give containers their own RDMA hardware.
 
     \b
@@ -66,8 +66,14 @@ def commands(context: click.Context) -> None:
       nri-rdma explain pod.yaml       what a pod would get here, and why
       nri-rdma run                    the daemon
     """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+    if context.invoked_subcommand is not None:
+        return None
+    if SOCKET_VARIABLE in os.environ:  # the runtime started us
+        from nri_rdma.cli.launched import serve
+
+        return serve(os.environ, sys.argv[0])
+    click.echo(context.get_help())
+    return None
 
 
 @commands.command()
@@ -77,13 +83,17 @@ def run(settings: Settings) -> None:
 
     It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs.
 
+    The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
+    and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
+
     \b
     Example:
       nri-rdma run --allow-default-pool
+      ln -s /opt/nri-rdma/bin/nri-rdma /opt/nri/plugins/90-nri-rdma
     """
     from nri_rdma.observe.logs import set_up_logging
 
-    set_up_logging(settings.log_level, settings.log_format)
+    set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 
@@ -99,26 +109,6 @@ def _print_whatever_there_is() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def _told(error: NriRdmaError | KernelError | click.ClickException | OSError) -> NriRdmaError:
-    """The error in our words."""
-    if isinstance(error, NriRdmaError):
-        return error
-    if isinstance(error, click.ClickException):
-        return _usage(error)
-    if error.errno in _NO_PRIVILEGE:
-        return NriRdmaError(ErrorCode.PRIVILEGE, _words(error), hint="run it as root")
-    if isinstance(error, KernelError):
-        return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
-    return SettingError(ErrorCode.SETTING, _words(error), hint="see --help for the paths")
-
-
-def _words(error: KernelError | OSError) -> str:
-    """What the system said, and of which path."""
-    if isinstance(error, KernelError):
-        return str(error)
-    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
 
 
 def _usage(error: click.ClickException) -> SettingError:

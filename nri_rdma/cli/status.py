@@ -50,7 +50,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     daemon, runtime, guard = document["daemon"], document["runtime"], document["guard"]
     yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {_age(time.time() - daemon['started'])}"
     who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
-    yield "Runtime", f"{who}: {runtime['link']}, {runtime['socket']}"
+    how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
+    yield "Runtime", f"{who}: {runtime['link']}, {how}"
     if runtime["error"]:
         yield "", f"last error: {runtime['error']}"
     yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]

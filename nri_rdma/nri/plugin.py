@@ -201,10 +201,15 @@ class Plugin:
         )
 
     def _deadline(self, request: Request) -> float:
-        budget = self.runtime.request_timeout_s
-        if request.timeout_ns > 0:
-            budget = min(budget, request.timeout_ns / 1e9)
-        return time.monotonic() + budget - min(_MARGIN_S, budget * _MARGIN_SHARE)
+        return answer_by(request, self.runtime.request_timeout_s)
+
+
+def answer_by(request: Request, budget_s: float) -> float:
+    """When an answer must be on its way, in seconds of `time.monotonic`: the runtime's time-out and the request's own,
+    less what the way back takes."""
+    if request.timeout_ns > 0:
+        budget_s = min(budget_s, request.timeout_ns / 1e9)
+    return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
 
 
 def listed_container(container: Any) -> ListedContainer:

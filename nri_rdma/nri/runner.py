@@ -11,8 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from enum import StrEnum
 
+from nri_rdma.nri.link import Link
 from nri_rdma.nri.peer import peer_pid
 from nri_rdma.nri.plugin import Plugin
 from nri_rdma.nri.session import RegistrationError, Session
@@ -27,19 +27,13 @@ GOOD_SESSION_S = 5.0
 """After a synchronized session that lasted this long the next pause starts small again (docs/adr/0007)."""
 
 
-class Link(StrEnum):
-    """Whether the runtime knows us."""
-
-    DISCONNECTED = "disconnected"
-    CONNECTED = "connected"
-    SYNCHRONIZED = "synchronized"
-
-
 class Runner:
     """Owns the sessions, one at a time. `run` blocks until `stop` is called from another thread.
 
     `make_plugin` gets the process id of the runtime (0 when it cannot be seen) and makes the handlers of one session.
     """
+
+    launched = False
 
     def __init__(self, socket_path: str, make_plugin: Callable[[int], Plugin], *, name: str, index: str) -> None:
         self._socket_path = socket_path

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
 from nri_rdma.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_rdma.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, Plugin, UnknownMethodError
+from nri_rdma.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.wire.error import WireError
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
@@ -30,10 +31,17 @@ class RegistrationError(Exception):
     """The runtime refused to register us."""
 
 
+class Answers(Protocol):
+    """Who answers the runtime's calls."""
+
+    def answer(self, request: Request) -> bytes:
+        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+
+
 class Session:
     """Speaks for one plugin on one socket. `run` blocks until the connection ends; `finish` ends it from elsewhere."""
 
-    def __init__(self, connection: socket.socket, plugin: Plugin, *, name: str, index: str) -> None:
+    def __init__(self, connection: socket.socket, plugin: Answers, *, name: str, index: str) -> None:
         self._socket = connection
         self._plugin = plugin
         self._name = name

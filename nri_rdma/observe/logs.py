@@ -4,17 +4,136 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import socket
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+SYSLOG = Path("/dev/log")
+_FACILITY_DAEMON = 3  # RFC 5424
+_SEVERITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
-def set_up_logging(level: str, style: str) -> None:
-    """Log to stderr from this level on; `style` is ``text`` or ``json``. The only place that configures logging."""
-    handler = logging.StreamHandler(sys.stderr)
+FILE_BYTES = 4 << 20
+"""A log file that has become as long as this is kept once more, as NAME.1, and a new one begun: /run is memory."""
+
+
+def set_up_logging(
+    level: str, style: str, file: Path | None = None, *, launched: bool = False, fallback: Path | None = None
+) -> None:
+    """Log from this level on; `style` is ``text`` or ``json``. The only place that configures logging.
+
+    Lines go to `file`; without one to stderr, or, when `launched` by a runtime that gives us none, to syslog, and what
+    that does not take to `fallback`. Raises OSError when `file` cannot be written.
+    """
+    handler = _handler(file, launched, fallback)
     handler.setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _handler(file: Path | None, launched: bool, fallback: Path | None) -> logging.Handler:
+    if file is not None:
+        return LogFile(file)
+    if launched and fallback is not None:
+        return Syslog(SYSLOG, LogFile(fallback, later=True))
+    return logging.StreamHandler(sys.stderr)
+
+
+class LogFile(logging.Handler):
+    """Appends lines to a file of mode 0600, which stays shorter than twice FILE_BYTES with the one before it.
+
+    It is opened at once, or `later`, with the first line.
+    """
+
+    def __init__(self, path: Path, *, later: bool = False) -> None:
+        super().__init__()
+        self._path = path
+        self._fd: int | None = None
+        if not later:
+            self._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; nobody is left who could be told when that fails."""
+        try:
+            self._write(f"{self.format(record)}\n".encode(errors="backslashreplace"))
+        except OSError:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Close the file; a record after that opens it again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        super().close()
+
+    def _write(self, line: bytes) -> None:
+        fd = self._open() if self._fd is None else self._fd
+        if os.fstat(fd).st_size + len(line) > FILE_BYTES:
+            os.close(fd)
+            self._fd = None
+            self._path.replace(f"{self._path}.1")
+            fd = self._open()
+        os.write(fd, line)
+
+    def _open(self) -> int:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return self._fd
+
+
+class Syslog(logging.Handler):
+    """Sends lines to the socket of syslog or journald, each time anew to whoever serves it then. What cannot be sent at
+    once goes to `otherwise`: a log that waits would have the runtime wait, and drop us."""
+
+    def __init__(self, path: Path, otherwise: logging.Handler) -> None:
+        super().__init__()
+        self._path = path
+        self._otherwise = otherwise
+        self._socket: socket.socket | None = None
+
+    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
+        """The same form at both places."""
+        super().setFormatter(fmt)
+        self._otherwise.setFormatter(fmt)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one record, or have `otherwise` write it."""
+        priority = _FACILITY_DAEMON << 3 | _SEVERITIES.get(record.levelno, 5)
+        line = f"<{priority}>nri-rdma[{os.getpid()}]: {self.format(record)}".encode(errors="backslashreplace")
+        try:
+            self._send(line)
+        except OSError:  # nobody there, too long, or too slow
+            self._otherwise.handle(record)
+
+    def close(self) -> None:
+        """Close the socket, and what stands in for it."""
+        self._disconnect()
+        self._otherwise.close()
+        super().close()
+
+    def _send(self, line: bytes) -> None:
+        if self._socket is not None:
+            try:
+                self._socket.send(line)
+            except (ConnectionError, FileNotFoundError):
+                self._disconnect()  # another serves it now, perhaps
+            else:
+                return
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        try:
+            self._socket.connect(str(self._path))
+            self._socket.send(line)
+        except OSError:
+            self._disconnect()
+            raise
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

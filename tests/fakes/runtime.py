@@ -69,6 +69,8 @@ class FakeRuntime:
         """The event mask it subscribed to."""
         self.sync_updates: list[nri.ContainerUpdate] = []
         """What it asked to update in answer to Synchronize."""
+        self.calls: list[str] = []
+        """The methods of all calls of this plugin and those before it, in order."""
         self.updates: list[nri.UpdateContainersRequest] = []
         """Its unsolicited UpdateContainers, in order."""
         self.failed_updates: list[nri.ContainerUpdate] = []
@@ -83,16 +85,16 @@ class FakeRuntime:
 
         Raises TimeoutError when nobody connects or registers in time, RpcError when the plugin refuses a step.
         """
-        deadline = time.monotonic() + timeout_s
         self._listener.settimeout(timeout_s)
         connection, _address = self._listener.accept()
-        return self.take(connection, deadline - time.monotonic())
+        return self.adopt(connection, timeout_s)
 
-    def take(self, connection: socket.socket, timeout_s: float = 5.0) -> nri.RegisterPluginRequest:
-        """Do the same with a connection that is there, as for a plugin that the runtime starts; it is closed here."""
+    def adopt(self, connection: socket.socket, timeout_s: float = 5.0) -> nri.RegisterPluginRequest:
+        """The same for a plugin that was launched with the other end of this connection; raises as accept()."""
         self.disconnect()
+        deadline = time.monotonic() + timeout_s
         self._plugin = _Trunk(connection)
-        registration = self._register(self._plugin, time.monotonic() + timeout_s)
+        registration = self._register(self._plugin, deadline)
         self._synchronize()
         return registration
 
@@ -201,6 +203,7 @@ class FakeRuntime:
             self._receive(trunk, deadline, "the plugin did not register in time")
         if (request.service, request.method) != (RUNTIME_SERVICE, "RegisterPlugin"):
             raise AssertionError(f"the plugin's first call is {request.service}/{request.method}, not RegisterPlugin")
+        self.calls.append(request.method)
         self.registration = nri.RegisterPluginRequest.FromString(request.payload)
         if self.configure_first:
             self._configure()
@@ -248,6 +251,7 @@ class FakeRuntime:
 
     def _answer(self, trunk: _Trunk) -> None:
         while (request := trunk.next_request()) is not None:
+            self.calls.append(request.method)
             if (request.service, request.method) == (RUNTIME_SERVICE, "UpdateContainers"):
                 self.updates.append(nri.UpdateContainersRequest.FromString(request.payload))
                 trunk.send_answer(request, nri.UpdateContainersResponse(failed=self.failed_updates))

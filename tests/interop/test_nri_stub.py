@@ -82,7 +82,7 @@ def launched(stub: Path, runtime: FakeRuntime, output: Path) -> Iterator[Plugin]
         pid = os.posix_spawn(stub, ["07-inside"], environment, file_actions=actions)
     try:
         runtime.configuration.config = os.fspath(output)
-        runtime.take(ours, EXTERNAL_TIMEOUT_S)
+        runtime.adopt(ours, EXTERNAL_TIMEOUT_S)
         yield Plugin(output)
     finally:
         runtime.disconnect()

@@ -9,8 +9,9 @@ import pytest
 from nri_rdma import daemon as module
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.config import Settings
-from nri_rdma.daemon import Daemon, lock_state
+from nri_rdma.daemon import Daemon
 from nri_rdma.errors import StateError
+from nri_rdma.sole import lock_state
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 
@@ -22,14 +23,18 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
     if not (tmp_path / "sys").exists():
         build_tree(load("small"), tmp_path / "sys")
     settings = Settings(
-        sysfs_root=tmp_path / "sys", dev_root=tmp_path, cgroup_root=tmp_path, state_dir=tmp_path / "state"
+        sysfs_root=tmp_path / "sys",
+        dev_root=tmp_path,
+        cgroup_root=tmp_path,
+        state_dir=tmp_path / "state",
+        nri_socket=tmp_path / "nri.sock",
     )
     return Daemon(settings, boundary=boundary)
 
 
 def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:
-    _daemon(tmp_path)._close()
-    _daemon(tmp_path)._close()
+    _daemon(tmp_path).close()
+    _daemon(tmp_path).close()
 
 
 def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
@@ -46,7 +51,7 @@ def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
     task = daemon._workers.submit("sandbox-1", hang)
     assert running.wait(SOON)
     with caplog.at_level(logging.WARNING):
-        daemon._close()
+        daemon.close()
     assert [record.__dict__["tasks"] for record in caplog.records] == [["sandbox-1"]]
     with pytest.raises(StateError):
         lock_state(tmp_path / "state")
@@ -70,5 +75,5 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
     monkeypatch.setattr(daemon._control, "close", close_and_tell)
     task = daemon._workers.submit("sandbox-1", watch_late)
     assert running.wait(SOON)
-    daemon._close()
+    daemon.close()
     assert task.exception(SOON) is None

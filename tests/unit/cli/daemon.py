@@ -79,7 +79,7 @@ class InsideDaemon:
             lifecycle=self.lifecycle,
             allocations=self.allocations,
             sandboxes=self.sandboxes,
-            runner=Runner("/nowhere", self._no_plugin, name="nri-rdma", index="90"),
+            door=Runner("/nowhere", self._no_plugin, name="nri-rdma", index="90"),
             spans=self.spans,
             runtime=RuntimeFacts,
         )

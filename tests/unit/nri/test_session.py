@@ -9,8 +9,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nri_rdma.nri import runner as runner_module
+from nri_rdma.nri.link import Link
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
-from nri_rdma.nri.runner import Link, Runner
+from nri_rdma.nri.runner import Runner
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.wire.ttrpc import Request

@@ -1,0 +1,96 @@
+"""What `nri-rdma` does when the runtime starts it: no arguments, three variables, a connection, no terminal.
+
+Nobody reads what is printed here. What goes wrong is a line of the log, and, from Configure on, an answer to the
+runtime, which has it in its own log.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.cli.told import told
+from nri_rdma.config import Settings, load_settings
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.observe.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from nri_rdma.daemon import Daemon
+    from nri_rdma.nri.launched import Launched
+    from nri_rdma.nri.plugin import Plugin
+
+log = logging.getLogger(__name__)
+
+
+def serve(environment: Mapping[str, str], program: str) -> int:
+    """Serve the runtime until it closes the connection or SIGTERM; the exit code. What is attached stays attached."""
+    _set_up_logging(Settings())  # until Configure says more
+    gc.disable()  # until the daemon is made: it is no garbage
+    process = _Process(environment)
+    try:
+        return process.serve(program)
+    except (NriRdmaError, KernelError, OSError) as error:
+        log.critical("ended", extra={"error": str(told(error))})
+        return 1
+    except Exception:  # there is no stderr for a traceback
+        log.exception("ended by a bug")
+        return 1
+    finally:
+        process.close()
+
+
+class _Process:
+    """The daemon of this process, from Configure on."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.daemon: Daemon | None = None
+
+    def serve(self, program: str) -> int:
+        """One session; the exit code. Raises what keeps it from beginning."""
+        # Before we register: the runtime waits 5 s for that, and 2 s for the answer to Configure.
+        from nri_rdma import daemon as _daemon  # noqa: F401
+        from nri_rdma.nri.identity import SOCKET_VARIABLE, identify
+        from nri_rdma.nri.launched import Launched, inherited_socket
+        from nri_rdma.nri.session import RegistrationError
+        from nri_rdma.wire.error import WireError
+
+        connection = inherited_socket(self._environment.get(SOCKET_VARIABLE, ""))
+        identity = identify(name=None, index=None, environment=self._environment, program=program)
+        log.info("started by the runtime", extra={"plugin": f"{identity.index}-{identity.name}"})
+        try:
+            Launched(connection, identity, self.start).run()
+        except (RegistrationError, WireError) as error:
+            log.warning("session ended", extra={"error": str(error)})
+            return 1
+        log.info("the runtime closed the connection")
+        return 0 if self.daemon is not None else 1
+
+    def start(self, door: Launched, sent: str, by: float) -> Plugin:
+        """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
+        from nri_rdma.daemon import Daemon
+
+        try:
+            settings = load_settings({}, self._environment, sent=sent)
+            _set_up_logging(settings)
+            self.daemon = Daemon(settings, door=door, by=by)
+            self.daemon.open()
+        except (NriRdmaError, KernelError, OSError) as error:
+            self.close()
+            raise told(error) from error
+        return self.daemon.make_plugin(door.runtime_pid)
+
+    def close(self) -> None:
+        """End the daemon, if there is one."""
+        daemon, self.daemon = self.daemon, None
+        if daemon is not None:
+            daemon.close()
+
+
+def _set_up_logging(settings: Settings) -> None:
+    set_up_logging(
+        settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
+    )

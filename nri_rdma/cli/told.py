@@ -1,0 +1,28 @@
+"""Errors of the system in our words: what a user can cause has a code and a next step."""
+
+from __future__ import annotations
+
+import errno
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.errors import ErrorCode, InventoryError, NriRdmaError, SettingError
+
+_NO_PRIVILEGE = (errno.EPERM, errno.EACCES)
+
+
+def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
+    """The error in our words; ours are returned as they are."""
+    if isinstance(error, NriRdmaError):
+        return error
+    if error.errno in _NO_PRIVILEGE:
+        return NriRdmaError(ErrorCode.PRIVILEGE, _words(error), hint="run it as root")
+    if isinstance(error, KernelError):
+        return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
+    return SettingError(ErrorCode.SETTING, _words(error), hint="see --help for the paths")
+
+
+def _words(error: KernelError | OSError) -> str:
+    """What the system said, and of which path."""
+    if isinstance(error, KernelError):
+        return str(error)
+    return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

@@ -1,0 +1,41 @@
+"""Under which name and index the runtime knows this plugin. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+NAME_VARIABLE, INDEX_VARIABLE, SOCKET_VARIABLE = "NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX", "NRI_PLUGIN_SOCKET"
+"""The whole environment of a plugin that the runtime has started."""
+
+DEFAULT_NAME, DEFAULT_INDEX = "nri-rdma", "90"
+"""Late among the plugins, to see what others injected."""
+
+_NUMBERED = re.compile(r"([0-9]{2})-(.+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Name without index, and index: two digits."""
+
+    name: str
+    index: str
+
+
+def identify(*, name: str | None, index: str | None, environment: Mapping[str, str], program: str) -> Identity:
+    """Each of both from the setting, else the runtime's variable, else the name of the program (`NN-name`), else ours.
+
+    containerd 1.7.0 to 1.7.6 (NRI 0.3) tells a name with the index before it.
+    """
+    its_index = environment.get(INDEX_VARIABLE, "")
+    its_name = environment.get(NAME_VARIABLE, "")
+    if its_index:
+        its_name = its_name.removeprefix(f"{its_index}-")
+    numbered = _NUMBERED.fullmatch(PurePath(program).name)
+    from_program = (numbered[1], numbered[2]) if numbered else ("", "")
+    return Identity(
+        name=name or its_name or from_program[1] or DEFAULT_NAME,
+        index=index or its_index or from_program[0] or DEFAULT_INDEX,
+    )

@@ -1,0 +1,39 @@
+"""The link to the runtime, as those see it who do not hold it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+
+class Link(StrEnum):
+    """Whether the runtime knows us."""
+
+    DISCONNECTED = "disconnected"
+    CONNECTED = "connected"
+    SYNCHRONIZED = "synchronized"
+
+
+class Door(Protocol):
+    """Who owns the sessions with the runtime: `Runner` connects to it, `Launched` was started by it."""
+
+    @property
+    def link(self) -> Link:
+        """How far the present session is."""
+
+    @property
+    def last_error(self) -> str:
+        """Why there is no session, or why the last one ended; "" when all is well."""
+
+    @property
+    def launched(self) -> bool:
+        """Whether the runtime has started this process."""
+
+    def run(self) -> None:
+        """Serve until the end; blocks."""
+
+    def stop(self) -> None:
+        """Have `run` return, after the answers that are owed. For another thread."""
+
+    def synchronized(self) -> None:
+        """The runtime has told us its pods: from now on events come."""

@@ -169,6 +169,8 @@ def _runtime(facts: DaemonFacts) -> dict[str, Any]:
         "link": str(facts.door.link),
         "name": runtime.name,
         "version": runtime.version,
+        "nri": runtime.abilities.nri_text,
+        "lacks": list(runtime.abilities.lacks),
         "socket": str(facts.settings.nri_socket),
         "launched": facts.door.launched,
         "error": facts.door.last_error,
@@ -285,12 +287,19 @@ def _move(move: NetdevMove) -> dict[str, Any]:
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:
-    value = facts.lifecycle.default_memlock
+    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.memlock_dropped_by
     reason = MEMLOCK_IS_SET
-    if facts.settings.memlock.automatic:
+    if dropped_by:
+        reason = f"{dropped_by} does not set it for plugins"
+    elif facts.settings.memlock.automatic:
         reason = (
             "the runtime may raise it"
             if value is not None
             else f"the runtime may not raise it above {facts.lifecycle.memlock_ceiling} bytes"
         )
-    return {"bytes": value, "reason": reason, "ceiling": facts.lifecycle.memlock_ceiling}
+    return {
+        "bytes": value,
+        "reason": reason,
+        "ceiling": facts.lifecycle.memlock_ceiling,
+        "dropped_by": dropped_by,
+    }

@@ -25,7 +25,7 @@ from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
-from nri_rdma.config import Settings
+from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble
@@ -177,17 +177,31 @@ class Daemon:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        ceiling = memlock_ceiling(runtime_pid)
-        if self._settings.memlock.automatic:
-            self._lifecycle.default_memlock = UNLIMITED if ceiling == UNLIMITED else None
-        self._lifecycle.memlock_ceiling = ceiling
+        self._lifecycle.memlock_ceiling = memlock_ceiling(runtime_pid)
         return Plugin(self._lifecycle, self._spans, self._synchronized)
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
+        self._set_memlock(runtime)
         self._door.synchronized()
         self._workers.submit("preload", preload_grammar)
-        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version})
+        nri = runtime.abilities.nri_text or "not known"
+        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
+        if runtime.abilities.nri is None:
+            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
+
+    def _set_memlock(self, runtime: RuntimeFacts) -> None:
+        """Before the first event of the session; from then on it stays so."""
+        lifecycle, setting = self._lifecycle, self._settings.memlock
+        applied = runtime.abilities.applies_rlimits
+        wanted = default_memlock(setting, lifecycle.memlock_ceiling)
+        lifecycle.default_memlock = wanted if applied else None
+        lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+        if wanted is not None and not applied:
+            log.warning(
+                "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
+                extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
+            )
 
     def _resolve(self, known: Resolved) -> Resolved:
         """The character devices as they are now: their numbers change when a device moves."""
@@ -242,6 +256,13 @@ def _log_failure(done: Future[None]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.warning("the node was not read anew", extra={"error": str(error)})
+
+
+def default_memlock(setting: Memlock, ceiling: int) -> int | None:
+    """The RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
+    if setting.automatic:
+        return UNLIMITED if ceiling == UNLIMITED else None
+    return setting.bytes
 
 
 def preload_grammar() -> None:

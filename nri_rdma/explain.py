@@ -86,6 +86,7 @@ class Facts:
     away: tuple[Away, ...] = ()
     default_memlock: int | None = None
     memlock_ceiling: int = UNLIMITED
+    memlock_dropped_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
         if request is None:
             return Explanation(pod=pod, holds=holds)
-        refuse_memlock(request, facts.memlock_ceiling)
+        refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
         admitted = admit(facts.policy, facts.node, request, pod.host_network)
         placed = place(facts.node, facts.taken, admitted)
         plan = _plan(placed)

@@ -131,6 +131,8 @@ class Lifecycle:
         self._prefix = annotation_prefix
         self.default_memlock = default_memlock
         self.memlock_ceiling = UNLIMITED
+        self.memlock_dropped_by = ""
+        """Which runtime does not set RLIMIT_MEMLOCK at all."""
         self._unserved: dict[str, Unserved] = {}
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
@@ -324,7 +326,7 @@ class Lifecycle:
         return self._place_on(self._node.current, pod, request)
 
     def _place_on(self, node: Node, pod: Pod, request: PodRequest) -> tuple[Placed, ...]:
-        refuse_memlock(request, self.memlock_ceiling)
+        refuse_memlock(request, self.memlock_ceiling, self.memlock_dropped_by)
         admitted = admit(self._policy, node, request, host_network=not pod.netns_path)
         return self._allocations.allocate(pod.sandbox_id, str(pod), lambda taken: place(node, taken, admitted))
 

@@ -60,13 +60,23 @@ def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
     return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
 
 
-def refuse_memlock(request: PodRequest, ceiling: int) -> None:
-    """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set.
+def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> None:
+    """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set, and for every limit
+    when `dropped_by` names a runtime that sets none.
 
-    Otherwise the container would fail later, with the OCI runtime's words instead of ours.
+    Otherwise the container would fail later, with the OCI runtime's words instead of ours, or run without the limit.
     """
     for item in request.requests:
-        if item.memlock is not None and item.memlock > ceiling:
+        if item.memlock is None:
+            continue
+        if dropped_by:
+            raise PlacementError(
+                ErrorCode.RUNTIME_TOO_OLD,
+                f"{dropped_by} does not set RLIMIT_MEMLOCK for plugins",
+                where=item.where,
+                hint="take memlock away, or use containerd 1.7.7 or CRI-O 1.29 at least",
+            )
+        if item.memlock > ceiling:
             raise PlacementError(
                 ErrorCode.MEMLOCK_LIMIT,
                 f"the runtime may not raise RLIMIT_MEMLOCK above {ceiling} bytes",

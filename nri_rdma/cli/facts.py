@@ -77,6 +77,7 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
         annotation_prefix=document["annotation_prefix"],
         default_memlock=memlock["bytes"],
         memlock_ceiling=memlock["ceiling"],
+        memlock_dropped_by=memlock.get("dropped_by", ""),
     )
     held = sum(1 for device in document["devices"] if device["holders"])
     sentence = (

@@ -54,6 +54,10 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Runtime", f"{who}: {runtime['link']}, {how}"
     if runtime["error"]:
         yield "", f"last error: {runtime['error']}"
+    if runtime.get("name"):
+        yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
+    for lack in runtime.get("lacks", ()):
+        yield "", f"does not apply: {lack}"
     yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any  # Any: generated messages
 
 from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
@@ -15,14 +15,16 @@ NRI_VERSION = "v0.12.2"
 """The version of the interface that our messages are written from."""
 
 EVENTS = {
-    pb.RUN_POD_SANDBOX: "RunPodSandbox",
-    pb.STOP_POD_SANDBOX: "StopPodSandbox",
-    pb.REMOVE_POD_SANDBOX: "RemovePodSandbox",
-    pb.CREATE_CONTAINER: "CreateContainer",
-    pb.START_CONTAINER: "StartContainer",
+    number: "".join([word.capitalize() for word in name.split("_")])
+    for name, number in pb.Event.items()
+    if number not in {pb.UNKNOWN, pb.LAST}
 }
-"""The events that we handle, by number, with the name of their own RPC."""
-EVENT_MASK = sum(1 << (event - 1) for event in EVENTS)
+"""All events of the interface, by number, with the name of their own RPC."""
+
+
+def event_mask(methods: Collection[str]) -> int:
+    """The events among these RPCs, a bit each."""
+    return sum(1 << (number - 1) for number, name in EVENTS.items() if name in methods)
 
 
 def pod_from(message: Any) -> Pod:

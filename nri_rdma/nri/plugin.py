@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any  # Any: generated messages
 
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
-from nri_rdma.nri.messages import EVENT_MASK, EVENTS, create_response, device_numbers, env_names, pod_from
+from nri_rdma.nri.messages import EVENTS, create_response, device_numbers, env_names, event_mask, pod_from
+from nri_rdma.nri.runtimes import Abilities, abilities_of
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.wire.ttrpc import Request
@@ -26,10 +28,6 @@ _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
 """What a handler leaves of its time for the way back: this much, or this share of a short time."""
 
-HEED_START = frozenset({"containerd"})
-"""Runtimes that do not start a container when StartContainer is answered with an error. CRI-O logs the error and starts
-it; of others nothing is known."""
-
 _EMPTY = b""
 
 
@@ -40,8 +38,13 @@ class RuntimeFacts:
     name: str = ""
     version: str = ""
     nri_version: str = ""
+    abilities: Abilities = field(default_factory=Abilities)
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
     registration_timeout_s: float = DEFAULT_REGISTRATION_TIMEOUT_S
+
+
+Change = Callable[[Any, Request], bytes]
+"""Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
 
 
 class UnknownMethodError(Exception):
@@ -58,13 +61,18 @@ class Plugin:
         self._collected_pods: list[Any] = []
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
+        self._changes: dict[str, Change] = {
+            "RunPodSandbox": self._run_pod,
+            "StartContainer": self._start,
+            "StopPodSandbox": partial(self._end_pod, "StopPodSandbox"),
+            "RemovePodSandbox": partial(self._end_pod, "RemovePodSandbox"),
+        }
         self._methods: dict[str, Callable[[Request], bytes]] = {
+            **{
+                name: partial(_own_rpc, getattr(pb, f"{name}Request"), handle) for name, handle in self._changes.items()
+            },
             "CreateContainer": self._create_container,
-            "StartContainer": self._start_container,
             "StateChange": self._state_change,
-            "RunPodSandbox": self._run_pod_sandbox,
-            "StopPodSandbox": self._stop_pod_sandbox,
-            "RemovePodSandbox": self._remove_pod_sandbox,
             "Configure": self._configure,
             "Synchronize": self._synchronize,
             "Shutdown": lambda _request: _EMPTY,
@@ -80,27 +88,10 @@ class Plugin:
     # -- the walk of a pod -------------------------------------------------------------------------------------------
 
     def _state_change(self, request: Request) -> bytes:
-        """Runtimes before NRI 0.12 tell all events but CreateContainer this way."""
+        """Runtimes before NRI 0.12 tell all events but CreateContainer this way; what we do not know is no error."""
         change = pb.StateChangeEvent.FromString(request.payload)
-        if change.event == pb.RUN_POD_SANDBOX:
-            return self._run_pod(change, request)
-        if change.event == pb.START_CONTAINER:
-            return self._start(change, request)
-        if change.event in {pb.STOP_POD_SANDBOX, pb.REMOVE_POD_SANDBOX}:
-            return self._end_pod(change, request, EVENTS[change.event])
-        return _EMPTY
-
-    def _run_pod_sandbox(self, request: Request) -> bytes:
-        return self._run_pod(pb.RunPodSandboxRequest.FromString(request.payload), request)
-
-    def _start_container(self, request: Request) -> bytes:
-        return self._start(pb.StartContainerRequest.FromString(request.payload), request)
-
-    def _stop_pod_sandbox(self, request: Request) -> bytes:
-        return self._end_pod(pb.StopPodSandboxRequest.FromString(request.payload), request, "StopPodSandbox")
-
-    def _remove_pod_sandbox(self, request: Request) -> bytes:
-        return self._end_pod(pb.RemovePodSandboxRequest.FromString(request.payload), request, "RemovePodSandbox")
+        handle = self._changes.get(EVENTS.get(change.event, ""))
+        return handle(change, request) if handle is not None else _EMPTY
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
         annotations = message.pod.annotations
@@ -129,7 +120,7 @@ class Plugin:
                 self._deadline(request),
             )
             answer: bytes = create_response(
-                edits, whole_rdma_max=self.runtime.name not in HEED_START
+                edits, whole_rdma_max=not self.runtime.abilities.heeds_start
             ).SerializeToString()
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
@@ -144,7 +135,7 @@ class Plugin:
             self._lifecycle.starting(pod.id, container.name, container.linux.cgroups_path)
         return _EMPTY
 
-    def _end_pod(self, message: Any, request: Request, event: str) -> bytes:
+    def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
         if self._lifecycle.remembers(message.pod.id):
             with self._event(event, message.pod, request):
@@ -159,10 +150,12 @@ class Plugin:
             name=message.runtime_name,
             version=message.runtime_version,
             nri_version=message.NRI_version,
+            abilities=abilities_of(message.runtime_name, message.runtime_version, message.NRI_version),
             request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
             registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
         )
-        answer: bytes = pb.ConfigureResponse(events=EVENT_MASK).SerializeToString()
+        events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
+        answer: bytes = pb.ConfigureResponse(events=events).SerializeToString()
         return answer
 
     def _synchronize(self, request: Request) -> bytes:
@@ -202,6 +195,10 @@ class Plugin:
 
     def _deadline(self, request: Request) -> float:
         return answer_by(request, self.runtime.request_timeout_s)
+
+
+def _own_rpc(message: Any, handle: Change, request: Request) -> bytes:
+    return handle(message.FromString(request.payload), request)
 
 
 def answer_by(request: Request, budget_s: float) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import struct
+from collections.abc import Callable
 from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _RECEIVE_SIZE = 64 << 10
 """From 128 KiB on, glibc may map and unmap each call's buffer: bench/floor.py then takes 31 us per event, not 18."""
+QUIET_S = 1.0
+"""How often a session in which nothing happens is looked after."""
 _REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
 
 
@@ -49,11 +53,16 @@ class Session:
         self._server = ServerConnection()
         self._client = ClientConnection()
 
-    def run(self) -> None:
-        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError."""
+    def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
+        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
+
+        Whenever nothing has come for `quiet_s`, `on_quiet` is called, which may raise to end the session (0: never).
+        """
         try:
+            if quiet_s:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
             self._register()
-            self._serve()
+            self._serve(on_quiet)
         finally:
             self._socket.close()
 
@@ -73,9 +82,16 @@ class Session:
         )
         self._send(RUNTIME_SERVICE_CONN, data)
 
-    def _serve(self) -> None:
+    def _serve(self, on_quiet: Callable[[], None]) -> None:
         trunk, receive = MuxDecoder(), self._socket.recv
-        while data := receive(_RECEIVE_SIZE):
+        while True:
+            try:
+                data = receive(_RECEIVE_SIZE)
+            except BlockingIOError:  # the kernel's word for SO_RCVTIMEO; a time-out of Python's costs a poll per event
+                on_quiet()
+                continue
+            if not data:
+                return
             for conn, piece in trunk.receive_data(data):
                 if conn == PLUGIN_SERVICE_CONN:
                     self._take_calls(piece)
@@ -113,6 +129,11 @@ class Session:
 
     def _send(self, conn: int, message: bytes) -> None:
         self._socket.sendall(encode_message(conn, message))
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("ll", whole, int((seconds - whole) * 1e6))  # struct timeval
 
 
 def _bug(error: Exception) -> NriRdmaError:

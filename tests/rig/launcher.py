@@ -10,7 +10,7 @@ import threading
 import venv
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self  # Any: code without types
 
 from pip._vendor.distlib.scripts import ScriptMaker
 
@@ -32,7 +32,7 @@ def install(folder: Path) -> Path:
     (python,) = folder.glob("lib/python3*")
     packages = [str(PROJECT), *(entry for entry in sys.path if entry.endswith("site-packages"))]
     (python / "site-packages/project.pth").write_text("".join(f"{entry}\n" for entry in packages))
-    maker = ScriptMaker(None, str(folder / "bin"))
+    maker: Any = ScriptMaker(None, str(folder / "bin"))  # type: ignore[no-untyped-call] # pip's code has no types
     maker.executable = str(folder / "bin/python")
     maker.variants = {""}
     (script,) = maker.make(ENTRY_POINT)

@@ -1,14 +1,12 @@
 """The NRI door against a runtime-side peer on a real socket: from RegisterPlugin to the end, and the next session."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from nri_rdma.nri import runner as runner_module
 from nri_rdma.nri.link import Link
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
@@ -266,29 +264,3 @@ def test_stopping_while_it_connects_ends_it(door: Door) -> None:
     door.thread.join(SOON)
     assert not door.thread.is_alive()
     runtime.close()
-
-
-def test_it_is_back_soon_after_the_runtime_is(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner_module, "GOOD_SESSION_S", 0.0)
-    for _ in range(8):  # a pause that grew with each would be 12 s by now
-        runtime = _connected(door)
-        runtime.close()
-        door.socket_path.unlink()
-        wait_until(lambda: door.runner.link is Link.DISCONNECTED, "the end to be noticed")
-    begun = time.monotonic()
-    _connected(door).close()
-    assert time.monotonic() - begun < 1.0
-
-
-def test_it_waits_longer_after_each_session_that_is_refused(door: Door) -> None:
-    begun = time.monotonic()
-    for _ in range(5):
-        runtime = FakeRuntime(door.socket_path)
-        if door.thread.ident is None:
-            door.thread.start()
-        runtime._listener.settimeout(SOON)  # accepts and hangs up: no registration
-        connection, _ = runtime._listener.accept()
-        connection.close()
-        runtime.close()
-        door.socket_path.unlink()
-    assert time.monotonic() - begun > 0.05 + 0.1 + 0.2 + 0.4

@@ -80,22 +80,27 @@ class FakeRuntime:
         self._listener.bind(os.fspath(socket_path))
         self._listener.listen()
 
-    def accept(self, timeout_s: float = 5.0) -> nri.RegisterPluginRequest:
-        """Take the next connection through RegisterPlugin, Configure and Synchronize; the plugin is active then.
+    def accept(self, timeout_s: float = 5.0, *, synchronize: bool = True) -> nri.RegisterPluginRequest:
+        """Take the next connection through RegisterPlugin, Configure and, if so wished, Synchronize; the plugin is
+        active then.
 
         Raises TimeoutError when nobody connects or registers in time, RpcError when the plugin refuses a step.
         """
+        self.disconnect()
         self._listener.settimeout(timeout_s)
         connection, _address = self._listener.accept()
-        return self.adopt(connection, timeout_s)
+        return self.adopt(connection, timeout_s, synchronize=synchronize)
 
-    def adopt(self, connection: socket.socket, timeout_s: float = 5.0) -> nri.RegisterPluginRequest:
+    def adopt(
+        self, connection: socket.socket, timeout_s: float = 5.0, *, synchronize: bool = True
+    ) -> nri.RegisterPluginRequest:
         """The same for a plugin that was launched with the other end of this connection; raises as accept()."""
         self.disconnect()
         deadline = time.monotonic() + timeout_s
         self._plugin = _Trunk(connection)
         registration = self._register(self._plugin, deadline)
-        self._synchronize()
+        if synchronize:
+            self._synchronize()
         return registration
 
     def call(

@@ -199,3 +199,35 @@ def test_it_waits_for_a_predecessor_that_is_about_to_end(place: Path, runtime: F
         runtime.adopt(second.connection, SOON)
         assert first.wait() == 0
         wait_until(lambda: ask_status(place / "state/control.sock")["daemon"]["pid"] == second.pid, "the second")
+
+
+def test_what_an_old_runtime_loses_is_refused_when_asked_for_and_told_when_it_is_only_our_default(
+    place: Path, runtime: FakeRuntime
+) -> None:
+    runtime.configuration.config = config(place, log_file=str(place / "daemon.log"), memlock="unlimited")
+    runtime.configuration.runtime_version = "v1.7.6"
+    runtime.configuration.runtime_name = "containerd"
+    with launch(place) as plugin:
+        runtime.adopt(plugin.connection, SOON)
+        asking = {"rdma.noderesource.dev": "[{mode: shared, memlock: 65536}]"}
+        with pytest.raises(RpcError, match="RUNTIME-TOO-OLD: containerd v1.7.6 does not set RLIMIT_MEMLOCK"):
+            runtime.run_pod_sandbox(nri.PodSandbox(id="a", name="a", uid="a", namespace="d", annotations=asking))
+        pod = nri.PodSandbox(id="b", name="b", uid="b", namespace="d", annotations=SHARED)
+        runtime.run_pod_sandbox(pod)
+        answer = runtime.create_container(pod, nri.Container(id="c", pod_sandbox_id="b", name="main"))
+        assert list(answer.adjust.rlimits) == []
+        status = ask_status(place / "state/control.sock")
+        assert (status["runtime"]["nri"], status["runtime"]["lacks"]) == ("0.3.0", ["RLIMIT_MEMLOCK of containers"])
+        assert status["memlock"]["reason"] == "containerd v1.7.6 does not set it for plugins"
+        warnings = [line for line in (place / "daemon.log").read_text().splitlines() if " warning " in line]
+        assert ["does not set RLIMIT_MEMLOCK" in line for line in warnings] == [True, False]  # and the refusal
+
+
+def test_a_runtime_that_nobody_knows_is_taken_to_do_everything(place: Path, runtime: FakeRuntime) -> None:
+    runtime.configuration.config = config(place, log_file=str(place / "daemon.log"))
+    runtime.configuration.runtime_name, runtime.configuration.runtime_version = "another", "1"
+    with launch(place) as plugin:
+        runtime.adopt(plugin.connection, SOON)
+        assert ask_status(place / "state/control.sock")["runtime"]["lacks"] == []
+        lines = (place / "daemon.log").read_text().splitlines()
+        assert [line for line in lines if " info the runtime's release is not known: it is taken to" in line]

@@ -51,12 +51,12 @@ class InsideDaemon:
             memlock=Memlock(bytes=MEMLOCK),
         )
         self.kernel = FakeKernel(self.world)
-        self.spans, self.allocations, self._workers = Recorder(), Allocations(), Workers()
+        self.spans, self.allocations, self.workers = Recorder(), Allocations(), Workers()
         self._source = NodeSource(self._read)
         self.sandboxes = Sandboxes(
             self.kernel,
             Journal(self.settings.state_dir / "journal"),
-            self._workers,
+            self.workers,
             self.spans,
             lambda device: device,
             on_held=lambda path: None,
@@ -67,7 +67,7 @@ class InsideDaemon:
             policy=default_policy(allow_exclusive=True),
             allocations=self.allocations,
             sandboxes=self.sandboxes,
-            workers=self._workers,
+            workers=self.workers,
             spans=self.spans,
             limit=partial(write_rdma_max, self.settings.cgroup_root),
             annotation_prefix=self.settings.annotation_prefix,
@@ -91,7 +91,7 @@ class InsideDaemon:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._control.close()
-        self._workers.close()
+        self.workers.close()
         self.sandboxes.close()
 
     @property

@@ -3,7 +3,7 @@
 import json
 
 from nri_rdma.cli.screen import Table
-from nri_rdma.cli.status import _age, _tables
+from nri_rdma.cli.status import _age, _facts, _tables
 from nri_rdma.control import ask_status
 from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
@@ -33,6 +33,21 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
     assert "Guard        WARNING, none: while this daemon is dead, pods start without their" in lines
     assert "isolation soft" in [line.strip() for line in lines]
     assert max(map(len, lines)) <= 80
+
+
+def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    told = {"name": "cri-o", "version": "1.28.1", "nri": "0.3.1", "lacks": ["this", "that"], "launched": True}
+    document["runtime"] |= told
+    facts = [value for _name, value in _facts(document)]
+    assert facts[1:5] == [
+        "cri-o 1.28.1: disconnected, which started this daemon",
+        "NRI 0.3.1",
+        "does not apply: this",
+        "does not apply: that",
+    ]
+    document["runtime"]["nri"] = ""
+    assert "NRI of a release that is not known" in [value for _name, value in _facts(document)]
 
 
 def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon) -> None:

@@ -176,7 +176,7 @@ def test_another_socket_is_another_runtime_and_tried_at_once(line: Line) -> None
     """containerd, restarted often before it had told its pods: half a minute without us would be our doing."""
     first = Refuser(line)
     aside = line.path.with_name("new.sock")
-    replaced_at = []
+    replaced_at: list[float] = []
     with FakeRuntime(aside) as other:
 
         def replace() -> None:

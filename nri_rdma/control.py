@@ -34,6 +34,8 @@ DOCUMENT_VERSION = 1
 TRACE_BYTES = 3 << 20
 """A ttrpc message holds 4 MiB; older spans are left out of an answer."""
 MEMLOCK_IS_SET = "the setting memlock says so"
+UNSTARTED_S = 30.0
+"""A container that was answered for starts sooner, or something keeps it from it."""
 _ANSWER_TIMEOUT_S = 5.0
 _ERROR_CHARACTERS = 1000
 
@@ -254,7 +256,15 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
         "isolation": str(record.isolation or "") if record is not None else "",
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
         "undo_error": sandbox.undo_error,
+        "unstarted": list(_unstarted(sandbox, time.monotonic())),
     }
+
+
+def _unstarted(sandbox: Sandbox, now: float) -> Iterator[dict[str, Any]]:
+    """Containers that were answered for and did not start: again, or for longer than a start takes."""
+    for container, item in sandbox.unstarted.copy().items():
+        if item.answers > 1 or now - item.since > UNSTARTED_S:
+            yield {"container": container, "answers": item.answers, "seconds": round(now - item.since, 1)}
 
 
 def _rdma_use(facts: DaemonFacts) -> Iterator[dict[str, Any]]:

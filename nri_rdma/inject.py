@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import env_name
 from nri_rdma.policy import Admitted
+
+Numbers: TypeAlias = tuple[int, int]
+"""Major and minor."""
 
 NOTHING = ContainerEdits()
 
@@ -59,6 +63,23 @@ def inject(
         memlock=_memlock(covering, default_memlock),
         rdma_max=_rdma_max(covering),
     )
+
+
+def replaced(edits: ContainerEdits, present: Mapping[str, tuple[int, int]]) -> Iterable[tuple[CharDevice, Numbers]]:
+    """Each node of the edits that takes the place of another one, and the numbers of that."""
+    for char in edits.char_devices:
+        if char.path in present:
+            yield char, present[char.path]
+
+
+def shown_as(path: str, numbers: Numbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
+    """The character device of the node that somebody shows a container at a path that is another's; None when the
+    numbers are nobody's now, or were this path's own: whoever put them there knows no better."""
+    for device in devices:
+        for char in device.char_devices:
+            if (char.major, char.minor) == numbers and char.path != path:
+                return device, char
+    return None
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:

@@ -23,8 +23,8 @@ from nri_rdma.attach.record import State
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.inject import inject, rdma_max
-from nri_rdma.model.device import Node
+from nri_rdma.inject import inject, rdma_max, replaced, shown_as
+from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import UNLIMITED, PodRequest
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 BARRIER_PAUSE_S = 0.8
 """The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
 _KEPT_FAILURES = 256
+_TOLD_ANSWERS = 2
+"""The kubelet asks for a container again when the last one did not start: the log says so once."""
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
 
@@ -200,21 +202,32 @@ class Lifecycle:
         record = sandbox.record
         assert record is not None  # an attached sandbox has one
         with self._spans.span("inject"):
-            return inject(
+            edits = inject(
                 record.attached, record.rdma_cm, container, present_env, present_devices, self.default_memlock
             )
+            if present_devices:
+                self._refuse_another_at(edits, present_devices, f"{sandbox.pod}, container {container}")
+            return edits
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
-        """There is such a container. `status` shows what it uses, as long as its cgroup is there."""
+        """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
+        there, and that it did not start, until it does."""
         sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is not None:
-            sandbox.remember_container(container, cgroups_path)
+        if sandbox is None:
+            return
+        sandbox.remember_container(container, cgroups_path)
+        if sandbox.answered(container, time.monotonic()) == _TOLD_ANSWERS:
+            log.warning(
+                "the container did not start after our last answer: somebody else refused it",
+                extra={"pod": str(sandbox.pod), "container": container, "next": "see the events of the pod"},
+            )
 
     def starting(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container's cgroup is there, and its process does not run yet: the last moment for limits that the
         runtime was not told. Raises LimitsError."""
         sandbox = self._sandboxes.get(sandbox_id)
         if sandbox is not None:
+            sandbox.unstarted.pop(container, None)
             self._limit_all(sandbox, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
@@ -254,8 +267,10 @@ class Lifecycle:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
-            for container in item.containers:
-                self.created(item.pod.sandbox_id, container.name, container.cgroups_path)
+            sandbox = self._sandboxes.get(item.pod.sandbox_id)
+            if sandbox is not None:
+                for container in item.containers:
+                    sandbox.remember_container(container.name, container.cgroups_path)
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
 
     def _why_unserved(self, item: Listed) -> str:
@@ -338,6 +353,24 @@ class Lifecycle:
                 if undo is not None:
                     _wait(undo, deadline - time.monotonic())
 
+    def _refuse_another_at(self, edits: ContainerEdits, present: Mapping[str, tuple[int, int]], where: str) -> None:
+        """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
+        parties want the container to have different devices of one name: neither may win in silence. Numbers that are
+        nobody's are old ones (of a CDI file, say), and are put right."""
+        for ours, theirs in replaced(edits, present):
+            found = shown_as(ours.path, theirs, self._node.current.devices)
+            if found is not None:
+                raise _another_at(ours, theirs, found, where)
+            log.warning(
+                "a device node of the container is replaced by ours",
+                extra={
+                    "container": where,
+                    "path": ours.path,
+                    "theirs": f"{theirs[0]}:{theirs[1]}",
+                    "ours": f"{ours.major}:{ours.minor}",
+                },
+            )
+
     def _pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
         if sandbox.state in {State.PLANNED, State.ATTACHING} and self._may_wait(sandbox.pod.sandbox_id):
             _wait(sandbox.attach_done, min(BARRIER_WAIT_S, deadline - time.monotonic()))
@@ -398,6 +431,19 @@ def _has_limits(sandbox: Sandbox, container: str) -> bool:
     """Whether an attached sandbox's container gets limits, which know devices by name."""
     requests = [item.admitted.request for item in sandbox.record.attached] if sandbox.record is not None else []
     return any(request.limits is not None and request.scope.covers(container) for request in requests)
+
+
+def _another_at(
+    ours: CharDevice, theirs: tuple[int, int], found: tuple[RdmaDevice, CharDevice], where: str
+) -> PlacementError:
+    device, char = found
+    return PlacementError(
+        ErrorCode.PATH_CONFLICT,
+        f"{ours.path} of the container is {theirs[0]}:{theirs[1]} already, {char.path} of {device.name};"
+        f" this pod's is {ours.major}:{ours.minor}",
+        where=where,
+        hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
+    )
 
 
 def _returning(pod: Pod) -> NotReadyError:

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
@@ -51,6 +51,14 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     return timer.cancel
 
 
+@dataclass(frozen=True, slots=True)
+class Unstarted:
+    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
+
+    answers: int
+    since: float
+
+
 class Sandbox:
     """One sandbox that has, gets or had devices. Its worker writes it; others read it."""
 
@@ -73,6 +81,17 @@ class Sandbox:
         self.steps_total = 0
         self.containers: dict[str, str] = {}
         """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
+
+        self.unstarted: dict[str, Unstarted] = {}
+        """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
+
+    def answered(self, name: str, now: float) -> int:
+        """CreateContainer of this container is answered; how often since it last started. `now` is in seconds."""
+        before = self.unstarted.get(name)
+        answers = before.answers + 1 if before is not None else 1
+        if before is not None or len(self.unstarted) < KEPT_CONTAINERS:
+            self.unstarted[name] = Unstarted(answers=answers, since=before.since if before is not None else now)
+        return answers
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

@@ -74,6 +74,9 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield Table(title="This machine has no RDMA device.", headings=(), rows=())
     if document["sandboxes"]:
         yield _sandboxes(document["sandboxes"])
+    if unstarted := tuple(_unstarted(document["sandboxes"])):
+        title = "WARNING: containers that did not start after our answer; the pod's events say who refused them"
+        yield Table(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])
     if document["unserved"]:
@@ -129,6 +132,12 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
             for item in sandboxes
         ),
     )
+
+
+def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for sandbox in sandboxes:
+        for it in sandbox.get("unstarted", ()):  # a daemon before this field has none
+            yield sandbox["pod"], it["container"], str(it["answers"]), _age(it["seconds"])
 
 
 def _device_words(sandbox: dict[str, Any]) -> str:

@@ -210,7 +210,7 @@ def test_what_an_old_runtime_loses_is_refused_when_asked_for_and_told_when_it_is
     with launch(place) as plugin:
         runtime.adopt(plugin.connection, SOON)
         asking = {"rdma.noderesource.dev": "[{mode: shared, memlock: 65536}]"}
-        with pytest.raises(RpcError, match="RUNTIME-TOO-OLD: containerd v1.7.6 does not set RLIMIT_MEMLOCK"):
+        with pytest.raises(RpcError, match=r"RUNTIME-TOO-OLD: containerd v1\.7\.6 does not set RLIMIT_MEMLOCK"):
             runtime.run_pod_sandbox(nri.PodSandbox(id="a", name="a", uid="a", namespace="d", annotations=asking))
         pod = nri.PodSandbox(id="b", name="b", uid="b", namespace="d", annotations=SHARED)
         runtime.run_pod_sandbox(pod)
@@ -219,8 +219,7 @@ def test_what_an_old_runtime_loses_is_refused_when_asked_for_and_told_when_it_is
         status = ask_status(place / "state/control.sock")
         assert (status["runtime"]["nri"], status["runtime"]["lacks"]) == ("0.3.0", ["RLIMIT_MEMLOCK of containers"])
         assert status["memlock"]["reason"] == "containerd v1.7.6 does not set it for plugins"
-        warnings = [line for line in (place / "daemon.log").read_text().splitlines() if " warning " in line]
-        assert ["does not set RLIMIT_MEMLOCK" in line for line in warnings] == [True, False]  # and the refusal
+        assert (place / "daemon.log").read_text().count(" warning the runtime does not set RLIMIT_MEMLOCK") == 1
 
 
 def test_a_runtime_that_nobody_knows_is_taken_to_do_everything(place: Path, runtime: FakeRuntime) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma import __version__
+from nri_rdma.sole import Sole
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
@@ -99,6 +100,14 @@ def test_without_privilege_it_ends_with_four(command: str, daemon: InsideDaemon)
     )
     done = Done(returncode=ended.returncode, stdout=ended.stdout, stderr=ended.stderr)
     assert "run it as root" in assert_one_error(done, "PRIVILEGE", 4)
+
+
+@pytest.mark.parametrize("state_dir", ["state", "elsewhere"])
+def test_a_second_daemon_of_a_runtime_ends_with_one_and_names_the_first(tmp_path: Path, state_dir: str) -> None:
+    sole = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    done = nri_rdma("run", "--state-dir", tmp_path / state_dir, "--nri-socket", tmp_path / "nri.sock")
+    assert f"another daemon (pid {os.getpid()}) " in assert_one_error(done, "STATE-LOCKED", 1)
+    sole.release()
 
 
 @pytest.mark.parametrize("command", ["inventory", "status", "trace"])

@@ -15,7 +15,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.told import told
 from nri_rdma.config import Settings, load_settings
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.observe.logs import set_up_logging
+from nri_rdma.observe.logs import hold_logging, set_up_logging
 
 if TYPE_CHECKING:
     from nri_rdma.daemon import Daemon
@@ -27,15 +27,16 @@ log = logging.getLogger(__name__)
 
 def serve(environment: Mapping[str, str], program: str) -> int:
     """Serve the runtime until it closes the connection or SIGTERM; the exit code. What is attached stays attached."""
-    _set_up_logging(Settings())  # until Configure says more
     gc.disable()  # until the daemon is made: it is no garbage
     process = _Process(environment)
     try:
         return process.serve(program)
     except (NriRdmaError, KernelError, OSError) as error:
+        process.log_by_default()
         log.critical("ended", extra={"error": str(told(error))})
         return 1
     except Exception:  # there is no stderr for a traceback
+        process.log_by_default()
         log.exception("ended by a bug")
         return 1
     finally:
@@ -43,10 +44,11 @@ def serve(environment: Mapping[str, str], program: str) -> int:
 
 
 class _Process:
-    """The daemon of this process, from Configure on."""
+    """The daemon of this process, from Configure on. What is logged before is kept: Configure says where it goes."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._held: list[logging.LogRecord] | None = hold_logging()
         self.daemon: Daemon | None = None
 
     def serve(self, program: str) -> int:
@@ -63,9 +65,11 @@ class _Process:
         log.info("started by the runtime", extra={"plugin": f"{identity.index}-{identity.name}"})
         try:
             Launched(connection, identity, self.start).run()
-        except (RegistrationError, WireError) as error:
+        except (RegistrationError, WireError, OSError) as error:
+            self.log_by_default()
             log.warning("session ended", extra={"error": str(error)})
             return 1
+        self.log_by_default()
         log.info("the runtime closed the connection")
         return 0 if self.daemon is not None else 1
 
@@ -75,12 +79,14 @@ class _Process:
 
         try:
             settings = load_settings({}, self._environment, sent=sent)
-            _set_up_logging(settings)
+            self._log_as(settings)
             self.daemon = Daemon(settings, door=door, by=by)
             self.daemon.open()
         except (NriRdmaError, KernelError, OSError) as error:
             self.close()
             raise told(error) from error
+        finally:
+            self.log_by_default()  # unless there were settings: the runtime kills who answers with an error
         return self.daemon.make_plugin(door.runtime_pid)
 
     def close(self) -> None:
@@ -89,8 +95,16 @@ class _Process:
         if daemon is not None:
             daemon.close()
 
+    def log_by_default(self) -> None:
+        """Log where lines go without settings, if nobody has said so far where they go."""
+        if self._held is not None:
+            self._log_as(Settings())
 
-def _set_up_logging(settings: Settings) -> None:
-    set_up_logging(
-        settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
-    )
+    def _log_as(self, settings: Settings) -> None:
+        set_up_logging(
+            settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
+        )
+        held, self._held = self._held or [], None
+        for record in held:
+            if logging.getLogger().isEnabledFor(record.levelno):
+                logging.getLogger().handle(record)

@@ -33,12 +33,28 @@ def set_up_logging(
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def hold_logging() -> list[logging.LogRecord]:
+    """Keep what is logged in memory, in this list, until `set_up_logging`; whoever holds it has it logged then."""
+    held: list[logging.LogRecord] = []
+    logging.basicConfig(level=logging.DEBUG, handlers=[_Held(held)], force=True)
+    return held
+
+
 def _handler(file: Path | None, launched: bool, fallback: Path | None) -> logging.Handler:
     if file is not None:
         return LogFile(file)
     if launched and fallback is not None:
         return Syslog(SYSLOG, LogFile(fallback, later=True))
     return logging.StreamHandler(sys.stderr)
+
+
+class _Held(logging.Handler):
+    def __init__(self, held: list[logging.LogRecord]) -> None:
+        super().__init__()
+        self._held = held
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._held.append(record)
 
 
 class LogFile(logging.Handler):

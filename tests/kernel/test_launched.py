@@ -93,7 +93,9 @@ def test_the_runtime_starts_it_and_its_settings_come_with_configure(
         status = ask_status(place / "state/control.sock")
         assert status["runtime"]["launched"]
         assert (status["daemon"]["pid"], status["runtime"]["link"]) == (plugin.pid, "synchronized")
-        assert "started" in (place / "daemon.log").read_text()
+        lines = (place / "daemon.log").read_text().splitlines()
+        assert "started by the runtime" in lines[0]
+        assert list((place / "run").iterdir()) == []
         assert (place / "daemon.log").stat().st_mode & 0o777 == 0o600
         descriptor = Path(f"/proc/{plugin.pid}/fdinfo/3").read_text()
         assert int(descriptor.split("flags:")[1].split()[0], 8) & os.O_CLOEXEC

@@ -65,13 +65,6 @@ def inject(
     )
 
 
-def replaced(edits: ContainerEdits, present: Mapping[str, tuple[int, int]]) -> Iterable[tuple[CharDevice, Numbers]]:
-    """Each node of the edits that takes the place of another one, and the numbers of that."""
-    for char in edits.char_devices:
-        if char.path in present:
-            yield char, present[char.path]
-
-
 def shown_as(path: str, numbers: Numbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
     """The character device of the node that somebody shows a container at a path that is another's; None when the
     numbers are nobody's now, or were this path's own: whoever put them there knows no better."""

@@ -23,7 +23,7 @@ from nri_rdma.attach.record import State
 from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.inject import inject, rdma_max, replaced, shown_as
+from nri_rdma.inject import inject, rdma_max, shown_as
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -205,8 +205,9 @@ class Lifecycle:
             edits = inject(
                 record.attached, record.rdma_cm, container, present_env, present_devices, self.default_memlock
             )
-            if present_devices:
-                self._refuse_another_at(edits, present_devices, f"{sandbox.pod}, container {container}")
+            for node in edits.char_devices:
+                if node.path in present_devices:
+                    self._refuse_another(node, present_devices[node.path], f"{sandbox.pod}, container {container}")
             return edits
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
@@ -216,7 +217,7 @@ class Lifecycle:
         if sandbox is None:
             return
         sandbox.remember_container(container, cgroups_path)
-        if sandbox.answered(container, time.monotonic()) == _TOLD_ANSWERS:
+        if sandbox.answered(container) == _TOLD_ANSWERS:
             log.warning(
                 "the container did not start after our last answer: somebody else refused it",
                 extra={"pod": str(sandbox.pod), "container": container, "next": "see the events of the pod"},
@@ -353,23 +354,22 @@ class Lifecycle:
                 if undo is not None:
                     _wait(undo, deadline - time.monotonic())
 
-    def _refuse_another_at(self, edits: ContainerEdits, present: Mapping[str, tuple[int, int]], where: str) -> None:
+    def _refuse_another(self, ours: CharDevice, theirs: tuple[int, int], where: str) -> None:
         """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
         parties want the container to have different devices of one name: neither may win in silence. Numbers that are
         nobody's are old ones (of a CDI file, say), and are put right."""
-        for ours, theirs in replaced(edits, present):
-            found = shown_as(ours.path, theirs, self._node.current.devices)
-            if found is not None:
-                raise _another_at(ours, theirs, found, where)
-            log.warning(
-                "a device node of the container is replaced by ours",
-                extra={
-                    "container": where,
-                    "path": ours.path,
-                    "theirs": f"{theirs[0]}:{theirs[1]}",
-                    "ours": f"{ours.major}:{ours.minor}",
-                },
-            )
+        found = shown_as(ours.path, theirs, self._node.current.devices)
+        if found is not None:
+            raise _another_at(ours, theirs, found, where)
+        log.warning(
+            "a device node of the container is replaced by ours",
+            extra={
+                "container": where,
+                "path": ours.path,
+                "theirs": f"{theirs[0]}:{theirs[1]}",
+                "ours": f"{ours.major}:{ours.minor}",
+            },
+        )
 
     def _pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
         if sandbox.state in {State.PLANNED, State.ATTACHING} and self._may_wait(sandbox.pod.sandbox_id):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
@@ -51,12 +52,14 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     return timer.cancel
 
 
-@dataclass(frozen=True, slots=True)
 class Unstarted:
     """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
 
-    answers: int
-    since: float
+    __slots__ = ("answers", "since")
+
+    def __init__(self) -> None:
+        self.answers = 1
+        self.since = time.monotonic()
 
 
 class Sandbox:
@@ -85,13 +88,15 @@ class Sandbox:
         self.unstarted: dict[str, Unstarted] = {}
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
 
-    def answered(self, name: str, now: float) -> int:
-        """CreateContainer of this container is answered; how often since it last started. `now` is in seconds."""
-        before = self.unstarted.get(name)
-        answers = before.answers + 1 if before is not None else 1
-        if before is not None or len(self.unstarted) < KEPT_CONTAINERS:
-            self.unstarted[name] = Unstarted(answers=answers, since=before.since if before is not None else now)
-        return answers
+    def answered(self, name: str) -> int:
+        """CreateContainer of this container is answered; how often since it last started."""
+        known = self.unstarted.get(name)
+        if known is not None:
+            known.answers += 1
+            return known.answers
+        if len(self.unstarted) < KEPT_CONTAINERS:
+            self.unstarted[name] = Unstarted()
+        return 1
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

@@ -61,6 +61,7 @@ class Plugin:
         self._collected_pods: list[Any] = []
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
+        self._whole_rdma_max = True
         self._changes: dict[str, Change] = {
             "RunPodSandbox": self._run_pod,
             "StartContainer": self._start,
@@ -119,9 +120,7 @@ class Plugin:
                 device_numbers(container),
                 self._deadline(request),
             )
-            answer: bytes = create_response(
-                edits, whole_rdma_max=not self.runtime.abilities.heeds_start
-            ).SerializeToString()
+            answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
 
@@ -154,6 +153,7 @@ class Plugin:
             request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
             registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
         )
+        self._whole_rdma_max = not self.runtime.abilities.heeds_start
         events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
         answer: bytes = pb.ConfigureResponse(events=events).SerializeToString()
         return answer

@@ -92,13 +92,13 @@ class FakeRuntime:
         return self.adopt(connection, timeout_s, synchronize=synchronize)
 
     def adopt(
-        self, connection: socket.socket, timeout_s: float = 5.0, *, synchronize: bool = True
+        self, connection: socket.socket, timeout_s: float = 5.0, *, synchronize: bool = True, configure: bool = True
     ) -> nri.RegisterPluginRequest:
         """The same for a plugin that was launched with the other end of this connection; raises as accept()."""
         self.disconnect()
         deadline = time.monotonic() + timeout_s
         self._plugin = _Trunk(connection)
-        registration = self._register(self._plugin, deadline)
+        registration = self._register(self._plugin, deadline, configure)
         if synchronize:
             self._synchronize()
         return registration
@@ -202,7 +202,7 @@ class FakeRuntime:
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _register(self, trunk: _Trunk, deadline: float) -> nri.RegisterPluginRequest:
+    def _register(self, trunk: _Trunk, deadline: float, configure: bool) -> nri.RegisterPluginRequest:
         self.registration = None
         while (request := trunk.next_request()) is None:
             self._receive(trunk, deadline, "the plugin did not register in time")
@@ -215,7 +215,8 @@ class FakeRuntime:
             trunk.send_answer(request, nri.Empty())
         else:
             trunk.send_answer(request, nri.Empty())
-            self._configure()
+            if configure:
+                self._configure()
         self._answer(trunk)
         return self.registration
 

@@ -107,6 +107,14 @@ def test_a_variable_that_the_container_sets_is_left_to_it(facts: Facts) -> None:
     assert "NCCL_IB_HCA" not in dict(told.edits.env)
 
 
+def test_a_limit_that_the_runtime_would_lose_is_refused_as_the_daemon_does(facts: Facts) -> None:
+    old = replace(facts, memlock_dropped_by="containerd v1.7.6")
+    explanation = explain(pod("[{memlock: 65536}]"), old)
+    assert explanation.refusal is not None
+    assert explanation.refusal.code is ErrorCode.RUNTIME_TOO_OLD
+    assert explain(pod("1"), old).refusal is None
+
+
 @pytest.mark.parametrize(
     ("asked", "where"),
     [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.annotations import PREFIX, parse_pod_request
-from nri_rdma.inject import AttachedDevice, AttachedRequest, inject, rdma_max
+from nri_rdma.inject import AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
@@ -92,6 +92,17 @@ def test_a_device_that_is_present_is_left_out() -> None:
 
 def test_a_device_that_is_present_with_other_numbers_is_replaced() -> None:
     assert paths(edits(having(nic(0)), devices={uverbs(0).path: (231, 193)})) == [uverbs(0).path, RDMA_CM.path]
+
+
+def test_a_device_that_is_shown_at_anothers_path_is_recognised_by_its_numbers() -> None:
+    found = shown_as(uverbs(0).path, (231, 193), [nic(0), nic(1)])
+    assert found == (nic(1), uverbs(1))
+
+
+def test_numbers_of_nobody_or_of_the_path_itself_are_no_other_device() -> None:
+    """The path's own may differ from what we give: the device was made anew and the node is read again soon."""
+    assert shown_as(uverbs(0).path, (195, 0), [nic(0), nic(1)]) is None
+    assert shown_as(uverbs(0).path, (231, 192), [nic(0), nic(1)]) is None
 
 
 def test_the_environment_names_devices_and_netdevs() -> None:

@@ -43,6 +43,12 @@ def pod_from(message: Any) -> Pod:
     )
 
 
+def container_name(container: Any) -> str:
+    """Its name in the pod. Some releases of CRI-O leave the field empty; the kubelet's label has it then."""
+    name: str = container.name or container.labels.get("io.kubernetes.container.name", "")
+    return name
+
+
 def env_names(container: Any) -> frozenset[str]:
     """The environment variables that the container has already."""
     return frozenset([entry.partition("=")[0] for entry in container.env])

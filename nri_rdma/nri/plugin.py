@@ -14,7 +14,15 @@ from functools import partial
 from typing import Any  # Any: generated messages
 
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
-from nri_rdma.nri.messages import EVENTS, create_response, device_numbers, env_names, event_mask, pod_from
+from nri_rdma.nri.messages import (
+    EVENTS,
+    container_name,
+    create_response,
+    device_numbers,
+    env_names,
+    event_mask,
+    pod_from,
+)
 from nri_rdma.nri.runtimes import Abilities, abilities_of
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
@@ -108,7 +116,7 @@ class Plugin:
         pod, container = message.pod, message.container
         if not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
             return _EMPTY
-        name = container.name
+        name = container_name(container)
         with self._event("CreateContainer", pod, request) as span:
             span.attributes["k8s.container.name"] = name
             edits = self._lifecycle.edits(
@@ -130,8 +138,9 @@ class Plugin:
         if not self._lifecycle.knows(pod.id):
             return _EMPTY
         with self._event("StartContainer", pod, request) as span:
-            span.attributes["k8s.container.name"] = container.name
-            self._lifecycle.starting(pod.id, container.name, container.linux.cgroups_path)
+            name = container_name(container)
+            span.attributes["k8s.container.name"] = name
+            self._lifecycle.starting(pod.id, name, container.linux.cgroups_path)
         return _EMPTY
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
@@ -212,5 +221,5 @@ def answer_by(request: Request, budget_s: float) -> float:
 def listed_container(container: Any) -> ListedContainer:
     """A container of a Synchronize."""
     return ListedContainer(
-        name=container.name, devices=device_numbers(container), cgroups_path=container.linux.cgroups_path
+        name=container_name(container), devices=device_numbers(container), cgroups_path=container.linux.cgroups_path
     )

@@ -296,3 +296,18 @@ def test_settings_that_the_runtime_tells_an_external_plugin_are_not_read(door: D
     runtime = connected(door, config=json.dumps({"memlock": "lots"}))
     assert runtime.events == HANDLED
     runtime.close()
+
+
+@EITHER_WAY
+def test_a_container_without_a_name_has_the_kubelets_label(door: Door, own_rpcs: bool) -> None:
+    runtime = connected(door, own_rpcs=own_rpcs, name="cri-o", version="1.34.0")
+    asks = {"rdma.noderesource.dev": "[{match: {device: mlx5_3}, containers: [trainer]}]"}
+    pod = make_pod(door.inside, annotations=asks)
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, labels={"io.kubernetes.container.name": "trainer"})
+    assert len(runtime.create_container(pod, container).adjust.linux.devices) == 2
+    (sandbox,) = door.inside.sandboxes.all()
+    assert list(sandbox.unstarted) == ["trainer"]
+    runtime.start_container(pod, container)
+    assert list(sandbox.unstarted) == []
+    runtime.close()

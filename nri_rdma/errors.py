@@ -45,6 +45,14 @@ class ErrorCode(StrEnum):
     STATE_LOCKED = "STATE-LOCKED"
     SETTING = "SETTING"
     INVENTORY = "INVENTORY"
+    CDI_FILE = "CDI-FILE"
+    CDI_SIZE = "CDI-SIZE"
+    CDI_SYNTAX = "CDI-SYNTAX"
+    CDI_DUPLICATE_KEY = "CDI-DUPLICATE-KEY"
+    CDI_UNKNOWN_FIELD = "CDI-UNKNOWN-FIELD"
+    CDI_VALUE = "CDI-VALUE"
+    CDI_VERSION = "CDI-VERSION"
+    CDI_CONFLICT = "CDI-CONFLICT"
     DAEMON_ABSENT = "DAEMON-ABSENT"
     PRIVILEGE = "PRIVILEGE"
     INTERNAL = "INTERNAL"
@@ -116,3 +124,14 @@ class SettingError(NriRdmaError):
 
 class InventoryError(NriRdmaError):
     """The node's hardware cannot be read."""
+
+
+class CdiError(NriRdmaError):
+    """A CDI spec that cannot be used: the file, the line (0: none) and the key's path in it ("": all of it)."""
+
+    def __init__(self, code: ErrorCode, what: str, *, file: str, hint: str, line: int = 0, path: str = "") -> None:
+        place = " ".join(part for part in (file, f"line {line}" if line else "", path) if part)
+        super().__init__(code, what, where=place, hint=hint)
+        self.file = file
+        self.line = line
+        self.path = path

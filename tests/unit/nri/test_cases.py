@@ -11,7 +11,7 @@ import pytest
 
 import nri_rdma
 from nri_rdma import errors
-from nri_rdma.errors import AttachError, ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.errors import AttachError, CdiError, ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.nri.link import Link
 from nri_rdma.nri.session import status_code
 from nri_rdma.pb import nri_pb2 as nri
@@ -155,8 +155,12 @@ def test_what_is_no_message_is_refused_and_the_session_goes_on(door: Door) -> No
 def _errors() -> list[NriRdmaError]:
     """One of every kind and code."""
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, NriRdmaError)}
-    made: list[NriRdmaError] = [AttachError("what", device="d"), LimitsError("what", where="w", hint="h")]
-    return made + [kind(code, "what") for kind in kinds - {AttachError, LimitsError} for code in ErrorCode]
+    made: list[NriRdmaError] = [
+        AttachError("what", device="d"),
+        LimitsError("what", where="w", hint="h"),
+        CdiError(ErrorCode.CDI_SYNTAX, "what", file="f", hint="h"),
+    ]
+    return made + [kind(code, "what") for kind in kinds - {type(error) for error in made} for code in ErrorCode]
 
 
 def test_no_error_of_ours_is_told_as_unimplemented() -> None:

@@ -1,0 +1,158 @@
+"""CDI directories, read without trust in what lies there.
+
+What runtimes read is read: ``*.json`` and ``*.yaml`` directly in each directory. A file that cannot be used is a
+problem, and the others are served. Never opened is what could block or lead elsewhere: fifos, devices, sockets, and
+symbolic links that leave the directory; links within it are followed, because that is how Kubernetes mounts files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_rdma.cdi.document import MAX_BYTES
+from nri_rdma.cdi.reading import inspect
+from nri_rdma.cdi.registry import Registry, SpecFile, resolve
+from nri_rdma.errors import CdiError, ErrorCode
+
+DEFAULT_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
+SUFFIXES = (".json", ".yaml")
+MAX_FILES = 4096
+"""Of one directory: sixteen claims for each of 250 pods."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """The readable specs of some directories, what is wrong with the others, and every file that was looked at."""
+
+    specs: tuple[SpecFile, ...]
+    problems: tuple[CdiError, ...]
+    files: tuple[str, ...]
+
+
+def read_registry(directories: Iterable[Path] = DEFAULT_DIRECTORIES) -> Registry:
+    """The devices of the directories, which rise in priority. One that does not exist has none."""
+    found = scan(directories)
+    return resolve(found.specs, found.problems)
+
+
+def scan(directories: Iterable[Path]) -> Scan:
+    """Read all specs of the directories, which rise in priority."""
+    specs: list[SpecFile] = []
+    problems: list[CdiError] = []
+    files: list[str] = []
+    for priority, directory in enumerate(directories):
+        for path in _spec_paths(directory, problems):
+            files.append(str(path))
+            try:
+                inspected = inspect(_read_within(directory, path.name), str(path))
+            except CdiError as error:
+                problems.append(error)
+                continue
+            problems += inspected.problems
+            if inspected.spec is not None:
+                specs.append(SpecFile(file=str(path), priority=priority, spec=inspected.spec))
+    return Scan(specs=tuple(specs), problems=tuple(problems), files=tuple(files))
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file that somebody named: a link is followed, but only to a file. Raises CdiError."""
+    try:
+        _refuse_irregular(path.stat().st_mode, str(path))
+        return _read(os.open(path, _FLAGS), str(path))
+    except OSError as error:
+        raise _unreadable(str(path), error) from error
+
+
+def _spec_paths(directory: Path, problems: list[CdiError]) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        problems.append(_unreadable(str(directory), error))
+        return
+    chosen = [entry for entry in entries if entry.name.endswith(SUFFIXES) and not entry.is_dir(follow_symlinks=False)]
+    if len(chosen) > MAX_FILES:
+        what = f"of its {len(chosen)} files only the first {MAX_FILES} are read"
+        hint = "remove files of containers that have ended"
+        problems.append(CdiError(ErrorCode.CDI_SIZE, what, file=str(directory), hint=hint))
+    yield from (directory / entry.name for entry in chosen[:MAX_FILES])
+
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_ONE_STEP = os.O_NOFOLLOW | _FLAGS
+
+
+def _read_within(directory: Path, name: str) -> bytes:
+    """The bytes of a file of the directory. Raises CdiError when it is none, or leads elsewhere."""
+    file = str(directory / name)
+    try:
+        root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _read(_open_below(root, _steps(directory, name), file), file)
+        finally:
+            os.close(root)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            what = "it is a symbolic link that leaves the directory, or is caught in itself"
+            hint = "put the file itself there, or remove the link"
+            raise CdiError(ErrorCode.CDI_FILE, what, file=file, hint=hint) from error
+        raise _unreadable(file, error) from error
+
+
+def _steps(directory: Path, name: str) -> tuple[str, ...]:
+    """The way to the file without links, below the directory. Raises OSError, ELOOP when it leads elsewhere."""
+    base = Path(os.path.realpath(directory))
+    target = Path(os.path.realpath(base / name, strict=True))
+    if base not in target.parents:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return target.relative_to(base).parts
+
+
+def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
+    """A descriptor of the file. No link is followed: one that came since the way was looked up ends it."""
+    at = os.dup(root)
+    try:
+        for step in steps[:-1]:
+            inner = os.open(step, _ONE_STEP | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        _refuse_irregular(os.stat(steps[-1], dir_fd=at, follow_symlinks=False).st_mode, file)
+        return os.open(steps[-1], _ONE_STEP, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _read(descriptor: int, file: str) -> bytes:
+    """The bytes behind the descriptor, which is closed. One more than allowed is for the parser to refuse."""
+    with os.fdopen(descriptor, "rb") as opened:
+        _refuse_irregular(os.fstat(descriptor).st_mode, file)
+        return opened.read(MAX_BYTES + 1)
+
+
+def _refuse_irregular(mode: int, file: str) -> None:
+    """Asked before it is opened, since opening alone can do something to a device; and after, when it cannot change."""
+    if not stat.S_ISREG(mode):
+        what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}"
+        raise CdiError(ErrorCode.CDI_FILE, what, file=file, hint="put a regular file there, or remove it")
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a fifo",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+def _unreadable(file: str, error: OSError) -> CdiError:
+    what = f"it cannot be read: {error.strerror or error}"
+    return CdiError(ErrorCode.CDI_FILE, what, file=file, hint="mend or remove it, or run as who may read it")

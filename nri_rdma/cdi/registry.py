@@ -1,0 +1,80 @@
+"""Which devices the specs of several directories give, and which of two specs counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Spec
+from nri_rdma.errors import CdiError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecFile:
+    """A file with a spec; in directories of higher priority it counts more."""
+
+    file: str
+    priority: int
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedDevice:
+    """A device that containers can ask for by its qualified name, and what they then get."""
+
+    name: str
+    file: str
+    device: Device
+    spec_edits: Edits
+    """Come once into a container, however many devices of the same spec it asks for."""
+
+    @property
+    def nodes(self) -> tuple[DeviceNode, ...]:
+        """All device nodes that come with it alone: the spec's, then its own."""
+        return self.spec_edits.device_nodes + self.device.edits.device_nodes
+
+    @property
+    def rdma_nodes(self) -> tuple[DeviceNode, ...]:
+        """Those of the RDMA subsystem."""
+        return tuple(node for node in self.nodes if node.is_rdma)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """The devices by qualified name, in the order of names, and everything that is wrong with the files."""
+
+    devices: Mapping[str, ResolvedDevice]
+    problems: tuple[CdiError, ...] = ()
+
+
+def resolve(files: Iterable[SpecFile], problems: tuple[CdiError, ...] = ()) -> Registry:
+    """The devices of all files.
+
+    A device of a higher priority hides one of a lower. Two of one priority are nobody's: such a name is unresolvable
+    even where a higher directory has it once, because that is what runtimes make of it.
+    """
+    found: dict[str, dict[int, list[ResolvedDevice]]] = {}
+    for item in files:
+        for device in item.spec.devices:
+            name = item.spec.kind.qualified(device.name)
+            resolved = ResolvedDevice(name=name, file=item.file, device=device, spec_edits=item.spec.edits)
+            found.setdefault(name, {}).setdefault(item.priority, []).append(resolved)
+    conflicts = [same for by_priority in found.values() for same in by_priority.values() if len(same) > 1]
+    unresolvable = {same[0].name for same in conflicts}
+    return Registry(
+        devices=MappingProxyType(
+            {name: found[name][max(found[name])][0] for name in sorted(found) if name not in unresolvable}
+        ),
+        problems=(*problems, *map(_conflict, conflicts)),
+    )
+
+
+def _conflict(same: list[ResolvedDevice]) -> CdiError:
+    first, *others = sorted(item.file for item in same)
+    return CdiError(
+        ErrorCode.CDI_CONFLICT,
+        f"no container can have {same[0].name}: it is also in {' and in '.join(others)}",
+        file=first,
+        hint="remove it from all files of the directory but one",
+    )

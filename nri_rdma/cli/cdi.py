@@ -1,0 +1,241 @@
+"""`nri-rdma cdi`: the CDI specs of this node, looked at, checked and written."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: JSON documents
+
+import click
+
+from nri_rdma.cli.options import output_option, settings_options, snapshot_option
+from nri_rdma.cli.screen import Screen, Table, print_json, printable
+from nri_rdma.config import Settings
+
+if TYPE_CHECKING:
+    from nri_rdma.cdi.registry import Registry, ResolvedDevice
+    from nri_rdma.cdi.spec import DeviceNode
+    from nri_rdma.errors import CdiError
+
+DOCUMENT_VERSION = 1
+EXIT_FAILED = 1
+_STDOUT = Path("-")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def cdi(context: click.Context) -> None:
+    """Look at, check and write CDI specs.
+
+    \b
+    Example:
+      nri-rdma cdi list
+      nri-rdma cdi check /etc/cdi
+      nri-rdma cdi generate --output /etc/cdi
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+# list
+
+
+@cdi.command(name="list")
+@click.option(
+    "--spec-dir",
+    "directories",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Directory of specs; again for one of higher priority.  [default: /etc/cdi, /var/run/cdi]",
+)
+@output_option
+def list_(directories: tuple[Path, ...], output: str) -> None:
+    """Show the devices that containers can ask for by CDI.
+
+    A file that cannot be used is told below, and the others count. Needs no root.
+
+    \b
+    Example:
+      nri-rdma cdi list
+      nri-rdma cdi list --spec-dir /etc/cdi --spec-dir /run/cdi -o json
+    """
+    from nri_rdma.cdi.folder import DEFAULT_DIRECTORIES, read_registry
+
+    directories = directories or DEFAULT_DIRECTORIES
+    registry = read_registry(directories)
+    if output == "json":
+        print_json(_registry_document(registry, directories))
+        return
+    screen = Screen()
+    _show_devices(screen, registry, directories)
+    _show_problems(screen, registry.problems)
+
+
+def _show_devices(screen: Screen, registry: Registry, directories: tuple[Path, ...]) -> None:
+    if not registry.devices:
+        screen.line(f"There is no CDI device in {', '.join(map(str, directories))}.")
+        return
+    devices = sorted(registry.devices.values(), key=lambda item: item.file)  # stable: by name within a file
+    for number, (file, of_file) in enumerate(groupby(devices, key=lambda item: item.file)):
+        if number:
+            screen.line()
+        rows = tuple((it.name, "yes" if it.rdma_nodes else "no", _nodes_words(it.nodes)) for it in of_file)
+        screen.table(Table(title=file, headings=("DEVICE", "RDMA", "NODES"), rows=rows))
+
+
+def _nodes_words(nodes: tuple[DeviceNode, ...]) -> str:
+    return ", ".join(map(_node_words, nodes)) or "none"
+
+
+def _node_words(node: DeviceNode) -> str:
+    name = node.path.removeprefix("/dev/")
+    return name if node.major is None else f"{name} {node.major}:{node.minor or 0}"
+
+
+def _show_problems(screen: Screen, problems: tuple[CdiError, ...]) -> None:
+    if problems:
+        screen.line()
+        screen.line(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", bold=True)
+    for problem in problems:
+        screen.line(str(problem))
+
+
+def _registry_document(registry: Registry, directories: tuple[Path, ...]) -> dict[str, Any]:
+    return {
+        "version": DOCUMENT_VERSION,
+        "directories": list(map(str, directories)),
+        "devices": list(map(_device_document, registry.devices.values())),
+        "problems": list(map(_problem_document, registry.problems)),
+    }
+
+
+def _device_document(item: ResolvedDevice) -> dict[str, Any]:
+    from nri_rdma.cdi.encoding import edits_document
+
+    return {
+        "name": item.name,
+        "file": item.file,
+        "rdma": bool(item.rdma_nodes),
+        "nodes": [node.path for node in item.nodes],
+        "annotations": dict(item.device.annotations),
+        "edits": edits_document(item.device.edits),
+        "spec_edits": edits_document(item.spec_edits),
+    }
+
+
+def _problem_document(error: CdiError) -> dict[str, Any]:
+    return {
+        "code": str(error.code),
+        "file": error.file,
+        "line": error.line or None,
+        "path": error.path,
+        "what": error.what,
+        "hint": error.hint,
+        "text": str(error),
+    }
+
+
+# check
+
+
+@cdi.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR...")
+@output_option
+@click.pass_context
+def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
+    """Find what is wrong with CDI specs.
+
+    Of a directory every *.json and *.yaml is checked, and that no two have the same device. It is told what runtimes
+    refuse, and what they take otherwise than its author meant. Ends with 1 when there is anything. Needs no root.
+
+    \b
+    Example:
+      nri-rdma cdi check /etc/cdi /var/run/cdi
+      nri-rdma cdi check vendor.yaml -o json
+    """
+    files, problems = _check(paths)
+    if output == "json":
+        document = {
+            "version": DOCUMENT_VERSION,
+            "files": list(files),
+            "problems": list(map(_problem_document, problems)),
+        }
+        print_json(document)
+    else:
+        screen = Screen()
+        for problem in problems:
+            screen.raw(str(problem))  # a line each, for grep
+        count = f"{len(files)} file{'' if len(files) == 1 else 's'}"
+        screen.line(f"{count} checked, {len(problems)} problem{'' if len(problems) == 1 else 's'}.")
+    if problems:
+        context.exit(EXIT_FAILED)
+
+
+def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ...]]:
+    """The files that were looked at, and what is wrong with them."""
+    from nri_rdma.cdi.folder import read_file, scan
+    from nri_rdma.cdi.reading import inspect
+    from nri_rdma.cdi.registry import resolve
+    from nri_rdma.errors import CdiError
+
+    files: list[str] = []
+    problems: list[CdiError] = []
+    for path in paths:
+        if path.is_dir():
+            continue
+        files.append(str(path))
+        try:
+            problems += inspect(read_file(path), str(path)).problems
+        except CdiError as error:
+            problems.append(error)
+    found = scan([path for path in paths if path.is_dir()])
+    problems += resolve(found.specs, found.problems).problems
+    return (*files, *found.files), tuple(problems)
+
+
+# generate
+
+
+@cdi.command()
+@settings_options("sysfs_root", "dev_root", "cgroup_root")
+@snapshot_option
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, allow_dash=True, path_type=Path),
+    default=_STDOUT,
+    show_default=True,
+    metavar="DIR",
+    help="Where to write the file, such as /etc/cdi; - is stdout. An older one is replaced once the new one is whole.",
+)
+def generate(settings: Settings, snapshot: Path | None, devices: tuple[str, ...], output: Path) -> None:
+    """Write a spec with the RDMA devices of this node.
+
+    Each is then a CDI device of its own, rdma.noderesource.dev/nic=NAME, with its character devices. What the host uses
+    is left out unless it is named. Write it anew when the hardware has changed. Needs no root but for the directory.
+
+    \b
+    Example:
+      nri-rdma cdi generate --output /etc/cdi
+      podman run --device rdma.noderesource.dev/nic=mlx5_0 IMAGE
+    """
+    from nri_rdma.cdi.encoding import encode
+    from nri_rdma.cdi.generate import spec_of
+    from nri_rdma.cdi.names import file_name
+    from nri_rdma.cdi.write import write_spec
+    from nri_rdma.cli.node import read_node
+
+    node, _ = read_node(settings, snapshot)
+    generated = spec_of(node, devices)
+    for sentence in generated.left_out:
+        click.echo(printable(sentence), err=True)
+    if output == _STDOUT:
+        click.echo(encode(generated.spec), nl=False)
+        return
+    path = write_spec(generated.spec, output, file_name(generated.spec.kind))
+    screen = Screen()
+    screen.line(f"{path} has {len(generated.spec.devices)} of this node's devices:")
+    for device in generated.spec.devices:
+        screen.raw(f"  {generated.spec.kind.qualified(device.name)}")

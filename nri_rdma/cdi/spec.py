@@ -89,7 +89,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A mount; `type` "" is a bind mount to the runtimes' own idea."""
+    """A mount; `type` "" leaves it to the runtime, which takes it for what `options` say."""
 
     host_path: str
     container_path: str

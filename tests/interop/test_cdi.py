@@ -25,11 +25,11 @@ pytestmark = pytest.mark.timeout(cdijudge.BUILD_TIMEOUT_S + 60)
 
 STRICTER = {
     r"there is nothing in this entry": "a null among device nodes crashes the library; among texts it vanishes",
-    r"'[^']+' is not allowed.*\.(major|minor)\. Next: write a whole number": "makedev() makes another device of it",
-    r"'[-+0-9]*\.?[0-9]*([eE][-+]?[0-9]+)?' is not allowed.*whole number": "a fraction is cut off without a word",
+    r"'(-[^']+|[1-9][0-9]{3,}|[0-9]e[0-9])' is not allowed.*\.(major|minor)\. Next: write a whole": "makedev() cuts it",
+    r"'[-+]?[0-9]*(\.[0-9]+|e-[0-9]+)' is not allowed.* Next: write a whole": "a fraction is cut off without a word",
     r"'08(\.0)?' is not allowed": "eight to one reader, an error to another",
     r"'5' in quotes is not allowed": "with the tag ! it is a text to YAML, and a number to the library",
-    r"'' in quotes is not allowed": "the same",
+    r"'' is not allowed": "the same",
     r"there is a NUL in the text": "no path, variable or argument can hold it",
     r"the tag .* is not allowed": "readers know different tags",
     r"a key is no text": "null keys vanish; keys with line breaks, aliases or 318 characters are nobody's",

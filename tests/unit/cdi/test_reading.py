@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any  # Any: JSON values
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nri_rdma.cdi.document import MAX_BYTES, MAX_NODES
@@ -34,6 +34,11 @@ from nri_rdma.errors import CdiError, ErrorCode
 from tests.unit.cdi import refusals
 
 HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+
+
+def slowly(examples: int) -> settings:
+    """A machine under load is no failure."""
+    return settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def spec_with(edits: str, head: str = HEAD) -> Edits:
@@ -243,6 +248,7 @@ def test_the_largest_allowed_is_read_soon() -> None:
     assert time.process_time() - start < 1.5
 
 
+@slowly(100)
 @given(st.binary(max_size=200) | st.text("[]{}:,-?!&*#|>%@`'\" \n\tab01.~<\0\x85\ufeff", max_size=80).map(str.encode))
 def test_no_bytes_raise_anything_but_a_cdi_error(data: bytes) -> None:
     inspected = inspect(data, "FILE")
@@ -266,6 +272,7 @@ _LEAVES = (
 _TREES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=5))
 
 
+@slowly(100)
 @given(st.dictionaries(_KEYS, _TREES))
 def test_no_document_raises_anything_but_a_cdi_error(document: dict[str, Any]) -> None:
     inspected = inspect(json.dumps(document).encode(), "FILE")
@@ -348,21 +355,21 @@ _SPECS = st.builds(
 )
 
 
-@settings(max_examples=50)
+@slowly(50)
 @given(_SPECS)
 def test_a_spec_is_the_same_after_writing_and_reading(spec: Spec) -> None:
     assert parse(encode(spec), "FILE") == spec
     assert encode(parse(encode(spec), "FILE")) == encode(spec)
 
 
-@settings(max_examples=25)
+@slowly(25)
 @given(_SPECS)
 def test_what_is_written_is_json(spec: Spec) -> None:
     document = json.loads(encode(spec))
     assert [device["name"] for device in document["devices"]] == [device.name for device in spec.devices]
 
 
-@settings(max_examples=25)
+@slowly(25)
 @given(_SPECS)
 def test_a_spec_is_read_in_its_minimum_version_and_in_none_before(spec: Spec) -> None:
     minimum = list(Version).index(minimum_version(spec))

@@ -17,6 +17,8 @@ from nri_rdma.errors import LimitsError
 from nri_rdma.model.edits import RDMA_MAX
 
 RDMA_CURRENT = "rdma.current"
+RDMA_PEAK = "rdma.peak"
+"""Only kernels that free the limits of a removed cgroup have it: 7.2 has, 6.12 has not."""
 _HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
     errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and delete the pod",
@@ -91,6 +93,30 @@ def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], w
             hint=_HINTS.get(error.errno or 0, "see the kernel's log"),
             errno=error.errno,
         ) from error
+
+
+def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
+    """Take away all rdma limits of a container's cgroup. Raises OSError; ValueError for a path that is none."""
+    file = _folder(cgroup_root, cgroups_path) / RDMA_MAX
+    limited = [device for device, limits in _parse(file.read_text()).items() if set(limits.values()) != {None}]
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        for device in limited:
+            os.write(descriptor, f"{device} hca_handle=max hca_object=max\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def outlived_by_limits(cgroup_root: Path, cgroups_path: str) -> bool:
+    """Whether the kernel keeps the limits of this cgroup when it is removed; False for one that is not there. Raises
+    ValueError for a path that is none."""
+    folder = _folder(cgroup_root, cgroups_path)
+    return (folder / RDMA_MAX).exists() and not (folder / RDMA_PEAK).exists()
+
+
+def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
+    """The processes in a container's cgroup; 0 is one that this process cannot see. Raises OSError, ValueError."""
+    return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / "cgroup.procs").read_text().split())
 
 
 def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:

@@ -11,7 +11,6 @@ import sys
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -24,12 +23,13 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
-from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
+from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.netlink.kernel import LinuxKernel
@@ -80,6 +80,7 @@ class Daemon:
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
+        self._limits = ContainerLimits(settings.cgroup_root, self._processes)
         self._uevents: RdmaUevents | None = None
         self._sandboxes = Sandboxes(
             self._kernel,
@@ -101,7 +102,7 @@ class Daemon:
             sandboxes=self._sandboxes,
             workers=self._workers,
             spans=self._spans,
-            limit=partial(write_rdma_max, settings.cgroup_root),
+            limits=self._limits,
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
@@ -243,6 +244,7 @@ class Daemon:
                 self._sandboxes.end(sandbox.pod.sandbox_id)
 
     def _process_gone(self, process: ProcessIdentity) -> None:
+        self._limits.process_gone(process)  # first: the runtime removes the cgroup
         self._sandboxes.end_of_process(process)
 
     def _look_at_all(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from typing import Protocol
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
@@ -42,9 +43,15 @@ _TOLD_ANSWERS = 2
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
 
-Limit = Callable[[str, Sequence[str], str], None]
-"""Writes lines of rdma.max to the cgroup of that cgroups path; the last argument is what an error calls the container.
-Raises LimitsError."""
+
+class Limits(Protocol):
+    """What limits the containers; `where` is what errors and log lines call one."""
+
+    def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
+        """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
+
+    def lift_at_end(self, cgroups_path: str, where: str) -> None:
+        """See to it that the container's limits end with it. Never raises."""
 
 
 class NodeSource:
@@ -119,7 +126,7 @@ class Lifecycle:
         sandboxes: Sandboxes,
         workers: Workers,
         spans: Recorder,
-        limit: Limit,
+        limits: Limits,
         annotation_prefix: str,
         default_memlock: int | None,
     ) -> None:
@@ -129,7 +136,7 @@ class Lifecycle:
         self._sandboxes = sandboxes
         self._workers = workers
         self._spans = spans
-        self._limit = limit
+        self._limits = limits
         self._prefix = annotation_prefix
         self.default_memlock = default_memlock
         self.memlock_ceiling = UNLIMITED
@@ -311,9 +318,15 @@ class Lifecycle:
     def _limit_all(self, sandbox: Sandbox, container: str, cgroups_path: str) -> None:
         """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009)."""
         lines = rdma_max(sandbox.record.attached, container) if sandbox.record is not None else ()
-        if len(lines) > 1:
-            with self._spans.span("limit"):
-                self._limit(cgroups_path, lines, f"{sandbox.pod}, container {container}")
+        if not lines:
+            return
+        where = f"{sandbox.pod}, container {container}"
+        try:
+            if len(lines) > 1:
+                with self._spans.span("limit"):
+                    self._limits.write(cgroups_path, lines, where)
+        finally:
+            self._limits.lift_at_end(cgroups_path, where)  # what the runtime wrote too, also when it is not to start
 
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""

@@ -1,4 +1,4 @@
-"""Notices that a sandbox's process is gone when neither an event nor a namespace tells.
+"""Notices that a process is gone: a sandbox's when neither an event nor a namespace tells, or a limited container's.
 
 A pod on the host's network has no namespace of its own whose end could be watched, but a process that lives as long as
 the sandbox. Numbers of processes are used again, so one is known by its number and the time of its start.
@@ -31,7 +31,7 @@ class ProcessIdentity:
 
 
 class Processes(Protocol):
-    """What sandboxes need: processes told apart and watched."""
+    """Processes told apart and watched."""
 
     def watch(self, pid: int) -> ProcessIdentity:
         """Watch a process. Raises ProcessLookupError when there is none, OSError when it cannot be watched."""
@@ -73,7 +73,7 @@ class ProcessWatcher:
         """Watch a process; a second time is one time. Raises ProcessLookupError when there is none."""
         fd = os.pidfd_open(pid)
         try:
-            process = ProcessIdentity(pid=pid, start=_start_of(pid))
+            process = ProcessIdentity(pid=pid, start=start_of(pid))
             if _has_ended(fd):  # then the time may be that of another process of the same number
                 raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
         except BaseException:
@@ -84,7 +84,7 @@ class ProcessWatcher:
 
     def watch_again(self, process: ProcessIdentity) -> None:
         """Watch one that is known. Raises ProcessLookupError when it has ended, whoever has its number now."""
-        if _start_of(process.pid) != process.start or self.watch(process.pid) != process:
+        if start_of(process.pid) != process.start or self.watch(process.pid) != process:
             raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is another one")
 
     def close(self) -> None:
@@ -125,7 +125,8 @@ class ProcessWatcher:
             log.exception("process watcher")
 
 
-def _start_of(pid: int) -> int:
+def start_of(pid: int) -> int:
+    """When a process began, in ticks since the boot. Raises ProcessLookupError."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError as error:

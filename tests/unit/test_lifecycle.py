@@ -4,16 +4,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.allocations import Allocations
+from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandboxes import KEPT_CONTAINERS, Sandbox
-from nri_rdma.cgroup import write_rdma_max
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -25,6 +24,7 @@ from nri_rdma.errors import (
 )
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer, NodeSource
+from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -55,7 +55,7 @@ class Daemon:
             sandboxes=rig.sandboxes,
             workers=rig.workers,
             spans=rig.spans,
-            limit=partial(write_rdma_max, self.cgroups),
+            limits=ContainerLimits(self.cgroups, NoProcesses()),
             annotation_prefix=PREFIX,
             default_memlock=None,
         )

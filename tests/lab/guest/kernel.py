@@ -98,12 +98,6 @@ def cgroup_file(pid: int, name: str) -> str:
     return (_cgroup(pid) / name).read_text().strip()
 
 
-def lift_rdma_limits(pid: int) -> None:
-    """Takes away the rdma limits of the cgroup in which a process is."""
-    for line in cgroup_file(pid, "rdma.max").splitlines():
-        (_cgroup(pid) / "rdma.max").write_text(f"{line.split()[0]} hca_handle=max hca_object=max")
-
-
 def memlock(pid: int) -> tuple[str, str]:
     """RLIMIT_MEMLOCK of a process: soft and hard."""
     found = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", Path(f"/proc/{pid}/limits").read_text(), re.MULTILINE)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.lab.guest import kernel, verbs
+from tests.lab.guest import kernel
 from tests.lab.guest.process import Server
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri, Sandbox
@@ -36,7 +36,7 @@ def pod(cri: Cri, daemon: Server) -> Iterator[Pod]:
     """The pod that most tests look at."""
     made = run_pod(cri)
     yield made
-    verbs.end(cri, made.sandbox)
+    cri.delete_pod(made.sandbox)
 
 
 def run_pod(cri: Cri) -> Pod:
@@ -91,7 +91,7 @@ def test_only_the_container_that_asked_may_lock_all_memory(cri: Cri, pod: Pod) -
 
 def test_the_node_is_as_before_when_the_pod_is_gone(cri: Cri, daemon: Server) -> None:
     before = kernel.NodeState.take()
-    verbs.end(cri, run_pod(cri).sandbox)
+    cri.delete_pod(run_pod(cri).sandbox)
     # The kernel takes a dead namespace down in its own time.
     with suppress(DeadlineError):
         wait_until(lambda: not before.differences_to(kernel.NodeState.take()), "the node to settle", seconds=20)

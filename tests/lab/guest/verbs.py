@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from tests.lab.guest import kernel
 from tests.lab.outcomes import NO_DATA, OutcomeError
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Container, Cri, CriError, ExecResult, Sandbox
@@ -29,15 +28,7 @@ def pod(cri: Cri, name: str, annotations: dict[str, str], *, runtime_handler: st
     try:
         yield sandbox
     finally:
-        end(cri, sandbox)
-
-
-def end(cri: Cri, sandbox: Sandbox) -> None:
-    """Deletes a pod, whose containers have no rdma limits any more: see the row `limited-device-removed`."""
-    for container in cri.containers(sandbox):
-        if pid := cri.container_status(container).pid:
-            kernel.lift_rdma_limits(pid)
-    cri.delete_pod(sandbox)
+        cri.delete_pod(sandbox)
 
 
 def asks(text: str) -> dict[str, str]:

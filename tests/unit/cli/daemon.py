@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
-from nri_rdma.cgroup import has_rdma_controller, write_rdma_max
+from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -69,7 +70,7 @@ class InsideDaemon:
             sandboxes=self.sandboxes,
             workers=self.workers,
             spans=self.spans,
-            limit=partial(write_rdma_max, self.settings.cgroup_root),
+            limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
         )

@@ -179,17 +179,22 @@ class Daemon:
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
         self._lifecycle.memlock_ceiling = memlock_ceiling(runtime_pid)
-        return Plugin(self._lifecycle, self._spans, self._synchronized)
+        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured)
 
-    def _synchronized(self, runtime: RuntimeFacts) -> None:
+    def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
         self._set_memlock(runtime)
+        if runtime.abilities.nri is None:
+            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
+        if self._door.launched and runtime.abilities.before_0_7:
+            log.info("this runtime does not tell its pods to a daemon that it starts")
+            self._synchronized(runtime)
+
+    def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
         self._workers.submit("preload", preload_grammar)
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
-        if runtime.abilities.nri is None:
-            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
 
     def _set_memlock(self, runtime: RuntimeFacts) -> None:
         """Before the first event of the session; from then on it stays so."""

@@ -21,69 +21,87 @@ _LOOK_AGAIN_S = 0.02
 """Between two looks at a lock that somebody has: flock knows no time-out."""
 
 
+class RuntimeAnsweredError(StateError):
+    """Another daemon answers this runtime: its pods are served."""
+
+
 class Sole:
-    """Holds both locks until `release`, or the end of the process. Raises StateError when one is held by another daemon
-    still at `by` (seconds of `time.monotonic`), OSError when the state directory cannot be used."""
+    """Holds both locks until `release`, or the end of the process.
+
+    Raises StateError when one is held by another daemon still at `by` (seconds of `time.monotonic`), which is
+    RuntimeAnsweredError whenever that one answers this runtime; OSError when the state directory cannot be used.
+    """
 
     def __init__(self, state_dir: Path, nri_socket: Path, by: float = 0.0) -> None:
-        self._locks = [lock_state(state_dir, by)]
+        self._fds = [_open_state(state_dir)]
         try:
-            self._locks.append(_lock_runtime(nri_socket, by))
-        except StateError:
+            self._lock_runtime(nri_socket, by)
+            _lock_state(self._fds[0], state_dir, by)
+        except BaseException:
             self.release()
             raise
-        except OSError as error:  # going on without harms nobody who has one daemon; ending would harm every pod
-            log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
 
     def release(self) -> None:
         """Let another daemon begin; again is no error."""
-        while self._locks:
-            os.close(self._locks.pop())
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _lock_runtime(self, nri_socket: Path, by: float) -> None:
+        """The folder may not be there yet: the runtime makes it the same way, when it starts."""
+        try:
+            nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fds.append(_open(nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")))
+        except OSError as error:  # going on without harms nobody who has one daemon; ending would harm every pod
+            log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
+            return
+        if not _lock(self._fds[-1], by):
+            raise RuntimeAnsweredError(
+                ErrorCode.STATE_LOCKED,
+                f"another daemon (pid {_holder(self._fds[-1])}) answers this runtime",
+                where=str(nri_socket),
+                hint="stop one of them: they would both give every pod devices",
+            )
 
 
 def lock_state(state_dir: Path, by: float = 0.0) -> int:
-    """A descriptor that holds the lock of this state directory. Raises as `Sole`."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _lock(
-        state_dir / "lock",
-        by,
-        "uses this state directory",
-        where=str(state_dir),
-        hint="stop it, or give another --state-dir",
-    )
-
-
-def _lock_runtime(nri_socket: Path, by: float) -> int:
-    """The folder may not be there yet: the runtime makes it the same way, when it starts."""
-    nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return _lock(
-        nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock"),
-        by,
-        "answers this runtime",
-        where=str(nri_socket),
-        hint="stop one of them: they would both give every pod devices",
-    )
-
-
-def _lock(path: Path, by: float, what: str, *, where: str, hint: str) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    """A descriptor that holds the lock of this state directory alone. Raises StateError, OSError."""
+    fd = _open_state(state_dir)
     try:
-        while not _is_locked(fd):
-            if time.monotonic() >= by:
-                holder = os.pread(fd, 32, 0).decode(errors="replace").strip()
-                raise StateError(
-                    ErrorCode.STATE_LOCKED,
-                    f"another daemon (pid {holder or 'unknown'}) {what}",
-                    where=where,
-                    hint=hint,
-                )
-            time.sleep(_LOOK_AGAIN_S)
-        os.truncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        _lock_state(fd, state_dir, by)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def _open_state(state_dir: Path) -> int:
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _open(state_dir / "lock")
+
+
+def _lock_state(fd: int, state_dir: Path, by: float) -> None:
+    if not _lock(fd, by):
+        raise StateError(
+            ErrorCode.STATE_LOCKED,
+            f"another daemon (pid {_holder(fd)}) uses this state directory",
+            where=str(state_dir),
+            hint="stop it, or give another --state-dir",
+        )
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _lock(fd: int, by: float) -> bool:
+    """Take the lock and write who has it; False when somebody else has it still at `by`."""
+    while not _is_locked(fd):
+        if time.monotonic() >= by:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    os.truncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return True
 
 
 def _is_locked(fd: int) -> bool:
@@ -92,3 +110,7 @@ def _is_locked(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from nri_rdma.annotations import asks
 from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.told import told
 from nri_rdma.config import Settings, load_settings
@@ -49,6 +50,7 @@ class _Process:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._held: list[logging.LogRecord] | None = hold_logging()
+        self._prefix = Settings().annotation_prefix
         self.daemon: Daemon | None = None
 
     def serve(self, program: str) -> int:
@@ -64,7 +66,7 @@ class _Process:
         identity = identify(name=None, index=None, environment=self._environment, program=program)
         log.info("started by the runtime", extra={"plugin": f"{identity.index}-{identity.name}"})
         try:
-            Launched(connection, identity, self.start).run()
+            Launched(connection, identity, self.start, self.asks).run()
         except (RegistrationError, WireError, OSError) as error:
             self.log_by_default()
             log.warning("session ended", extra={"error": str(error)})
@@ -79,6 +81,7 @@ class _Process:
 
         try:
             settings = load_settings({}, self._environment, sent=sent)
+            self._prefix = settings.annotation_prefix
             self._log_as(settings)
             self.daemon = Daemon(settings, door=door, by=by)
             self.daemon.open()
@@ -88,6 +91,10 @@ class _Process:
         finally:
             self.log_by_default()  # unless there were settings: the runtime kills who answers with an error
         return self.daemon.make_plugin(door.runtime_pid)
+
+    def asks(self, annotations: Mapping[str, str]) -> bool:
+        """Whether a pod with these annotations asks us for devices, as far as the settings could be read."""
+        return asks(annotations, self._prefix)
 
     def close(self) -> None:
         """End the daemon, if there is one."""

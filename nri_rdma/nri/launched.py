@@ -6,32 +6,46 @@ session ends the runtime has gone, or has dropped us, and starts us no second ti
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, SettingError
 from nri_rdma.nri.identity import SOCKET_VARIABLE, Identity
 from nri_rdma.nri.link import Link
 from nri_rdma.nri.peer import peer_pid
-from nri_rdma.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, Plugin, answer_by
-from nri_rdma.nri.session import Session
+from nri_rdma.nri.plugin import DEFAULT_REQUEST_TIMEOUT_S, Plugin, abilities_in, answer_by
+from nri_rdma.nri.refusing import Refusing
+from nri_rdma.nri.session import Answers, Session
 from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.sole import RuntimeAnsweredError
 from nri_rdma.wire.ttrpc import Request
+
+log = logging.getLogger(__name__)
 
 Start = Callable[["Launched", str, float], Plugin]
 """Makes the daemon from the text of Configure, by that moment of `time.monotonic`. Raises NriRdmaError."""
 
 
+Asks = Callable[[Mapping[str, str]], bool]
+"""Whether a pod with these annotations asks for devices."""
+
+
 class Launched:
-    """The one session; `start` is called at Configure, and the runtime is told what it raises."""
+    """The one session; `start` is called at Configure, and the runtime is told what it raises.
+
+    A runtime before NRI 0.7 ends when it is told an error there. It is told nothing, and pods that ask are refused with
+    the error, unless another daemon answers this runtime: then that one serves them.
+    """
 
     launched = True
 
-    def __init__(self, connection: socket.socket, identity: Identity, start: Start) -> None:
+    def __init__(self, connection: socket.socket, identity: Identity, start: Start, asks: Asks) -> None:
         self._start = start
-        self._plugin: Plugin | None = None
+        self._asks = asks
+        self._plugin: Answers | None = None
         self._session = Session(connection, self, name=identity.name, index=identity.index)
         self.runtime_pid = peer_pid(connection)
         """Who made the connection; 0 when it cannot be seen."""
@@ -59,14 +73,28 @@ class Launched:
             self._plugin = self._configured(request)
         return self._plugin.answer(request)
 
-    def _configured(self, request: Request) -> Plugin:
+    def _configured(self, request: Request) -> Answers:
         if request.method != "Configure":
             raise NotReadyError(
                 ErrorCode.NOT_READY, f"{request.method} came before Configure", hint="restart the runtime"
             )
         message = pb.ConfigureRequest.FromString(request.payload)
         budget_s = message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S
-        return self._start(self, message.config, answer_by(request, budget_s))
+        try:
+            return self._start(self, message.config, answer_by(request, budget_s))
+        except NriRdmaError as error:
+            if not abilities_in(message).before_0_7:
+                raise
+            log.critical(
+                "not started, and this runtime would end if it were told: pods that ask are refused instead",
+                extra={"error": str(error)},
+            )
+            asks = _nobody if isinstance(error, RuntimeAnsweredError) else self._asks
+            return Refusing(error, asks)
+
+
+def _nobody(_annotations: Mapping[str, str]) -> bool:
+    return False
 
 
 def inherited_socket(number: str) -> socket.socket:

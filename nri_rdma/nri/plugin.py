@@ -62,9 +62,17 @@ class UnknownMethodError(Exception):
 class Plugin:
     """The handlers of one connection: a new connection gets a new one."""
 
-    def __init__(self, lifecycle: Lifecycle, spans: Recorder, on_synchronized: Callable[[RuntimeFacts], None]) -> None:
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        spans: Recorder,
+        on_synchronized: Callable[[RuntimeFacts], None],
+        on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
+    ) -> None:
+        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come now."""
         self._lifecycle = lifecycle
         self._spans = spans
+        self._on_configured = on_configured
         self._on_synchronized = on_synchronized
         self._collected_pods: list[Any] = []
         self._collected_containers: dict[str, list[ListedContainer]] = {}
@@ -158,11 +166,12 @@ class Plugin:
             name=message.runtime_name,
             version=message.runtime_version,
             nri_version=message.NRI_version,
-            abilities=abilities_of(message.runtime_name, message.runtime_version, message.NRI_version),
+            abilities=abilities_in(message),
             request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
             registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
         )
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
+        self._on_configured(self.runtime)
         events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
         answer: bytes = pb.ConfigureResponse(events=events).SerializeToString()
         return answer
@@ -216,6 +225,16 @@ def answer_by(request: Request, budget_s: float) -> float:
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)
     return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
+
+
+def abilities_in(message: Any) -> Abilities:
+    """What the runtime of a ConfigureRequest can do."""
+    return abilities_of(
+        message.runtime_name,
+        message.runtime_version,
+        message.NRI_version,
+        tells_timeouts=message.request_timeout > 0,
+    )
 
 
 def listed_container(container: Any) -> ListedContainer:

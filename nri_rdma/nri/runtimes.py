@@ -47,16 +47,21 @@ _MISNAMED = {"v2": "containerd"}
 """containerd 2.0.0 to 2.0.3 takes the last part of its module's path for its name."""
 
 _SINCE_RLIMITS: Release = (0, 4, 0)
+_SINCE_TIMEOUTS: Release = (0, 7, 0)
 _NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """`nri` is the release of NRI, None when it is not known; `events` the bits of the events that it knows."""
+    """`nri` is the release of NRI, None when it is not known; `events` the bits of the events that it knows.
+
+    `before_0_7`: a plugin that it starts is told no pods (no Synchronize), and ends it by an error at Configure.
+    """
 
     runtime: str = ""
     nri: Release | None = None
     events: int = EVENTS_0_2
+    before_0_7: bool = False
 
     @property
     def applies_rlimits(self) -> bool:
@@ -85,12 +90,19 @@ class Abilities:
         return ".".join(map(str, self.nri)) if self.nri is not None else ""
 
 
-def abilities_of(name: str, version: str, nri_version: str) -> Abilities:
-    """From the three texts of Configure, each of which may be empty, "(devel)" or anything else."""
+def abilities_of(name: str, version: str, nri_version: str, *, tells_timeouts: bool = True) -> Abilities:
+    """From what Configure says: three texts, each of which may be empty, "(devel)" or anything else, and whether there
+    are time-outs, which is so since NRI 0.7 whatever a distribution has built."""
     runtime = _MISNAMED.get(name, name)
-    told, inferred = _nri_release(nri_version), _inferred(runtime, version)
-    nri = told or inferred
-    return Abilities(runtime=runtime if runtime in _RELEASES else "", nri=nri, events=_events(nri))
+    nri = _nri_release(nri_version) or _inferred(runtime, version)
+    if nri is not None and tells_timeouts:
+        nri = max(nri, _SINCE_TIMEOUTS)
+    return Abilities(
+        runtime=runtime if runtime in _RELEASES else "",
+        nri=nri,
+        events=_events(nri),
+        before_0_7=not tells_timeouts,
+    )
 
 
 def parse_release(text: str) -> Release | None:

@@ -208,6 +208,7 @@ def test_what_an_old_runtime_loses_is_refused_when_asked_for_and_told_when_it_is
 ) -> None:
     runtime.configuration.config = config(place, log_file=str(place / "daemon.log"), memlock="unlimited")
     runtime.configuration.runtime_version = "v1.7.6"
+    runtime.configuration.request_timeout = runtime.configuration.registration_timeout = 0
     runtime.configuration.runtime_name = "containerd"
     with launch(place) as plugin:
         runtime.adopt(plugin.connection, SOON)
@@ -222,6 +223,40 @@ def test_what_an_old_runtime_loses_is_refused_when_asked_for_and_told_when_it_is
         assert (status["runtime"]["nri"], status["runtime"]["lacks"]) == ("0.3.0", ["RLIMIT_MEMLOCK of containers"])
         assert status["memlock"]["reason"] == "containerd v1.7.6 does not set it for plugins"
         assert (place / "daemon.log").read_text().count(" warning the runtime does not set RLIMIT_MEMLOCK") == 1
+
+
+def test_a_runtime_that_tells_no_pods_to_plugins_that_it_starts_is_served_from_configure_on(
+    place: Path, runtime: FakeRuntime
+) -> None:
+    runtime.configuration.config = config(place, memlock="65536")
+    runtime.configuration.runtime_version = "1.7.24~ds1"
+    runtime.configuration.request_timeout = runtime.configuration.registration_timeout = 0
+    with launch(place) as plugin:
+        runtime.adopt(plugin.connection, SOON, synchronize=False)
+        status = ask_status(place / "state/control.sock")
+        assert (status["runtime"]["nri"], status["runtime"]["link"]) == ("0.6.1", "synchronized")
+        pod = nri.PodSandbox(id="b", name="b", uid="b", namespace="d", annotations=SHARED)
+        runtime.run_pod_sandbox(pod)
+        answer = runtime.create_container(pod, nri.Container(id="c", pod_sandbox_id="b", name="main"))
+        assert [limit.hard for limit in answer.adjust.rlimits] == [65536]
+
+
+def test_a_runtime_that_would_end_with_an_error_at_configure_refuses_pods_instead(
+    place: Path, runtime: FakeRuntime
+) -> None:
+    runtime.configuration.config = config(place, sysfs_root="/no/such/tree", annotation_prefix="ours.example.com")
+    runtime.configuration.request_timeout = 0
+    with launch(place) as plugin:
+        runtime.adopt(plugin.connection, SOON, synchronize=False)
+        asking = nri.PodSandbox(id="a", annotations={"ours.example.com": "1"})
+        with pytest.raises(RpcError, match="nri-rdma: INVENTORY: this is no sysfs"):
+            runtime.run_pod_sandbox(asking)
+        runtime.run_pod_sandbox(nri.PodSandbox(id="b", annotations=SHARED))
+        runtime.disconnect()
+        assert plugin.wait() == 1
+    log = place / "state/nri-rdma.log"
+    if not Path("/dev/log").exists():
+        assert " critical not started, and this runtime would end if it were told" in log.read_text()
 
 
 def test_a_runtime_that_nobody_knows_is_taken_to_do_everything(place: Path, runtime: FakeRuntime) -> None:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from nri_rdma.annotations import asks
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.nri.identity import Identity
 from nri_rdma.nri.launched import Launched, inherited_socket
@@ -17,6 +18,7 @@ from nri_rdma.nri.link import Link
 from nri_rdma.nri.plugin import Plugin
 from nri_rdma.nri.session import RegistrationError
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.sole import RuntimeAnsweredError
 from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.wire.error import WireError
 from tests.fakes.runtime import FakeRuntime
@@ -34,7 +36,7 @@ class Process:
     def __init__(self, inside: InsideDaemon) -> None:
         self.inside = inside
         self.connection, theirs = socket.socketpair()
-        self.door = Launched(theirs, Identity(name="nri-rdma", index="90"), self._start)
+        self.door = Launched(theirs, Identity(name="nri-rdma", index="90"), self._start, asks)
         self.sent: list[str] = []
         self.by = 0.0
         self.ended: list[BaseException | None] = []
@@ -52,6 +54,8 @@ class Process:
     def _start(self, door: Launched, sent: str, by: float) -> Plugin:
         self.sent.append(sent)
         self.by = by
+        if sent == "other":
+            raise RuntimeAnsweredError(ErrorCode.STATE_LOCKED, "another daemon answers this runtime")
         if sent == "bad":
             raise SettingError(ErrorCode.SETTING, "bad = bad cannot be used", hint="mend it")
         return Plugin(self.inside.lifecycle, self.inside.spans, lambda _facts: door.synchronized())
@@ -96,6 +100,43 @@ def test_settings_that_cannot_be_used_are_the_answer_to_configure(process: Proce
     runtime.configuration.config = "bad"
     with pytest.raises(RpcError, match="nri-rdma: SETTING: bad = bad cannot be used"):
         runtime.adopt(process.connection, SOON)
+
+
+ASKS = {"rdma.noderesource.dev": "1"}
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_a_runtime_that_would_end_is_not_told_and_pods_that_ask_are_refused(
+    process: Process, runtime: FakeRuntime, own_rpcs: bool
+) -> None:
+    """containerd before 1.7.26 does not start when a plugin that it has started answers Configure with an error."""
+    runtime.configuration.config = "bad"
+    runtime.configuration.request_timeout = 0
+    runtime.own_rpcs = own_rpcs
+    runtime.pods, runtime.sync_chunk = [nri.PodSandbox(id=name) for name in "abc"], 1
+    runtime.adopt(process.connection, SOON)
+    assert runtime.events == 0b1001
+    for pod, refused in ((nri.PodSandbox(id="s", annotations=ASKS), True), (nri.PodSandbox(id="t"), False)):
+        for call in (
+            lambda pod=pod: runtime.run_pod_sandbox(pod),
+            lambda pod=pod: runtime.create_container(pod, nri.Container(id="c")),
+        ):
+            if refused:
+                with pytest.raises(RpcError, match="nri-rdma: SETTING: bad = bad cannot be used"):
+                    call()
+            else:
+                call()
+    runtime.state_change(nri.STOP_POD_SANDBOX, nri.PodSandbox(id="s", annotations=ASKS))
+    runtime.call("Shutdown", nri.Empty())
+
+
+def test_pods_that_another_daemon_serves_are_left_to_it(process: Process, runtime: FakeRuntime) -> None:
+    runtime.configuration.config = "other"
+    runtime.configuration.request_timeout = 0
+    runtime.adopt(process.connection, SOON)
+    pod = nri.PodSandbox(id="s", annotations=ASKS)
+    runtime.run_pod_sandbox(pod)
+    assert not runtime.create_container(pod, nri.Container(id="c")).HasField("adjust")
 
 
 def test_a_call_before_configure_is_refused_and_makes_no_daemon(process: Process, runtime: FakeRuntime) -> None:

@@ -44,8 +44,15 @@ ROWS = [
 
 @pytest.mark.parametrize(("name", "version", "nri", "events", "rlimits"), ROWS)
 def test_a_known_release_has_what_its_nri_has(name: str, version: str, nri: str, events: int, rlimits: bool) -> None:
-    found = abilities_of(name, version, "")
+    tells_timeouts = tuple(map(int, nri.split("."))) >= (0, 7, 0)
+    found = abilities_of(name, version, "", tells_timeouts=tells_timeouts)
     assert (found.nri_text, found.events, found.applies_rlimits) == (nri, events, rlimits)
+    assert found.before_0_7 is not tells_timeouts
+
+
+def test_a_release_that_a_distribution_built_with_a_newer_nri_shows_by_its_time_outs() -> None:
+    found = abilities_of("containerd", "1.7.6~ds1", "", tells_timeouts=True)
+    assert (found.nri_text, found.applies_rlimits, found.before_0_7) == ("0.7.0", True, False)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +80,7 @@ def test_versions_are_read_as_distributions_write_them(text: str, release: tuple
 
 @pytest.mark.parametrize("nri_version", ["", "(devel)", "0.0.0-unknown"])
 def test_without_a_release_of_nri_it_follows_from_the_runtimes(nri_version: str) -> None:
-    assert abilities_of("containerd", "v1.7.6", nri_version).nri_text == "0.3.0"
+    assert abilities_of("containerd", "v1.7.6", nri_version, tells_timeouts=False).nri_text == "0.3.0"
 
 
 def test_the_release_of_nri_that_a_runtime_tells_counts_first() -> None:
@@ -95,7 +102,7 @@ def test_only_containerd_is_known_to_heed_our_answer_to_a_start() -> None:
 
 
 def test_what_it_lacks_is_told_in_words() -> None:
-    assert abilities_of("cri-o", "1.28.0", "").lacks == (
+    assert abilities_of("cri-o", "1.28.0", "", tells_timeouts=False).lacks == (
         "RLIMIT_MEMLOCK of containers",
         "our refusal to start a container",
     )

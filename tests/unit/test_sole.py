@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.errors import ErrorCode, StateError
-from nri_rdma.sole import Sole
+from nri_rdma.sole import RuntimeAnsweredError, Sole
 
 
 def _refused(state_dir: Path, nri_socket: Path, by: float = 0.0) -> str:
@@ -51,3 +51,17 @@ def test_a_folder_of_the_runtime_that_cannot_be_written_keeps_nobody_from_starti
     with caplog.at_level(logging.WARNING):
         Sole(tmp_path / "state", Path("/proc/version/nri.sock")).release()
     assert [record.message for record in caplog.records] == ["cannot tell whether another daemon serves this runtime"]
+
+
+def test_a_daemon_that_has_both_is_told_as_the_one_that_answers_the_runtime(tmp_path: Path) -> None:
+    """Who may not tell the runtime leaves its pods to that one then."""
+    first = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    with pytest.raises(RuntimeAnsweredError):
+        Sole(tmp_path / "state", tmp_path / "nri.sock")
+    first.release()
+
+
+def test_a_state_directory_that_cannot_be_used_leaves_the_runtimes_folder_alone(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="version"):
+        Sole(Path("/proc/version/state"), tmp_path / "nri/nri.sock")
+    assert list(tmp_path.iterdir()) == []

@@ -66,12 +66,12 @@ class ServerConnection(StreamTable):
         ready-made answer, or None for "need more data"."""
         while (frame := self._next_frame()) is not None:
             stream_id, kind, data, length, flags = frame
+            if kind == REQUEST and stream_id & 1 and data is not None:  # first: nearly all are calls
+                return self._request(stream_id, data, flags)
             if data is None:
                 event = self._without_data(stream_id, kind, length)
             elif not stream_id & 1:
                 return self._reject(stream_id, Code.INVALID_ARGUMENT, _EVEN)
-            elif kind == REQUEST:
-                return self._request(stream_id, data, flags)
             elif kind == DATA:
                 event = self._data(stream_id, data, flags)
             else:

@@ -46,9 +46,10 @@ class Peer:
     def hold(self, call: Call) -> bytes:
         """Answer once somebody has released the key."""
         key = decoded(StringValue, call.payload).value
-        remaining_s = HOLD_LIMIT_S if call.deadline is None else call.deadline - time.monotonic()
-        if not self._released[key].wait(remaining_s):
-            raise RpcError(Code.DEADLINE_EXCEEDED, LATE)
+        end = time.monotonic() + HOLD_LIMIT_S if call.deadline is None else call.deadline
+        while not self._released[key].wait(0.02):
+            if call.cancelled.is_set() or time.monotonic() > end:
+                raise RpcError(Code.DEADLINE_EXCEEDED, LATE)
         return call.payload
 
     def release(self, call: Call) -> bytes:

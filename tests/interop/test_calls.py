@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue, Int64Value, StringValue
 
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
-from tests.interop.parties import MANY, Caller
+from tests.interop.parties import CALLERS, MANY, SERVERS, Caller
 
 MESSAGE_MAX = 4 << 20
 
@@ -126,6 +128,24 @@ def test_calls_are_answered_in_whatever_order_they_are_done(caller: Caller) -> N
         assert not held[key].done()
         caller.call("Release", text(key))
         assert held[key].result(20) == text(key)
+
+
+def test_the_end_of_the_server_ends_calls_and_streams(pair: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "peer.sock"
+    with ExitStack() as client_side, ExitStack() as server_side:
+        server_side.enter_context(SERVERS[pair[1]](path))
+        caller = client_side.enter_context(CALLERS[pair[0]](path))
+        call = caller.begin("Hold", text("never"))
+        stream = caller.open("EchoStream", client=True, server=True)
+        stream.send(b"")
+        assert stream.receive() == b""
+        server_side.close()
+        with pytest.raises(ConnectionClosed):
+            call.result(20)
+        with pytest.raises(ConnectionClosed):
+            stream.receive()
+        with pytest.raises(ConnectionClosed):
+            caller.call("Echo", b"")
 
 
 def test_many_calls_at_once_find_their_callers(caller: Caller) -> None:

@@ -47,6 +47,8 @@ class AsyncClient:
 
     async def connect(self) -> None:
         """Connect, once. Raises OSError as the kernel gives it."""
+        if self._link.is_connected or self._link.closed is not None:
+            raise RuntimeError("an AsyncClient connects once")
         given, loop = self._given, asyncio.get_running_loop()
         if isinstance(given, socket.socket | int):
             await loop.create_unix_connection(lambda: self._link, sock=adopted(given))
@@ -201,7 +203,7 @@ class ClientLink(Link[Response | Data | End]):
 
     async def _ready(self, deadline: float | None) -> None:
         """Wait until a frame may be written: it must be made and written without waiting in between."""
-        if self._transport is None:
+        if not self.is_connected:
             raise ConnectionClosed("ttrpc connection: connect() has not been called")
         await before(deadline, self.drained())
 

@@ -41,11 +41,19 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._gone: asyncio.Future[None] | None = None
         self._held: E | None = None
         self._is_reading = True
-        self._may_write: asyncio.Future[None] | None = None  # while the peer does not read
-        self._written = 0  # what was not sent at the last look
+        self._is_blocked = False  # the transport holds bytes that the kernel did not take
+        self._backlog: list[bytes] = []  # frames for when it does not
+        self._backlog_size = 0
+        self._may_write: asyncio.Future[None] | None = None  # while too much is not sent
+        self._unsent_before = 0  # what the transport held at the last look
         self._patience: asyncio.TimerHandle | None = None
         self.closed: str | None = None
         """Why the connection has ended; None = it has not."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is, or was, a socket."""
+        return self._transport is not None
 
     def take(self, event: E) -> bool:
         """Take an event, or return False: it comes again at go_on()."""
@@ -65,9 +73,18 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._read_as_we_take()
 
     def write(self, frame: bytes) -> None:
-        """Hand a frame to the transport; call drained() before the next one that may wait."""
-        if self._transport is not None and self.closed is None:
+        """Send a frame, or keep it until the peer reads; wait for drained() before making the next one.
+
+        The transport gets nothing while it holds something: it would add up all that it holds at each call.
+        """
+        if self._transport is None or self.closed is not None:
+            return
+        if not self._is_blocked:
             self._transport.write(frame)
+        else:
+            self._backlog.append(frame)
+            self._backlog_size += len(frame)
+            self._stop_writers_if_full()
 
     async def drained(self) -> None:
         """Wait while the peer does not read. Raises ConnectionClosed."""
@@ -77,10 +94,16 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             raise ConnectionClosed(f"ttrpc connection: {self.closed}")
 
     def hang_up(self, reason: str, *, at_once: bool) -> None:
-        """End the connection; what is written is still sent, unless at_once."""
+        """End the connection; what is written is still sent, unless at_once or the peer does not read it."""
         self._close(reason)
-        if self._transport is not None:
-            self._transport.abort() if at_once else self._transport.close()
+        if self._transport is None or self._gone is None or self._gone.done():
+            return
+        if at_once:
+            self._transport.abort()
+        else:
+            self._transport.write(self._take_backlog())
+            self._transport.close()
+            self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._transport.abort)
 
     async def gone(self) -> None:
         """Wait until the socket is closed, if it was ever open."""
@@ -90,7 +113,7 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._gone = asyncio.get_running_loop().create_future()
         self._transport = cast("asyncio.Transport", transport)  # a Unix socket's
-        self._transport.set_write_buffer_limits(HIGH_WATER)
+        self._transport.set_write_buffer_limits(0)  # tell us whenever the kernel does not take all
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._room
@@ -104,42 +127,61 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._close("closed by the peer" if exc is None else f"connection lost: {exc}")
+        self._stop_looking()
         if self._gone is not None:
             self._gone.set_result(None)
 
     def pause_writing(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._may_write = loop.create_future()
-        self._written = self._unsent()
-        self._patience = loop.call_later(WRITE_PATIENCE_S, self._look_at_writing)
-        self._read_as_we_take()
+        self._is_blocked = True
+        self._unsent_before = self._held_by_transport()
+        self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._look_at_writing)
+        self._stop_writers_if_full()
 
     def resume_writing(self) -> None:
-        self._let_writers_go()
-        self.go_on()
+        self._is_blocked = False
+        self._stop_looking()
+        if self._backlog and self._transport is not None:
+            self._transport.write(self._take_backlog())  # which may block at once
+        if self._unsent() < HIGH_WATER:
+            self._let_writers_go()
+            self.go_on()
 
     def _may_take(self) -> bool:
         """Whether events may be taken now."""
         return True
 
-    def _look_at_writing(self) -> None:
-        unsent = self._unsent()
-        if unsent >= self._written:
-            self.hang_up(f"the peer read nothing for {WRITE_PATIENCE_S:g} s", at_once=True)
-            return
-        self._written = unsent
-        self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._look_at_writing)
-
-    def _unsent(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+    def _stop_writers_if_full(self) -> None:
+        if self._may_write is None and self._unsent() >= HIGH_WATER:
+            self._may_write = asyncio.get_running_loop().create_future()
+            self._read_as_we_take()
 
     def _let_writers_go(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
         if self._may_write is not None and not self._may_write.done():
             self._may_write.set_result(None)
         self._may_write = None
+
+    def _look_at_writing(self) -> None:
+        unsent = self._held_by_transport()
+        if unsent >= self._unsent_before:
+            self.hang_up(f"the peer read nothing for {WRITE_PATIENCE_S:g} s", at_once=True)
+            return
+        self._unsent_before = unsent
+        self._patience = asyncio.get_running_loop().call_later(WRITE_PATIENCE_S, self._look_at_writing)
+
+    def _stop_looking(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _unsent(self) -> int:
+        return self._held_by_transport() + self._backlog_size
+
+    def _held_by_transport(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _take_backlog(self) -> bytes:
+        frames, self._backlog, self._backlog_size = self._backlog, [], 0
+        return b"".join(frames)
 
     def _read_as_we_take(self) -> None:
         wanted = self._held is None and self._may_take()
@@ -154,5 +196,6 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
     def _close(self, reason: str) -> None:
         if self.closed is None:
             self.closed = reason
+            self._stop_looking()
             self._let_writers_go()
             self.lost()

@@ -273,6 +273,44 @@ def test_a_client_that_never_connected_says_so_and_closes() -> None:
     run(test())
 
 
+def test_closing_does_not_wait_for_a_server_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "WRITE_PATIENCE_S", 0.05)
+
+    async def test() -> None:
+        async with answerer() as (client, _peer):
+            call = asyncio.ensure_future(client.call(SERVICE, "Echo", bytes(MESSAGE_MAX - 100), timeout_s=None))
+            await asyncio.sleep(0)
+            await client.close()
+            with pytest.raises(ConnectionClosed):
+                await call
+
+    run(test())
+
+
+def test_what_was_sent_before_closing_arrives() -> None:
+    async def test() -> None:
+        ours, theirs = socket.socketpair()
+        with Peer(theirs) as peer:
+            async with AsyncClient(ours) as client:
+                stream = await client.stream(SERVICE, "Talk", client_streams=True, server_streams=True, timeout_s=None)
+                await stream.send(bytes(1_000_000))
+                closing = asyncio.ensure_future(client.close())
+                assert (await asyncio.to_thread(peer.frame)).kind == REQUEST
+                assert len((await asyncio.to_thread(peer.frame)).data) == 1_000_000
+                await closing
+
+    run(test())
+
+
+def test_a_client_connects_once(path: Path) -> None:
+    async def test() -> None:
+        async with served(path, Echo=echo) as client:
+            with pytest.raises(RuntimeError):
+                await client.connect()
+
+    run(test())
+
+
 def test_a_bug_in_a_handler_is_logged_and_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def text(call: Call) -> bytes:
         return "no bytes"  # type: ignore[return-value]  # the bug

@@ -64,13 +64,14 @@ class FrameReader:
     Holds what was received and no more; an oversized frame's data is thrown away while it comes in.
     """
 
-    __slots__ = ("_buffer", "_discard", "_held", "_missing", "_pieces", "_position")
+    __slots__ = ("_buffer", "_discard", "_held", "_missing", "_partial", "_pieces", "_position")
 
     def __init__(self) -> None:
         self._buffer = b""
         self._position = 0
-        self._pieces: list[bytes | bytearray] = []  # of a frame that did not come whole, and what _buffer will be
-        self._missing = 0  # bytes until it is whole
+        self._partial = (0, 0, 0, 0)  # stream id, type, length and flags of a frame that did not come whole
+        self._pieces: list[bytes | bytearray] = []  # of its data
+        self._missing = 0  # bytes of it that are still to come
         self._discard = 0  # bytes to throw away before the held frame is one
         self._held: Frame | None = None
 
@@ -97,14 +98,18 @@ class FrameReader:
             return self._release()
         end = start + length
         if end > len(buffer):
-            # Bytes are put together once, when all are there: each copy of a large frame costs as much as sending it.
-            self._pieces, self._missing = [buffer[self._position :]], end - len(buffer)
+            # Data is put together once, when all is there: each copy of a large frame costs as much as sending it.
+            self._partial = stream_id, kind, length, flags
+            self._pieces, self._missing = [buffer[start:]], end - len(buffer)
             self._buffer, self._position = b"", 0
             return None
         self._position = end
         return stream_id, kind, buffer[start:end], length, flags
 
     def _add_piece(self, data: bytes) -> None:
+        rest = b""
+        if len(data) > self._missing:
+            data, rest = data[: self._missing], data[self._missing :]
         pieces = self._pieces
         if len(data) >= _PIECE_MIN:
             pieces.append(data)
@@ -113,8 +118,10 @@ class FrameReader:
         else:
             pieces.append(bytearray(data))
         self._missing -= len(data)
-        if self._missing <= 0:
-            self._buffer, self._pieces, self._missing = b"".join(pieces), [], 0
+        if not self._missing:
+            stream_id, kind, length, flags = self._partial
+            self._held = stream_id, kind, b"".join(pieces), length, flags
+            self._buffer, self._pieces = rest, []
 
     def _hold_end(self, stream_id: int, length: int) -> None:
         """Let AFTER_MESSAGE be the next frame."""

@@ -3,6 +3,7 @@
 Standard library only: the set-up imports it before there is a virtual environment.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -11,15 +12,51 @@ VENV = CACHE / "venv"
 RIG = CACHE / "rig"
 ROOT = RIG / "root"
 
-CONTAINERD = ROOT / "usr/bin/containerd"
-SHIM = ROOT / "usr/bin/containerd-shim-runc-v2"
-CTR = ROOT / "usr/bin/ctr"
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The programs of one runtime, all in one folder; `name` is its own and the first two numbers of its version."""
+
+    name: str
+    folder: Path
+
+    @property
+    def server(self) -> Path:
+        """What serves CRI."""
+        return self.folder / ("crio" if self.is_crio else "containerd")
+
+    @property
+    def is_crio(self) -> bool:
+        """Whether it is CRI-O; else it is containerd."""
+        return self.name.startswith("cri-o-")
+
+    def programs(self) -> tuple[Path, ...]:
+        """What must be there."""
+        others = ("conmon", "copyimg", "pinns") if self.is_crio else ("containerd-shim-runc-v2",)
+        return (self.server, *(self.folder / name for name in others))
+
+
+CONTAINERD_2_1 = Release("containerd-2.1", ROOT / "usr/bin")
+CONTAINERD_1_7 = Release("containerd-1.7", ROOT / "containerd-1.7/usr/bin")
+FETCHED = (CONTAINERD_1_7, CONTAINERD_2_1)
+"""The runtimes that the set-up fetches."""
+
+BUILT_RUNTIMES = CACHE / "runtimes"
+"""Where `make runtimes` builds further ones, in a folder for each."""
+
+CTR = CONTAINERD_2_1.folder / "ctr"
 RUNC = ROOT / "usr/sbin/runc"
 CNI_PLUGINS = ROOT / "usr/lib/cni"
 BUSYBOX = ROOT / "bin/busybox"
 
 # Debian 13 moved /bin below /usr inside its packages.
 BUSYBOX_USR = ROOT / "usr/bin/busybox"
+
+
+def built() -> tuple[Release, ...]:
+    """The further runtimes that are complete."""
+    releases = [Release(folder.name, folder) for folder in sorted(BUILT_RUNTIMES.glob("*-*"))]
+    return tuple(it for it in releases if all(program.exists() for program in it.programs()))
 
 
 def busybox() -> Path:
@@ -29,5 +66,6 @@ def busybox() -> Path:
 
 def missing() -> tuple[Path, ...]:
     """The programs of the rig that are not there."""
-    wanted = (CONTAINERD, SHIM, CTR, RUNC, CNI_PLUGINS / "ptp", CNI_PLUGINS / "host-local", busybox())
+    programs = [program for release in FETCHED for program in release.programs()]
+    wanted = (*programs, CTR, RUNC, CNI_PLUGINS / "ptp", CNI_PLUGINS / "host-local", busybox())
     return tuple(path for path in wanted if not path.exists())

@@ -1,272 +1,59 @@
-"""A private containerd: its own folders, sockets, CNI network and NRI, on the host it happens to run on.
+"""containerd of any release, as a private runtime of the rig."""
 
-It needs what tests/rig/setup.py fetched, and root. When it is stopped nothing of it is left on the host.
-"""
-
-import atexit
 import json
 import os
-import random
 import shutil
-import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.rig import cache, leftovers
-from tests.rig.cri import Cri, CriError
-from tests.rig.deadline import wait_until
-from tests.rig.image import IMAGE, write_image
-from tests.rig.record import PREFIX, Record, all_records, base, process_started
+from tests.rig import cache
+from tests.rig.containerd_toml import Choices, containerd_toml
+from tests.rig.runtime import Runtime
 
 _CAP_SYS_RESOURCE = 24
-_START_SECONDS = 30.0
 
 
-class Containerd:
-    """One containerd with a work directory that the caller gives and a short run directory of its own.
+class Containerd(Runtime):
+    """`runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`."""
 
-    `runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`.
-    """
-
-    def __init__(self, work: Path, *, runtime_toml: str = "", nri_request_timeout: str = "") -> None:
-        if missing := cache.missing():
-            raise RuntimeError(f"{missing[0]} is missing. Next: make setup")
-        leftovers.sweep()
-        work.mkdir(parents=True, exist_ok=True)
-        self.work = work.resolve()
-        self._record = Record(
-            run=Path(tempfile.mkdtemp(prefix=PREFIX, dir=base())),
-            root=self.work / "root",
-            owner_pid=os.getpid(),
-            owner_started=process_started(os.getpid()),
-            ip_forward=_forwarding_before_any_rig(),
+    def __init__(
+        self,
+        work: Path,
+        *,
+        release: cache.Release = cache.CONTAINERD_2_1,
+        runtime_toml: str = "",
+        nri_request_timeout: str = "",
+    ) -> None:
+        super().__init__(work, release)
+        choices = Choices(
+            run=self.run,
+            root=self._record.root,
+            state=self._record.state,
+            address=self.cri_address,
+            snapshotter=_snapshotter(self.work),
+            restrict_oom_score_adj=not _has_capability(_CAP_SYS_RESOURCE),
+            runtime_toml=runtime_toml,
+            nri_request_timeout=nri_request_timeout,
         )
-        self._record.write()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._cri: Cri | None = None
-        atexit.register(self.stop)
-        self._write_files(runtime_toml, nri_request_timeout)
+        self._record.config.write_text(containerd_toml(release, choices))
 
-    @property
-    def run(self) -> Path:
-        """The short directory with sockets and state; gone after stop()."""
-        return self._record.run
+    def command(self) -> tuple[str, ...]:
+        """containerd with its configuration."""
+        return (str(self.release.server), "--config", str(self._record.config))
 
-    @property
-    def cri_address(self) -> Path:
-        """The socket that serves CRI (and containerd's own API)."""
-        return self._record.address
+    def environment(self) -> Mapping[str, str]:
+        """A PATH that the release's folder leads: containerd takes the shim from there."""
+        return {"PATH": f"{self.release.folder}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"}
 
-    @property
-    def nri_socket(self) -> Path:
-        """The socket on which plugins register."""
-        return self.run / "nri.sock"
-
-    @property
-    def cdi_dir(self) -> Path:
-        """The only folder this runtime reads CDI specs from."""
-        return self.run / "cdi"
-
-    @property
-    def log_path(self) -> Path:
-        """containerd's log; it outlives the rig."""
-        return self.work / "containerd.log"
-
-    @property
-    def cgroup_parent(self) -> str:
-        """The cgroup below which every pod of this runtime lives."""
-        return self._record.cgroup_parent
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running containerd."""
-        return self._running().pid
-
-    @property
-    def cri(self) -> Cri:
-        """A client of this runtime."""
-        if self._cri is None:
-            logs = self.work / "pod-logs"
-            self._cri = Cri(self.cri_address, cgroup_parent=self.cgroup_parent, log_directory=logs)
-        return self._cri
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Starts containerd; returns when it takes pods."""
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [str(cache.CONTAINERD), "--config", str(self._record.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={"PATH": f"{cache.CONTAINERD.parent}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"},
-                # Ctrl-C in a terminal is for the test run, which then stops containerd in order.
-                start_new_session=True,
-            )
-        wait_until(self._is_ready, f"containerd to be ready (its log: {self.log_path})", _START_SECONDS)
-        if not self.cri.has_image():
-            self._import_image()
-
-    def kill(self) -> None:
-        """Ends containerd as a crash would; its pods go on."""
-        self._end(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """Ends containerd as a service manager would; its pods go on."""
-        self._end(signal.SIGTERM)
-
-    def restart(self) -> None:
-        """Ends and starts containerd; its pods go on meanwhile."""
-        self.terminate()
-        self.start()
-
-    def stop(self) -> None:
-        """Removes every pod, ends containerd and clears the host of whatever it left. Calling it again is no error."""
-        if not self.run.exists():
-            return
-        problem = self._remove_pods()
-        if self._process is not None and self._process.poll() is None:
-            self.terminate()
-        self._close_cri()
-        leftovers.remove(self._record)
-        # Last: a second Ctrl-C in the middle leaves the rest to the end of the process.
-        atexit.unregister(self.stop)
-        if problem is not None:
-            raise RuntimeError(f"pods could not be removed in order; the host is clean. {problem}") from problem
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            raise RuntimeError(f"containerd does not run; its log: {self.log_path}")
-        return self._process
-
-    def _end(self, number: signal.Signals) -> None:
-        process = self._running()
-        process.send_signal(number)
-        try:
-            process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        # gRPC would wait with growing pauses before it connects to the next one.
-        self._close_cri()
-
-    def _close_cri(self) -> None:
-        if self._cri is not None:
-            self._cri.close()
-            self._cri = None
-
-    def _is_ready(self) -> bool:
-        self._running()
-        if not self.cri_address.exists():
-            return False
-        try:
-            return not self.cri.unready(seconds=2)
-        except CriError as error:
-            if error.code not in {"UNAVAILABLE", "UNIMPLEMENTED", "UNKNOWN", "DEADLINE_EXCEEDED"}:
-                raise
-            self._close_cri()  # see _end: connect anew, now
-            return False
-
-    def _remove_pods(self) -> CriError | None:
-        """In order over CRI, so that CNI and NRI see the end; the first failure is reported after cleaning up."""
-        if self._process is None or self._process.poll() is not None:
-            return None
-        first: CriError | None = None
-        try:
-            for pod in self.cri.pods():
-                self.cri.delete_pod(pod)
-        except CriError as error:
-            first = error
-        return first
-
-    def _import_image(self) -> None:
-        archive = self.run / "image.tar"
-        write_image(cache.busybox(), archive)
-        command = [str(cache.CTR), "-a", str(self.cri_address), "-n", "k8s.io", "images", "import", str(archive)]
+    def import_image(self, archive: Path) -> None:
+        """With ctr, and --local: what containerd 1.7's transfer service imports it does not unpack for CRI."""
+        to_cri = ("-a", str(self.cri_address), "-n", "k8s.io")
+        command = (str(cache.CTR), *to_cri, "images", "import", "--local", str(archive))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        archive.unlink()
         if done.returncode != 0:
             raise RuntimeError(f"containerd refused the image: {done.stderr.strip()}")
-        # CRI learns of it by an event.
-        wait_until(self.cri.has_image, f"CRI to know the image {IMAGE}")
-
-    def _write_files(self, runtime_toml: str, nri_request_timeout: str) -> None:
-        for folder in ("state", "cdi", "nri-plugins", "nri-conf", "net.d"):
-            (self.run / folder).mkdir()
-        (self.run / "net.d/10-rig.conflist").write_text(self._cni_config())
-        self._record.config.write_text(self._config(runtime_toml, nri_request_timeout))
-
-    def _cni_config(self) -> str:
-        ipam = {
-            "type": "host-local",
-            "dataDir": str(self.run / "cni"),
-            "ranges": [[{"subnet": _free_subnet()}]],
-        }
-        network = {
-            "cniVersion": "1.0.0",
-            "name": self._record.name,
-            # A point-to-point pair per pod: unlike a bridge it leaves nothing behind.
-            "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}],
-        }
-        return json.dumps(network, indent=2)
-
-    def _config(self, runtime_toml: str, nri_request_timeout: str) -> str:
-        quoted = json.dumps  # a JSON string is a TOML basic string
-        timeout = f"plugin_request_timeout = {quoted(nri_request_timeout)}" if nri_request_timeout else ""
-        return f"""version = 3
-root = {quoted(str(self._record.root))}
-state = {quoted(str(self._record.state))}
-# What no test uses and costs time at the start, or makes folders outside the rig (internal.v1.opt: /opt/containerd).
-disabled_plugins = [
-  "io.containerd.internal.v1.opt",
-  "io.containerd.internal.v1.tracing",
-  "io.containerd.tracing.processor.v1.otlp",
-  "io.containerd.snapshotter.v1.blockfile",
-  "io.containerd.snapshotter.v1.btrfs",
-  "io.containerd.snapshotter.v1.devmapper",
-  "io.containerd.snapshotter.v1.erofs",
-  "io.containerd.snapshotter.v1.zfs",
-]
-[grpc]
-address = {quoted(str(self.cri_address))}
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = {quoted(IMAGE)}
-[plugins."io.containerd.cri.v1.images"]
-snapshotter = {quoted(_snapshotter(self.work))}
-[plugins."io.containerd.cri.v1.runtime"]
-restrict_oom_score_adj = {str(not _has_capability(_CAP_SYS_RESOURCE)).lower()}
-# Else a namespace that was made just before a kill, with nothing in it yet, could not be told from another runtime's.
-netns_mounts_under_state_dir = true
-cdi_spec_dirs = [{quoted(str(self.cdi_dir))}]
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = [{quoted(str(cache.CNI_PLUGINS))}]
-conf_dir = {quoted(str(self.run / "net.d"))}
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-{runtime_toml}
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
-BinaryName = {quoted(str(cache.RUNC))}
-Root = {quoted(str(self.run / "runc"))}
-[plugins."io.containerd.nri.v1.nri"]
-disable = false
-socket_path = {quoted(str(self.nri_socket))}
-plugin_path = {quoted(str(self.run / "nri-plugins"))}
-plugin_config_path = {quoted(str(self.run / "nri-conf"))}
-{timeout}
-"""
 
 
 def default_oci_spec(containerd: Containerd) -> dict[str, object]:
@@ -275,23 +62,6 @@ def default_oci_spec(containerd: Containerd) -> dict[str, object]:
     spec = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert isinstance(spec, dict)
     return spec
-
-
-def _forwarding_before_any_rig() -> str:
-    """What ip_forward was before CNI touched it; another rig that runs now knows better than the kernel."""
-    for record in all_records():
-        return record.ip_forward
-    return leftovers.IP_FORWARD.read_text().strip()
-
-
-def _free_subnet() -> str:
-    """A /24 of the range for benchmarks (RFC 2544) that no route of this host uses."""
-    command = ["ip", "-j", "route", "show", "table", "all"]
-    used = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    while True:
-        prefix = f"198.{random.randint(18, 19)}.{random.randint(0, 255)}."  # any free one will do
-        if f'"{prefix}' not in used:
-            return f"{prefix}0/24"
 
 
 def _snapshotter(work: Path) -> str:

@@ -21,6 +21,8 @@ FOREVER = ("/bin/sleep", "1000000000")
 _RUNTIME_SERVICE = "runtime.v1.RuntimeService"
 _IMAGE_SERVICE = "runtime.v1.ImageService"
 _SECONDS = 30.0
+_CONDITIONS = frozenset({"RuntimeReady", "NetworkReady"})
+"""What the kubelet waits for; containerd 2.2 has further ones that only warn."""
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -118,7 +120,8 @@ class Cri:
     def unready(self, *, seconds: float = _SECONDS) -> tuple[str, ...]:
         """What the runtime still misses before it takes pods, as sentences; empty when it is ready."""
         answer = self._call("Status", pb.StatusRequest(), pb.StatusResponse, seconds=seconds)
-        return tuple(f"{it.type}: {it.reason} {it.message}" for it in answer.status.conditions if not it.status)
+        conditions = [it for it in answer.status.conditions if it.type in _CONDITIONS]
+        return tuple(f"{it.type}: {it.reason} {it.message}" for it in conditions if not it.status)
 
     def has_image(self, name: str = IMAGE) -> bool:
         """Whether the runtime can start containers from that image."""
@@ -181,7 +184,7 @@ class Cri:
         """Creates a container; devices are host paths, mounts host path to container path; user None is the image's."""
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=name, attempt=attempt),
-            image=pb.ImageSpec(image=image),
+            image=pb.ImageSpec(image=image, user_specified_image=image),
             command=list(command),
             envs=[pb.KeyValue(key=key, value=value) for key, value in env.items()],
             mounts=[pb.Mount(host_path=host, container_path=inside) for host, inside in mounts.items()],

@@ -5,27 +5,48 @@ from contextlib import suppress
 
 import pytest
 
-from tests.rig import hoststate
+from tests.rig import cache, hoststate
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri
+from tests.rig.crio import Crio
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.node import load
+from tests.rig.runtime import Runtime
 
 
 @pytest.fixture(scope="session")
-def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
-    """One containerd for the whole run; tests that end or restart it must start it again."""
-    with Containerd(tmp_path_factory.mktemp("containerd")) as running:
+def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """One runtime of each release for the whole run; tests that end or restart it must start it again."""
+    release: cache.Release = request.param
+    kind = Crio if release.is_crio else Containerd
+    with kind(tmp_path_factory.mktemp("runtime"), release=release) as running:
         yield running
 
 
+@pytest.fixture(scope="session")
+def containerd(runtime: Runtime) -> Containerd:
+    """The same, for tests that run on containerd only."""
+    assert isinstance(runtime, Containerd)
+    return runtime
+
+
+def choose_releases(metafunc: pytest.Metafunc) -> None:
+    """For a conftest's pytest_generate_tests: tests marked `every_runtime` run on every release, others on one."""
+    if "runtime" not in metafunc.fixturenames:
+        return
+    releases: tuple[cache.Release, ...] = (cache.CONTAINERD_2_1,)
+    if metafunc.definition.get_closest_marker("every_runtime") is not None:
+        releases = cache.built() if metafunc.config.getoption("--built-runtimes") else cache.FETCHED
+    metafunc.parametrize("runtime", releases, ids=lambda it: it.name, indirect=True, scope="session")
+
+
 @pytest.fixture
-def cri(containerd: Containerd) -> Iterator[Cri]:
+def cri(runtime: Runtime) -> Iterator[Cri]:
     """The runtime's CRI; what a test leaves of pods is removed after it."""
-    yield containerd.cri
-    for pod in containerd.cri.pods():
-        containerd.cri.delete_pod(pod)
+    yield runtime.cri
+    for pod in runtime.cri.pods():
+        runtime.cri.delete_pod(pod)
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ _APPLETS = (
     "touch tr cut hostname"
 )
 _FOLDERS = ("bin", "dev", "proc", "sys", "tmp", "etc", "run")
-_CONFIG = {"Entrypoint": ["/bin/sleep", "1000000000"], "Env": ["PATH=/bin"]}
+PAUSE = "/bin/sleep 1000000000"
+# A process 1 without handlers ignores SIGTERM: CRI-O would wait for it before it kills.
+_CONFIG = {"Entrypoint": PAUSE.split(), "Env": ["PATH=/bin"], "StopSignal": "SIGKILL"}
 
 
 def write_image(busybox: Path, target: Path) -> None:

@@ -62,9 +62,9 @@ def network_namespaces(record: Record) -> tuple[Path, ...]:
 
 
 def _kill(record: Record) -> None:
-    # A daemon would act on what it sees end. containerd before its shims, shims before workloads: a parent would report
+    # A daemon would act on what it sees end. The server before its shims, shims before workloads: a parent would report
     # and clean up what we end.
-    for find in (_daemons, _containerds, _shims, _workloads):
+    for find in (_daemons, _servers, _shims, _workloads):
         # Twice: what was being forked while we looked is seen the second time.
         for _ in range(2):
             for pid in tuple(find(record)):
@@ -95,16 +95,21 @@ def _has_ended(pid: int) -> bool:
 
 
 def _daemons(record: Record) -> Iterator[int]:
-    return (pid for pid, words in _processes() if str(record.run / "nri.sock") in words)
+    started_by_runtime = f"{record.run}/nri-plugins/"
+    for pid, words in _processes():
+        if str(record.run / "nri.sock") in words or any(word.startswith(started_by_runtime) for word in words):
+            yield pid
 
 
-def _containerds(record: Record) -> Iterator[int]:
+def _servers(record: Record) -> Iterator[int]:
     return (pid for pid, words in _processes() if words[1:3] == ["--config", str(record.config)])
 
 
 def _shims(record: Record) -> Iterator[int]:
     for pid, words in _processes():
-        if "containerd-shim" in words[0] and str(record.address) in words:
+        of_containerd = "containerd-shim" in words[0] and str(record.address) in words
+        of_crio = words[0].endswith("/conmon") and any(word.startswith(f"{record.run}/") for word in words)
+        if of_containerd or of_crio:
             yield pid
 
 

@@ -26,8 +26,8 @@ from tests.rig import cache
 
 # Raise it when a change of this file must run again on machines that are set up.
 REVISION = 1
-RUNTIME_SUITE = "forky"  # the one with containerd 2.x; its containerd needs glibc 2.34, older than any machine we know
-PACKAGES_FROM_RUNTIME_SUITE = ("containerd",)
+# The suites with containerd 2.1 and 1.7. Both packages need glibc 2.34, older than any machine we know.
+CONTAINERD_SUITES = ("forky", "trixie")
 # forky's runc wants a newer glibc than Debian 12 has, so these come from the machine's own suite.
 PACKAGES_FROM_OWN_SUITE = ("runc", "containernetworking-plugins", "busybox-static")
 KNOWN_SUITES = ("bookworm", "trixie")
@@ -139,21 +139,24 @@ def build_venv() -> None:
 
 
 def fetch_runtime() -> None:
-    """containerd, runc, the CNI plugins and busybox, unpacked into the cache."""
+    """Every containerd, runc, the CNI plugins and busybox, unpacked into the cache."""
     if _runtime_is_current():
         return
     RUNTIME_STAMP.unlink(missing_ok=True)
     own_suite = _codename()
+    suites = _suites(own_suite)
     APT.mkdir(parents=True, exist_ok=True)
-    (APT / "rig.sources").write_text(_private_sources(own_suite))
+    (APT / "rig.sources").write_text(_private_sources(own_suite, suites))
     for folder in ("lists/partial", "cache/archives/partial", "packages"):
         (APT / folder).mkdir(parents=True, exist_ok=True)
-    _say(f"reading the package lists of {own_suite} and {RUNTIME_SUITE}")
-    _apt_get(["update"], f"read the package lists of {own_suite} and {RUNTIME_SUITE}", "Check the mirror in /etc/apt.")
+    names = f"{', '.join(suites[:-1])} and {suites[-1]}"
+    _say(f"reading the package lists of {names}")
+    _apt_get(["update"], f"read the package lists of {names}", "Check the mirror in /etc/apt.")
     _say("fetching containerd, runc, CNI plugins and busybox")
     for stale in (APT / "packages").iterdir():
         stale.unlink()
-    wanted = [*PACKAGES_FROM_OWN_SUITE, *(f"{name}/{RUNTIME_SUITE}" for name in PACKAGES_FROM_RUNTIME_SUITE)]
+    # All at once: reading the lists takes apt longer than fetching.
+    wanted = [*PACKAGES_FROM_OWN_SUITE, *(f"containerd/{suite}" for suite in CONTAINERD_SUITES)]
     _apt_get(["download", *wanted], f"download {', '.join(wanted)}", "Run it again.", where=APT / "packages")
     _unpack(sorted((APT / "packages").glob("*.deb")))
     shutil.rmtree(APT)
@@ -165,7 +168,11 @@ def fetch_runtime() -> None:
     _say("the container runtime is complete")
 
 
-def _private_sources(codename: str) -> str:
+def _suites(own_suite: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((own_suite, *CONTAINERD_SUITES)))
+
+
+def _private_sources(codename: str, suites: tuple[str, ...]) -> str:
     from tests.rig import aptsources  # late: only Debian needs it, and an older Python cannot read it
 
     sources = aptsources.read_sources(Path("/etc/apt"))
@@ -175,7 +182,7 @@ def _private_sources(codename: str) -> str:
             f"no apt source of this machine names {codename} with the component main. "
             "Next: add Debian's own archive to /etc/apt/sources.list.d."
         )
-    stanzas = [archive.stanza((codename, RUNTIME_SUITE))]
+    stanzas = [archive.stanza(suites)]
     if (security := aptsources.security_archive(sources, codename)) is not None:
         stanzas.append(security.stanza((f"{codename}-security",)))
     return "\n".join(stanzas)
@@ -194,7 +201,9 @@ def _unpack(packages: Sequence[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     fresh.mkdir()
     for package in packages:
-        _run(["dpkg", "-x", str(package), str(fresh)], f"unpack {package.name}", "Check the free disk space.")
+        target = fresh / "containerd-1.7" if package.name.startswith("containerd_1.7") else fresh
+        target.mkdir(exist_ok=True)
+        _run(["dpkg", "-x", str(package), str(target)], f"unpack {package.name}", "Check the free disk space.")
     if cache.ROOT.exists():
         cache.ROOT.rename(old)
     fresh.rename(cache.ROOT)
@@ -216,7 +225,8 @@ def _check_libraries() -> None:
 
 def _missing_libraries() -> set[str]:
     missing = set()
-    for program in (cache.CONTAINERD, cache.SHIM, cache.RUNC, cache.CNI_PLUGINS / "ptp"):
+    containerds = [program for release in cache.FETCHED for program in release.programs()]
+    for program in (*containerds, cache.RUNC, cache.CNI_PLUGINS / "ptp"):
         # A static program makes ldd answer 1 and nothing we look for.
         text = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout
         missing |= {line.split()[0] for line in text.splitlines() if "not found" in line}
@@ -281,7 +291,7 @@ def _venv_key() -> str:
 
 
 def _runtime_key() -> str:
-    return _digest(RUNTIME_SUITE, *PACKAGES_FROM_RUNTIME_SUITE, *PACKAGES_FROM_OWN_SUITE, _codename())
+    return _digest(*CONTAINERD_SUITES, *PACKAGES_FROM_OWN_SUITE, _codename())
 
 
 def _digest(*parts: str) -> str:

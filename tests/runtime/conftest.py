@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rig.containerd import Containerd
 from tests.rig.daemon import Daemon
 from tests.rig.fabric import Fabric
-from tests.rig.fixtures import containerd, cri, eight, host_equal
+from tests.rig.fixtures import choose_releases, containerd, cri, eight, host_equal, runtime
 from tests.rig.node import load
+from tests.rig.runtime import Runtime
 
-__all__ = ["containerd", "cri", "daemon", "eight", "host_equal", "node"]
+__all__ = ["containerd", "cri", "daemon", "eight", "host_equal", "node", "runtime"]
+
+pytest_generate_tests = choose_releases
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def node() -> Iterator[Fabric]:
 
 
 @pytest.fixture
-def daemon(containerd: Containerd, node: Fabric) -> Iterator[Daemon]:
+def daemon(runtime: Runtime, node: Fabric) -> Iterator[Daemon]:
     """A daemon on that node, with the default pool opened for exclusive requests."""
-    with Daemon(containerd, node) as running:
+    with Daemon(runtime, node) as running:
         yield running

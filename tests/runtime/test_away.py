@@ -2,21 +2,21 @@
 
 import pytest
 
-from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import host_link
 from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
 
-pytestmark = [pytest.mark.root, pytest.mark.runtime]
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
 
 def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten_at_the_next_start(
-    containerd: Containerd, eight: Fabric, cri: Cri
+    runtime: Runtime, eight: Fabric, cri: Cri
 ) -> None:
     """A virtual netdev dies with its namespace, a fact of the kernel; physical ones are the lab's to test."""
-    with Daemon(containerd, eight) as daemon:
+    with Daemon(runtime, eight) as daemon:
         pod = cri.run_pod("gone", annotations={"rdma.noderesource.dev": "[{match: {device: mlx5_4}}]"})
         daemon.kill()
         cri.delete_pod(pod)
@@ -32,9 +32,9 @@ def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten
 
 
 def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_container(
-    containerd: Containerd, eight: Fabric, cri: Cri
+    runtime: Runtime, eight: Fabric, cri: Cri
 ) -> None:
-    with Daemon(containerd, eight) as daemon:
+    with Daemon(runtime, eight) as daemon:
         daemon.kill()
         pod = cri.run_pod("early", annotations={"rdma.noderesource.dev": "1"})
         cri.run_container(pod, "first")
@@ -50,9 +50,9 @@ def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_co
 
 
 def test_a_container_made_in_an_attached_pod_while_the_daemon_was_away_is_reported_and_only_that(
-    containerd: Containerd, eight: Fabric, cri: Cri
+    runtime: Runtime, eight: Fabric, cri: Cri
 ) -> None:
-    with Daemon(containerd, eight) as daemon:
+    with Daemon(runtime, eight) as daemon:
         pod = cri.run_pod("half", annotations={"rdma.noderesource.dev": "1"})
         cri.run_container(pod, "with")
         daemon.kill()
@@ -66,14 +66,14 @@ def test_a_container_made_in_an_attached_pod_while_the_daemon_was_away_is_report
 
 
 def test_a_shared_device_of_a_host_network_pod_is_free_when_the_pod_is_gone_though_nobody_tells(
-    containerd: Containerd, eight: Fabric, cri: Cri
+    runtime: Runtime, eight: Fabric, cri: Cri
 ) -> None:
     """It has no namespace of its own to watch, and containerd tells no end of pods older than its restart."""
-    with Daemon(containerd, eight) as daemon:
+    with Daemon(runtime, eight) as daemon:
         request = {"rdma.noderesource.dev": "[{mode: shared, match: {device: mlx5_1}}]"}
         pod = cri.run_pod("host", annotations=request, host_network=True)
-        containerd.restart()
+        runtime.restart()
         daemon.wait_synchronized(times=2)
         assert [it["pod"] for it in daemon.status()["sandboxes"]] == ["default/host"]
-        containerd.cri.delete_pod(pod)
+        runtime.cri.delete_pod(pod)
         wait_until(lambda: daemon.status()["sandboxes"] == [], "the device to be free")

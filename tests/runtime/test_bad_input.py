@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rig.containerd import Containerd
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
 from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
@@ -41,8 +41,8 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def serving(containerd: Containerd, node: Fabric) -> Iterator[Daemon]:
-    with Daemon(containerd, node) as running:
+def serving(runtime: Runtime, node: Fabric) -> Iterator[Daemon]:
+    with Daemon(runtime, node) as running:
         yield running
 
 
@@ -66,12 +66,14 @@ def test_a_device_that_the_host_uses_is_refused(host_equal: None, cri: Cri) -> N
         subprocess.run(["ip", "link", "del", "rail6v"], check=True)
 
 
+@pytest.mark.every_runtime
 @pytest.mark.usefixtures("serving")
 def test_a_pod_on_the_hosts_network_cannot_have_a_device_alone(host_equal: None, cri: Cri) -> None:
     with pytest.raises(CriError, match="nri-rdma: HOST-NETWORK: "):
         cri.run_pod("bad", annotations={POD: "1"}, host_network=True)
 
 
+@pytest.mark.every_runtime
 @pytest.mark.usefixtures("serving")
 def test_a_pod_on_the_hosts_network_can_share_a_device(host_equal: None, cri: Cri) -> None:
     pod = cri.run_pod("host", annotations={POD: "- {mode: shared, match: {device: mlx5_1}}"}, host_network=True)

@@ -314,10 +314,12 @@ class ListPodSandboxResponse(_message.Message):
     def __init__(self, items: _Optional[_Iterable[_Union[PodSandbox, _Mapping]]] = ...) -> None: ...
 
 class ImageSpec(_message.Message):
-    __slots__ = ("image",)
+    __slots__ = ("image", "user_specified_image")
     IMAGE_FIELD_NUMBER: _ClassVar[int]
+    USER_SPECIFIED_IMAGE_FIELD_NUMBER: _ClassVar[int]
     image: str
-    def __init__(self, image: _Optional[str] = ...) -> None: ...
+    user_specified_image: str
+    def __init__(self, image: _Optional[str] = ..., user_specified_image: _Optional[str] = ...) -> None: ...
 
 class Image(_message.Message):
     __slots__ = ("id", "repo_tags")

@@ -30,6 +30,18 @@ def test_the_stamps_of_a_changed_project_differ() -> None:
     assert setup._digest("a", "b") != setup._digest("ab")
 
 
+@pytest.mark.parametrize(
+    ("own", "read"), [("bookworm", ("bookworm", "forky", "trixie")), ("trixie", ("trixie", "forky"))]
+)
+def test_the_package_lists_of_a_suite_are_read_once(own: str, read: tuple[str, ...]) -> None:
+    assert setup._suites(own) == read
+
+
+def test_a_containerd_that_is_not_unpacked_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cache, "FETCHED", (*cache.FETCHED, cache.Release("containerd-9.9", tmp_path)))
+    assert tmp_path / "containerd" in cache.missing()
+
+
 def test_a_python_without_venv_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(setup, "_has_venv", lambda: False)
     with pytest.raises(setup.SetupError, match=r"cannot make virtual environments\. Next: .*python3-venv"):

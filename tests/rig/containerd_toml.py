@@ -1,0 +1,115 @@
+"""The configuration of the rig's containerd, as each of its releases writes it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.rig import cache
+from tests.rig.image import IMAGE
+
+_quoted = json.dumps  # a JSON string is a TOML basic string
+
+# What no test uses and costs time at the start, or makes folders outside the rig (internal.v1.opt: /opt/containerd).
+_UNUSED = """\
+disabled_plugins = [
+  "io.containerd.internal.v1.opt",
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+]"""
+
+# Else a namespace that was made just before a kill, with nothing in it yet, could not be told from another runtime's.
+_NETNS = "netns_mounts_under_state_dir = true"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What differs between two rigs of one release; `runtime_toml` goes into the table of the runtime `runc`."""
+
+    run: Path
+    root: Path
+    state: Path
+    address: Path
+    snapshotter: str
+    restrict_oom_score_adj: bool
+    runtime_toml: str
+    nri_request_timeout: str
+
+
+def containerd_toml(release: cache.Release, choices: Choices) -> str:
+    """The whole file: version 2 for 1.x, version 3 for 2.x."""
+    return _version_2(choices) if release.name.startswith("containerd-1.") else _version_3(choices)
+
+
+def _version_2(choices: Choices) -> str:
+    cri = 'plugins."io.containerd.grpc.v1.cri"'
+    return f"""version = 2
+{_places(choices)}
+[{cri}]
+sandbox_image = {_quoted(IMAGE)}
+enable_cdi = true
+{_cri(choices)}
+[{cri}.cni]
+bin_dir = {_quoted(str(cache.CNI_PLUGINS))}
+conf_dir = {_quoted(str(choices.run / "net.d"))}
+[{cri}.containerd]
+snapshotter = {_quoted(choices.snapshotter)}
+{_runc(cri, choices)}
+{_nri(choices)}
+"""
+
+
+def _version_3(choices: Choices) -> str:
+    cri, images = 'plugins."io.containerd.cri.v1.runtime"', 'plugins."io.containerd.cri.v1.images"'
+    return f"""version = 3
+{_places(choices)}
+[{images}.pinned_images]
+sandbox = {_quoted(IMAGE)}
+[{images}]
+snapshotter = {_quoted(choices.snapshotter)}
+[{cri}]
+{_cri(choices)}
+[{cri}.cni]
+bin_dirs = [{_quoted(str(cache.CNI_PLUGINS))}]
+conf_dir = {_quoted(str(choices.run / "net.d"))}
+{_runc(cri, choices)}
+{_nri(choices)}
+"""
+
+
+def _places(choices: Choices) -> str:
+    return f"""root = {_quoted(str(choices.root))}
+state = {_quoted(str(choices.state))}
+{_UNUSED}
+[grpc]
+address = {_quoted(str(choices.address))}"""
+
+
+def _cri(choices: Choices) -> str:
+    return f"""restrict_oom_score_adj = {str(choices.restrict_oom_score_adj).lower()}
+{_NETNS}
+cdi_spec_dirs = [{_quoted(str(choices.run / "cdi"))}]"""
+
+
+def _runc(cri: str, choices: Choices) -> str:
+    return f"""[{cri}.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+{choices.runtime_toml}
+[{cri}.containerd.runtimes.runc.options]
+BinaryName = {_quoted(str(cache.RUNC))}
+Root = {_quoted(str(choices.run / "runc"))}"""
+
+
+def _nri(choices: Choices) -> str:
+    timeout = choices.nri_request_timeout
+    return f"""[plugins."io.containerd.nri.v1.nri"]
+disable = false
+socket_path = {_quoted(str(choices.run / "nri.sock"))}
+plugin_path = {_quoted(str(choices.run / "nri-plugins"))}
+plugin_config_path = {_quoted(str(choices.run / "nri-conf"))}
+{f"plugin_request_timeout = {_quoted(timeout)}" if timeout else ""}"""

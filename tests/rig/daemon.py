@@ -1,9 +1,11 @@
-"""The daemon under test, as its user starts it: a process with flags, a log, a control socket and an end."""
+"""The daemon under test, as its user starts it: a process with flags, or the runtime's child."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -30,29 +32,12 @@ class Place(Protocol):
     def nri_socket(self) -> Path: ...
 
 
-class Daemon:
-    """One `nri-rdma run` for a runtime and a node; also a context manager. `fault` names a step boundary that fails."""
+class AnyDaemon(ABC):
+    """What is the same whoever starts it; also a context manager."""
 
-    def __init__(
-        self,
-        place: Place,
-        fabric: Fabric,
-        *,
-        extra: Sequence[str] = ("--allow-default-pool",),
-        fault: str = "",
-    ) -> None:
+    def __init__(self, place: Place) -> None:
         self.state_dir = place.run / "nri-rdma"
         self.log_path = place.work / "nri-rdma.log"
-        self._fault = fault
-        self._flags = [
-            *("--nri-socket", str(place.nri_socket)),
-            *("--sysfs-root", str(fabric.sysfs)),
-            *("--dev-root", str(fabric.dev)),
-            *("--state-dir", str(self.state_dir)),
-            *("--memlock", str(MEMLOCK)),
-            *extra,
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     def __enter__(self) -> Self:
@@ -63,52 +48,26 @@ class Daemon:
         self.stop()
 
     @property
+    @abstractmethod
     def pid(self) -> int:
         """The process that runs."""
-        return self._running().pid
 
     @property
     def log(self) -> str:
         """What the daemon logged since its last start."""
         return self.log_path.read_bytes()[self._log_start :].decode() if self.log_path.exists() else ""
 
+    @abstractmethod
     def start(self) -> None:
         """Starts it and waits until the runtime has told it its pods."""
-        self.start_process()
-        self.wait_synchronized()
 
-    def start_process(self) -> None:
-        """Starts it and does not wait."""
-        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        module = ["tests.rig.faulty_daemon", self._fault] if self._fault else ["nri_rdma", "run"]
-        with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *module, *self._flags], cwd=PROJECT, stderr=log, stdin=subprocess.DEVNULL
-            )
+    @abstractmethod
+    def end(self, number: signal.Signals) -> None:
+        """Ends it with a signal and waits for that; what is attached stays attached."""
 
-    def wait_synchronized(self, times: int = 1) -> None:
-        """Waits until it was synchronized that often since its start."""
-        wait_until(lambda: self._synchronized(times), f"the daemon to be synchronized; its log:\n{self.log}", 15)
-
-    def kill(self) -> None:
-        """SIGKILL: it cleans nothing up."""
-        self._running().kill()
-        self._running().wait()
-        self._process = None
-
+    @abstractmethod
     def stop(self) -> None:
-        """SIGTERM, as a service manager does; what is attached stays attached."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            raise
-        finally:
-            self._process = None
+        """Ends it for good."""
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of the same program that asks this daemon."""
@@ -121,6 +80,76 @@ class Daemon:
         assert done.returncode == 0, done.stderr
         document: dict[str, Any] = json.loads(done.stdout)
         return document
+
+    def _mark_log(self) -> None:
+        self._log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+
+
+class Daemon(AnyDaemon):
+    """One `nri-rdma run` for a runtime and a node. `fault` names a step boundary that fails."""
+
+    def __init__(
+        self,
+        place: Place,
+        fabric: Fabric,
+        *,
+        extra: Sequence[str] = ("--allow-default-pool",),
+        fault: str = "",
+    ) -> None:
+        super().__init__(place)
+        self._fault = fault
+        self._flags = [
+            *("--nri-socket", str(place.nri_socket)),
+            *("--sysfs-root", str(fabric.sysfs)),
+            *("--dev-root", str(fabric.dev)),
+            *("--state-dir", str(self.state_dir)),
+            *("--memlock", str(MEMLOCK)),
+            *extra,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process that runs."""
+        return self._running().pid
+
+    def start(self) -> None:
+        """Starts it and waits until the runtime has told it its pods."""
+        self.start_process()
+        self.wait_synchronized()
+
+    def start_process(self) -> None:
+        """Starts it and does not wait."""
+        self._mark_log()
+        module = ["tests.rig.faulty_daemon", self._fault] if self._fault else ["nri_rdma", "run"]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *module, *self._flags], cwd=PROJECT, stderr=log, stdin=subprocess.DEVNULL
+            )
+
+    def wait_synchronized(self, times: int = 1) -> None:
+        """Waits until it was synchronized that often since its start."""
+        wait_until(lambda: self._synchronized(times), f"the daemon to be synchronized; its log:\n{self.log}", 15)
+
+    def end(self, number: signal.Signals) -> None:
+        """Ends it with a signal and waits for that."""
+        process, self._process = self._running(), None
+        process.send_signal(number)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL: it cleans nothing up."""
+        self.end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, as a service manager does; what is attached stays attached."""
+        if self._process is not None:
+            self.end(signal.SIGTERM)
 
     def _synchronized(self, times: int) -> bool:
         code = self._running().poll()

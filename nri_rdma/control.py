@@ -181,6 +181,8 @@ def node_document(node: Node) -> dict[str, Any]:
         told["pci"] = str(gpu.pci)
     for told, device in zip(document["devices"], node.devices, strict=True):
         told["pci"] = str(device.pci) if device.pci is not None else None
+        if device.virtual is not None:
+            told["virtual"]["pf"] = str(device.virtual.pf)
         told["link_layer"] = device.link_layer
         told["speed_gbps"] = device.speed_gbps
         told["state"] = device.ports[0].state if device.ports else None
@@ -193,7 +195,7 @@ def node_from(document: Mapping[str, Any]) -> Node:
         node: Node = msgspec.convert(
             {
                 **document,
-                "devices": [{**device, "pci": _pci_fields(device["pci"])} for device in document["devices"]],
+                "devices": [_device_fields(device) for device in document["devices"]],
                 "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in document["gpus"]],
             },
             Node,
@@ -205,6 +207,13 @@ def node_from(document: Mapping[str, Any]) -> Node:
             hint="restart the daemon after an upgrade",
         ) from error
     return node
+
+
+def _device_fields(device: Mapping[str, Any]) -> dict[str, Any]:
+    virtual = device.get("virtual")  # a document before this field has none
+    if virtual is not None:
+        virtual = {**virtual, "pf": _pci_fields(virtual["pf"])}
+    return {**device, "pci": _pci_fields(device["pci"]), "virtual": virtual}
 
 
 def _pci_fields(text: str | None) -> dict[str, int] | None:

@@ -26,7 +26,7 @@ from nri_rdma.nri.plugin import RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import Policy, offer
 from nri_rdma.ttrpc import Call, Client, ConnectionClosed, RpcError, Server
 
 SERVICE = "nri_rdma.control.v1.Control"
@@ -138,8 +138,8 @@ def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
 
 def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
-    policy = default_policy(facts.settings.allow_default_pool)
-    node = node_document(facts.node.current)
+    policy, current = facts.lifecycle.policy, facts.node.current
+    node = node_document(current)
     taken = facts.allocations.taken()
     for device in node["devices"]:
         holders = taken.get(device["id"], frozenset())
@@ -153,7 +153,8 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
-        "pools": [{"name": pool.name, "modes": [str(mode) for mode in pool.modes]} for pool in policy.pools.values()],
+        "pools": _pools(policy, current),
+        "policy": policy_document(policy),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
         **node,
@@ -161,6 +162,39 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "rdma_use": list(_rdma_use(facts)),
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
+
+
+def policy_document(policy: Policy) -> dict[str, Any]:
+    """A policy as JSON: every fact of it."""
+    document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
+    return {**document, "char_kinds": sorted(policy.char_kinds)}
+
+
+def policy_from(document: Mapping[str, Any]) -> Policy:
+    """The policy of a document that `policy_document` made. Raises NotReadyError when there is none in it."""
+    try:
+        policy: Policy = msgspec.convert(document["policy"], Policy)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the document has no policy: {error}",
+            hint="restart the daemon after an upgrade",
+        ) from error
+    return policy
+
+
+def _pools(policy: Policy, node: Node) -> list[dict[str, Any]]:
+    """The pools with the names of the devices that each has now."""
+    offered = offer(policy, node)
+    return [
+        {
+            "name": pool.name,
+            "modes": [str(mode) for mode in pool.modes],
+            "devices": [device.name for device in offered.by_pool[pool.name]],
+            "contested": [device.name for device in node.devices if pool.name in offered.contested.get(device.id, ())],
+        }
+        for pool in policy.pools.values()
+    ]
 
 
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:

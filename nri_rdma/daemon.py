@@ -39,7 +39,7 @@ from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import policy_of
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
@@ -88,7 +88,7 @@ class Daemon:
         )
         self._lifecycle = Lifecycle(
             node=self._node,
-            policy=default_policy(settings.allow_default_pool),
+            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
             allocations=self._allocations,
             sandboxes=self._sandboxes,
             workers=self._workers,

@@ -34,7 +34,8 @@ snapshot_option = click.option(
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
     """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
-    chosen = [item for item in fields(Settings) if not names or item.name in names]
+    settable = [item for item in fields(Settings) if not item.metadata.get("table")]
+    chosen = [item for item in settable if not names or item.name in names]
     flags: list[Callable[[Command], Command]] = [*map(_flag, chosen), _CONFIG]
 
     def decorate(command: Command) -> Command:

@@ -22,7 +22,7 @@ def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
         ErrorCode.ANNOTATION_UNKNOWN_KEY,
         f"unknown key {quoted(key)}",
         where=where,
-        hint=f"{_nearest(key, known)}the keys are {listed(known)}",
+        hint=f"{nearest(key, known)}the keys are {listed(known)}",
     )
 
 
@@ -42,8 +42,9 @@ def bounded(value: str) -> str:
     return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
-def _nearest(key: str, known: tuple[str, ...]) -> str:
-    """Other case, or ``-`` and ``_`` in between, count as near."""
+def nearest(key: str, known: tuple[str, ...]) -> str:
+    """`write X; ` for the known key that was probably meant, or "". Other case, or ``-`` and ``_`` in between, count as
+    near."""
     folded = {_fold(name): name for name in known}
     near = difflib.get_close_matches(_fold(key[:64]), folded, n=1)
     return f"write {folded[near[0]]}; " if near else ""

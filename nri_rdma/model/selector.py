@@ -60,6 +60,11 @@ class Selector:
         """Whether the device fulfils all conditions."""
         return all(holds(self, device) for _, _, holds in self._conditions())
 
+    def may_select(self, device: RdmaDevice) -> bool:
+        """As `selects`, where a name that is not known now counts as the right one: for what must be left out. The
+        netdev of a device that is in a pod has another name there."""
+        return all(holds(self, device) or _is_unknown(word, device) for word, _, holds in self._conditions())
+
     def __str__(self) -> str:
         return " and ".join(f"{word} {_any_of(values)}" for word, values, _ in self._conditions()) or "anything"
 
@@ -78,6 +83,12 @@ _Condition = tuple[str, _Values, _Holds]
 
 def _any_of(values: _Values) -> str:
     return " or ".join(map(str, values))
+
+
+def _is_unknown(word: str, device: RdmaDevice) -> bool:
+    if word == "pfName" and device.virtual is not None:
+        return not device.virtual.pf_netdevs
+    return word in {"netdev", "pfName"} and device.lacks_netdev
 
 
 def _is_function_of_netdev(selector: Selector, device: RdmaDevice) -> bool:

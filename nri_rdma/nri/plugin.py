@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: generated messages
 
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
-from nri_rdma.nri.messages import EVENT_MASK, EVENTS, create_response, device_numbers, env_names, pod_from
+from nri_rdma.nri.messages import EVENT_MASK, EVENTS, asker_from, create_response, device_numbers, env_names, pod_from
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.wire.ttrpc import Request
@@ -108,7 +108,7 @@ class Plugin:
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
-            self._lifecycle.start(pod, annotations, self._deadline(request))
+            self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
         return _EMPTY
 
     def _create_container(self, request: Request) -> bytes:

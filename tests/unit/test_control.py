@@ -1,5 +1,6 @@
 """What the daemon tells over its control socket."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,24 +9,37 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cli.facts import gather
-from nri_rdma.control import ask_status, ask_trace, choose_spans, newest_within, node_document, node_from
+from nri_rdma.cli.node import read_local_node
+from nri_rdma.config import Document, Settings, load
+from nri_rdma.control import (
+    ask_status,
+    ask_trace,
+    choose_spans,
+    newest_within,
+    node_document,
+    node_from,
+    policy_document,
+    policy_from,
+)
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.explain import ContainerManifest, PodManifest, explain
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.policy import Asker, policy_of
 from nri_rdma.ttrpc import Server
-from tests.rig.node import load
+from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import MEMLOCK, InsideDaemon
 
+PROJECT = Path(__file__).resolve().parents[2]
 PREFIX = "rdma.noderesource.dev"
 
 
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("eight")
-    build_tree(load("eight"), work)
+    build_tree(load_node("eight"), work)
     return work
 
 
@@ -46,6 +60,15 @@ def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
     assert sandbox["moves"][0]["pod_name"] == "rdma0"
     assert document["namespaces_held"] == 1
     assert document["memlock"]["bytes"] == MEMLOCK
+
+
+def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:
+    settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
+    daemon.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    told = {pool["name"]: pool for pool in ask_status(daemon.settings.control_path)["pools"]}
+    assert told["default"]["devices"] == ["mlx5_1", "mlx5_3"]
+    assert told["gold"]["devices"] == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]
+    assert [pool["contested"] for pool in told.values()] == [["mlx5_2"], ["mlx5_2"]]
 
 
 def test_status_tells_what_containers_use_and_may(daemon: InsideDaemon) -> None:
@@ -81,6 +104,14 @@ def test_status_tells_what_containers_use_and_may(daemon: InsideDaemon) -> None:
     assert rows() == []
 
 
+def test_a_node_with_virtual_functions_survives_its_document(tmp_path: Path) -> None:
+    build_tree(load_node("vf8"), tmp_path)
+    node = read_local_node(Settings(sysfs_root=tmp_path, dev_root=tmp_path, cgroup_root=tmp_path)).node
+    document = json.loads(json.dumps(node_document(node)))
+    assert node_from(document) == node
+    assert document["devices"][2]["virtual"] == {"pf": "0000:41:00.0", "number": 0, "pf_netdevs": ["ens1f0"]}
+
+
 def test_a_node_survives_its_document(daemon: InsideDaemon) -> None:
     assert node_from(node_document(daemon.node)) == daemon.node
     assert node_from(ask_status(daemon.settings.control_path)) == daemon.node
@@ -90,6 +121,18 @@ def test_a_node_survives_its_document(daemon: InsideDaemon) -> None:
 def test_a_document_without_a_node_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(NotReadyError):
         node_from(document)
+
+
+def test_a_policy_survives_its_document() -> None:
+    text = (PROJECT / "docs/examples/pools.toml").read_text()
+    settings = load({}, {}, Document(name="FILE", text=text)).settings
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    assert policy_from({"policy": json.loads(json.dumps(policy_document(policy)))}) == policy
+
+
+def test_a_document_without_a_policy_is_refused() -> None:
+    with pytest.raises(NotReadyError, match="the document has no policy"):
+        policy_from({})
 
 
 def test_a_trace_is_asked_by_pod_uid_sandbox_or_name(daemon: InsideDaemon) -> None:
@@ -155,25 +198,59 @@ REQUESTS = (
 )
 
 
-@pytest.mark.parametrize("seed", range(6))
+POOLS = """
+[pools.default]
+select = { numaNode = 0 }
+exclude = { device = "mlx5_0" }
+modes = ["exclusive", "shared"]
+maxLimits = { hcaHandles = 2 }
+[pools.gold]
+select = [{ numaNode = 1 }, { device = "mlx5_2" }]
+modes = ["shared"]
+[[rules]]
+name = "no sandboxes"
+runtimeHandlers = ["kata"]
+allow = false
+[[rules]]
+pools = ["gold"]
+podLabels = { team = "ml" }
+devices = ["umad", "uverbs"]
+[[rules]]
+pools = ["default"]
+interface = ["mtu"]
+"""
+ASKERS = (
+    Asker(namespace="default"),
+    Asker(namespace="default", labels=(("team", "ml"),)),
+    Asker(namespace="default", runtime_handler="kata"),
+)
+
+
+@pytest.mark.parametrize("seed", range(12))
 def test_explain_and_the_daemon_agree(seed: int, daemon: InsideDaemon) -> None:
     chance = random.Random(seed)
+    if seed % 2:
+        settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
+        daemon.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
     running: list[Pod] = []
     for number in range(20):
         if len(running) > 2:
             daemon.stop_pod(running.pop(chance.randrange(len(running))))
         asked = ", ".join(f"{{{item}}}" for item in chance.sample(REQUESTS, chance.choice((1, 1, 2))))
         annotations = {PREFIX: f"[{asked}]"}
+        asker = chance.choice(ASKERS)
         manifest = PodManifest(
             kind="Pod",
             namespace="default",
             name=f"pod-{number}",
+            labels=asker.labels,
+            runtime_class=asker.runtime_handler,
             annotations=annotations,
             containers=tuple(ContainerManifest(name=name) for name in CONTAINERS),
         )
         explanation = explain(manifest, gather(daemon.settings).facts)
         try:
-            pod = daemon.start_pod(manifest.name, annotations)
+            pod = daemon.start_pod(manifest.name, annotations, asker)
         except NriRdmaError as refusal:
             assert str(explanation.refusal) == str(refusal), asked
             continue

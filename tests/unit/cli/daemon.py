@@ -27,7 +27,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import Asker, default_policy
 from nri_rdma.sysfs.scan import scan
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
@@ -99,7 +99,7 @@ class InsideDaemon:
         """The node as the daemon knows it."""
         return self._source.current
 
-    def start_pod(self, name: str, annotations: Mapping[str, str]) -> Pod:
+    def start_pod(self, name: str, annotations: Mapping[str, str], asker: Asker | None = None) -> Pod:
         """Give a pod what it asks for, traced as the runtime's event. Raises what the runtime would be told."""
         path = f"/run/netns/{name}"
         namespace = self.world.add_namespace(path)
@@ -108,7 +108,7 @@ class InsideDaemon:
         pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
         with self.spans.span("RunPodSandbox", attributes):
-            self.lifecycle.start(pod, annotations, time.monotonic() + 5)
+            self.lifecycle.start(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
         sandbox = self.sandboxes.get(pod.sandbox_id)
         if sandbox is not None:
             sandbox.attach_done.result(5)

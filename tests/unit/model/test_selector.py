@@ -90,6 +90,25 @@ def test_what_does_not_know_a_value_does_not_fulfil_a_condition_on_it() -> None:
     assert not Selector(min_speed_gbps=1).selects(soft)
 
 
+@pytest.mark.parametrize(
+    ("selector", "device", "may"),
+    [
+        (Selector(netdev=("eth0",)), nic(0, has_netdev=False), True),
+        (Selector(netdev=("eth0",)), nic(1), False),
+        (Selector(netdev=("eth0",), vendor=("14e4",)), nic(0, has_netdev=False), False),
+        (Selector(pf_name=functions("eth0")), nic(0, has_netdev=False), True),
+        (Selector(pf_name=functions("ens1f0")), vf(0, pf_netdevs=()), True),
+        (Selector(pf_name=functions("ens1f0")), replace(vf(0, pf_netdevs=("ens2f0",)), netdevs=()), False),
+        (Selector(netdev=("eth0",)), nic(0, has_netdev=False, link_layer=LinkLayer.INFINIBAND), False),
+    ],
+)
+def test_a_name_that_is_not_known_may_be_the_one_that_is_left_out(
+    selector: Selector, device: RdmaDevice, may: bool
+) -> None:
+    assert selector.may_select(device) is may
+    assert not selector.selects(device)
+
+
 def test_a_selector_reads_as_a_sentence() -> None:
     selector = Selector(vendor=("15b3", "14e4"), pf_name=functions("ens1f0", (0, 3), (7, 7)), pkey=(0x1,))
     assert str(selector) == "vendor 15b3 or 14e4 and pfName ens1f0#0-3,7 and pkey 0x0001"

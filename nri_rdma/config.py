@@ -35,7 +35,8 @@ class Memlock:
 
 
 def _setting(default: object, text: str, parse: Callable[[str, Any], object], metavar: str = "TEXT") -> Any:
-    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar})
+    schema = {"enum": list(parse.words)} if isinstance(parse, _Choice) else _SCHEMAS[parse]
+    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar, "schema": schema})
 
 
 def _table(text: str) -> Any:
@@ -91,6 +92,18 @@ class _Choice:
         if value not in self.words:
             raise _refused(name, value, " or ".join(self.words))
         return str(value)
+
+
+_SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
+    _text: {"type": "string"},
+    _path: {"type": "string"},
+    _flag: {"type": "boolean"},
+    _index: {"type": "string", "pattern": "^[0-9]{2}$"},
+    _memlock: {
+        "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
+    },
+}
+"""The JSON Schema of what each of these reads from a file."""
 
 
 def _refused(name: str, value: Any, allowed: str) -> SettingError:
@@ -210,9 +223,9 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
     if settings.pools and settings.allow_default_pool:
         raise SettingError(
             ErrorCode.SETTING,
-            f"allow_default_pool is for nodes without pools, and there are {len(settings.pools)}",
+            "allow_default_pool is for a configuration without pools",
             where=origins["allow_default_pool"],
-            hint=f'take it away; write modes = ["exclusive", "shared"] in [pools.{DEFAULT_POOL}]',
+            hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
         )
     return Loaded(settings=settings, origins=origins)
 

@@ -358,12 +358,14 @@ def _not_in_pool(search: _Search, matching: list[RdmaDevice]) -> PlacementError:
     else:
         what, where = f"pool {pool} has no device that matches {_describe(match)}", f"{search.request.where}.match"
     places = (f"{device.name} is {_home(search.offer, device)}" for device in matching)
+    homes = {home for device in matching if (home := search.offer.home_of(device))}
+    remedy = f"ask for pool {' or '.join(sorted(homes))}" if homes else "the administrator puts it into a pool"
     has = _listed(device.name for device in search.offer.by_pool[pool])
     return PlacementError(
         ErrorCode.NOT_IN_POOL,
         what,
         where=where,
-        hint=f"ask for a pool that has it; {pool} has {has}",
+        hint=f"{remedy}; {pool} has {has}",
         detail=_listed(places),
     )
 
@@ -402,7 +404,7 @@ def _too_few(search: _Search) -> PlacementError:
         f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}",
         where=where,
         hint="ask for fewer devices, or wait until a pod that holds some has ended",
-        detail=_why_not(search),
+        detail=_why_not(search) if search.obstacles else "",
     )
 
 

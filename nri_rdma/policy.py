@@ -235,7 +235,7 @@ def _mode_is_served(question: _Question) -> NriRdmaError | None:
         ErrorCode.POOL_MODE,
         f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}",
         where=question.request.where,
-        hint=f"ask for mode: {pool.modes[0]}, or the administrator {switch}",
+        hint=f"ask for mode: {_first_mode(pool, question.rule)}, or the administrator {switch}",
     )
 
 
@@ -243,11 +243,13 @@ def _mode_is_permitted(question: _Question) -> NriRdmaError | None:
     rule, mode = question.rule, question.mode
     if rule is None or not rule.modes or mode in rule.modes:
         return None
+    common = [it for it in question.pool.modes if it in rule.modes]
+    remedy = f"ask for mode: {common[0]}" if common else "ask for another pool"
     return PlacementError(
         ErrorCode.POLICY_MODE,
         f"{rule} permits {' and '.join(rule.modes)} of pool {question.pool.name}, not {mode}",
         where=question.request.where,
-        hint=f"ask for mode: {rule.modes[0]}, or the administrator changes that rule",
+        hint=f"{remedy}, or the administrator changes that rule",
     )
 
 

@@ -19,6 +19,7 @@ import click
 
 from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
+from nri_rdma.cli.config import config
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
 from nri_rdma.cli.options import settings_options
@@ -90,7 +91,7 @@ def run(settings: Settings) -> None:
     Daemon(settings).run()
 
 
-for command in (inventory, explain, snapshot, status, trace):
+for command in (inventory, explain, snapshot, status, trace, config):
     commands.add_command(command)
 
 

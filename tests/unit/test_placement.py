@@ -437,12 +437,16 @@ def test_a_device_of_another_pool_is_named_with_its_pool() -> None:
     assert error.what == "pool rails has no device that matches device mlx5_2"
     assert (error.detail, error.hint) == (
         "mlx5_2 is in pool storage",
-        "ask for a pool that has it; rails has mlx5_0, mlx5_1",
+        "ask for pool storage; rails has mlx5_0, mlx5_1",
     )
 
 
 def test_a_device_of_no_pool_is_named_so() -> None:
-    assert refusal_from_pool(named("mlx5_7"), FIRST_TWO).detail == "mlx5_7 is in no pool"
+    error = refusal_from_pool(named("mlx5_7"), FIRST_TWO)
+    assert (error.detail, error.hint) == (
+        "mlx5_7 is in no pool",
+        "the administrator puts it into a pool; rails has mlx5_0, mlx5_1",
+    )
 
 
 def test_a_device_that_two_pools_select_is_given_by_neither() -> None:

@@ -245,6 +245,9 @@ def test_a_rule_narrows_the_modes_of_the_pool() -> None:
     error = asked(policy, mode=Mode.EXCLUSIVE)
     assert code_of(error) is ErrorCode.POLICY_MODE
     assert "rule training (FILE:7) permits shared of pool rails, not exclusive" in str(error)
+    assert "Next: ask for mode: shared, or" in str(error)
+    alone = ruled(rule(modes=(Mode.SHARED,)), pool=replace(RAILS, modes=(Mode.EXCLUSIVE,)))
+    assert "Next: ask for another pool, or" in str(asked(alone))
 
 
 def test_a_request_without_a_mode_gets_the_pools_first_of_those_that_its_rule_permits() -> None:

@@ -20,6 +20,7 @@ from nri_rdma.model.request import UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
+SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 
 
@@ -158,17 +159,18 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The text of a configuration (TOML), with what errors call it."""
+    """The text of a configuration (TOML), with what errors call it. Without a `file` it was sent, or there is none."""
 
     name: str
     text: str = ""
+    file: Path | None = None
 
     @classmethod
     def read(cls, config_file: Path | None) -> Document:
         """The file that was named, which must be there; else the usual one, which need not. Raises SettingError."""
         path = config_file or DEFAULT_CONFIG_FILE
         try:
-            return cls(name=str(path), text=path.read_text())
+            return cls(name=str(path), text=path.read_text(), file=path)
         except FileNotFoundError as error:
             if config_file is None:
                 return cls(name=str(path))
@@ -184,17 +186,24 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`."""
+    """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`.
+
+    `again` reads all sources once more. A file that was there has to be there then: without it, pods would be offered
+    what the default offers. Raises SettingError.
+    """
 
     settings: Settings
     origins: Mapping[str, str]
+    again: Callable[[], Settings]
 
 
 def load_settings(
-    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None
+    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Settings:
-    """Settings from all sources. A flag that is None was not given. Raises SettingError that names the setting."""
-    return load(flags, environment, Document.read(config_file)).settings
+    """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
+    file, "" when it sent nothing. Raises SettingError that names the setting."""
+    document = Document(name=SENT_CONFIG, text=sent) if sent.strip() else Document.read(config_file)
+    return load(flags, environment, document).settings
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
@@ -227,7 +236,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
             where=origins["allow_default_pool"],
             hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
         )
-    return Loaded(settings=settings, origins=origins)
+    return Loaded(settings=settings, origins=origins, again=lambda: load_settings(flags, environment, document.file))
 
 
 def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str) -> object:

@@ -50,6 +50,7 @@ class DaemonFacts:
     runner: Runner
     spans: Recorder
     runtime: Callable[[], RuntimeFacts]
+    reload_error: Callable[[], str]
 
 
 class ControlServer:
@@ -155,6 +156,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(policy, current),
         "policy": policy_document(policy),
+        "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
         **node,

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -40,6 +41,7 @@ from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import policy_of
+from nri_rdma.reload import Reloader, contested_words
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
@@ -56,9 +58,14 @@ CLOSE_WORKERS_S = 5.0
 
 
 class Daemon:
-    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached."""
+    """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached.
 
-    def __init__(self, settings: Settings, *, boundary: Boundary = no_boundary) -> None:
+    At SIGHUP it takes the settings that `reread` gives; by default the same again.
+    """
+
+    def __init__(
+        self, settings: Settings, *, reread: Callable[[], Settings] | None = None, boundary: Boundary = no_boundary
+    ) -> None:
         self._settings = settings
         settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = lock_state(settings.state_dir)
@@ -97,6 +104,7 @@ class Daemon:
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
+        self._reloader = Reloader(settings, reread or (lambda: settings), self._node, self._lifecycle)
         self._runner = Runner(
             str(settings.nri_socket), self._make_plugin, name=settings.plugin_name, index=settings.plugin_index
         )
@@ -111,6 +119,7 @@ class Daemon:
                 runner=self._runner,
                 spans=self._spans,
                 runtime=lambda: self._runtime,
+                reload_error=lambda: self._reloader.error,
             )
         )
 
@@ -118,12 +127,16 @@ class Daemon:
         """Recover, open the doors, serve."""
         for sign in (signal.SIGTERM, signal.SIGINT):
             signal.signal(sign, self._on_signal)
+        signal.signal(signal.SIGHUP, self._on_hangup)
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
+        contested = contested_words(self._lifecycle.policy, self._node.current)
+        if contested:
+            log.error("devices that several pools select are in none", extra={"contested": contested})
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
@@ -157,6 +170,13 @@ class Daemon:
         log.info("stopping", extra={"signal": signal.Signals(number).name})
         # From a thread: the reader that this interrupts may hold the session's lock.
         threading.Thread(target=self._runner.stop, name="stop").start()
+
+    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
+        # From a thread: the reader that this interrupts may hold the workers' lock.
+        threading.Thread(target=self._reload_later, name="reload").start()
+
+    def _reload_later(self) -> None:
+        self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)
 
     def _make_plugin(self, runtime_pid: int) -> Plugin:
         ceiling = memlock_ceiling(runtime_pid)
@@ -224,6 +244,13 @@ def _log_failure(done: Future[None]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.warning("the node was not read anew", extra={"error": str(error)})
+
+
+def _log_reload_bug(done: Future[None]) -> None:
+    """What a configuration can hold is answered by the reloader; anything else is a bug, and the old one goes on."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("the configuration was not read again", exc_info=error)
 
 
 def preload_grammar() -> None:

@@ -22,11 +22,11 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.config import config
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
-from nri_rdma.cli.options import settings_options
+from nri_rdma.cli.options import loaded_options, settings_options
 from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
 from nri_rdma.cli.trace import trace
-from nri_rdma.config import Settings
+from nri_rdma.config import Loaded
 from nri_rdma.errors import ErrorCode, InventoryError, NriRdmaError, SettingError
 
 __all__ = ["commands", "main", "settings_options"]
@@ -72,11 +72,12 @@ def commands(context: click.Context) -> None:
 
 
 @commands.command()
-@settings_options()
-def run(settings: Settings) -> None:
+@loaded_options()
+def run(loaded: Loaded) -> None:
     """Run the daemon.
 
-    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs.
+    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
+    the configuration file read again.
 
     \b
     Example:
@@ -84,11 +85,12 @@ def run(settings: Settings) -> None:
     """
     from nri_rdma.observe.logs import set_up_logging
 
+    settings = loaded.settings
     set_up_logging(settings.log_level, settings.log_format)
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 
-    Daemon(settings).run()
+    Daemon(settings, reread=loaded.again).run()
 
 
 for command in (inventory, explain, snapshot, status, trace, config):

@@ -53,6 +53,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Runtime", f"{who}: {runtime['link']}, {runtime['socket']}"
     if runtime["error"]:
         yield "", f"last error: {runtime['error']}"
+    if document.get("reload_error"):  # a daemon before this field has none
+        yield "Settings", f"WARNING, as before: {document['reload_error']}"
     yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"

@@ -17,6 +17,11 @@ def set_up_logging(level: str, style: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def set_log_level(level: str) -> None:
+    """Log from another level on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _KNOWN}
 

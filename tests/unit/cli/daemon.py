@@ -28,6 +28,7 @@ from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import Asker, default_policy
+from nri_rdma.reload import Reloader
 from nri_rdma.sysfs.scan import scan
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
@@ -73,6 +74,8 @@ class InsideDaemon:
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
         )
+        self.settings_now = self.settings
+        self.reloader = Reloader(self.settings, self._read_settings, self._source, self.lifecycle)
         self.facts = DaemonFacts(
             settings=self.settings,
             node=self._source,
@@ -82,6 +85,7 @@ class InsideDaemon:
             runner=Runner("/nowhere", self._no_plugin, name="nri-rdma", index="90"),
             spans=self.spans,
             runtime=RuntimeFacts,
+            reload_error=lambda: self.reloader.error,
         )
         self._control = ControlServer(self.facts)
 
@@ -144,6 +148,9 @@ class InsideDaemon:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
         rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
         return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=rdma_cgroup)
+
+    def _read_settings(self) -> Settings:
+        return self.settings_now
 
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()

@@ -60,6 +60,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if pool["contested"]:
             yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
+    if document["policy"]["rules"]:
+        yield "Rules", f"{len(document['policy']['rules'])}, see `nri-rdma config show`"
     yield "RDMA netns", document["rdma_netns"]
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"

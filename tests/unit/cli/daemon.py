@@ -1,6 +1,6 @@
 """The daemon's inside on a machine that is not there: all of it but the runtime's door and the kernel.
 
-The node is a sysfs tree of "eight", its links are in the fake kernel; the control socket is real.
+The node is a sysfs tree of "eight" or another one, its links are in the fake kernel; the control socket is real.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
 
 MEMLOCK = 8 << 20
+_ETHERNET_LENGTH = len("00:00:00:00:00:00")
 
 
 class InsideDaemon:
     """Serves its control socket while it is open. `start_pod` is what RunPodSandbox comes to."""
 
-    def __init__(self, work: Path, sysfs_root: Path) -> None:
+    def __init__(self, work: Path, sysfs_root: Path, node: str = "eight") -> None:
         self.world = World()
-        for netdev in load("eight").netdevs:
-            self.world.add_link(self.world.host, netdev.name, mac=netdev.mac, mtu=netdev.mtu, up=True)
+        for netdev in load(node).netdevs:
+            mac = netdev.mac[-_ETHERNET_LENGTH:]  # of IPoIB's twenty octets what the fake kernel's links have
+            self.world.add_link(self.world.host, netdev.name, mac=mac, mtu=netdev.mtu, up=True)
         self.settings = Settings(
             sysfs_root=sysfs_root,
             dev_root=work / "dev",

@@ -40,7 +40,7 @@ check: test lab ## what CI runs
 generate: setup-venv ## nri_rdma/pb, tests/rig/pb, the configuration's schema and the tables of its page
 	@$(PYTHON) api/generate.py
 	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
-	@$(PYTHON) docs/generate.py
+	@$(PYTHON) docs/configuration_tables.py
 	@$(PYTHON) -m tests.rig.generate
 
 format: setup-venv ## bring the code into its form

@@ -43,8 +43,7 @@ def bounded(value: str) -> str:
 
 
 def nearest(key: str, known: tuple[str, ...]) -> str:
-    """`write X; ` for the known key that was probably meant, or "". Other case, or ``-`` and ``_`` in between, count as
-    near."""
+    """The key that was probably meant, as the beginning of a hint, or "". Other case, ``-`` and ``_`` count as near."""
     folded = {_fold(name): name for name in known}
     near = difflib.get_close_matches(_fold(key[:64]), folded, n=1)
     return f"write {folded[near[0]]}; " if near else ""

@@ -100,11 +100,11 @@ def test_the_checked_in_schema_is_what_the_code_generates() -> None:
 
 
 def test_the_pages_tables_are_what_the_code_generates() -> None:
-    assert _generator().generated(PAGE.read_text()) == PAGE.read_text(), "run `python docs/generate.py`"
+    assert _generator().generated(PAGE.read_text()) == PAGE.read_text(), "run `python docs/configuration_tables.py`"
 
 
 def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", PROJECT / "docs/generate.py")
+    spec = importlib.util.spec_from_file_location("docs_generate", PROJECT / "docs/configuration_tables.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -1,7 +1,7 @@
 """Writes the tables of docs/configuration.md from what reads the configuration.
 
-Run `python docs/generate.py` after a change of a setting or a key; tests/unit/test_config_schema.py fails until that
-has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest of the page is not touched.
+Run `python docs/configuration_tables.py` after a change of a setting or a key; tests/unit/test_config_schema.py fails
+until that has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
 """
 
 from __future__ import annotations

@@ -159,11 +159,17 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The text of a configuration (TOML), with what errors call it. Without a `file` it was sent, or there is none."""
+    """The text of a configuration (TOML), with what errors call it; and its file, if it is of one and that is there."""
 
     name: str
     text: str = ""
     file: Path | None = None
+    is_sent: bool = False
+
+    @classmethod
+    def sent_or_read(cls, sent: str, config_file: Path | None) -> Document:
+        """What the runtime sent, else the file. Raises as `read`."""
+        return cls(name=SENT_CONFIG, text=sent, is_sent=True) if sent.strip() else cls.read(config_file)
 
     @classmethod
     def read(cls, config_file: Path | None) -> Document:
@@ -178,6 +184,11 @@ class Document:
         except (OSError, UnicodeDecodeError) as error:
             raise _bad_document(str(path), str(error)) from error
 
+    def again(self) -> Document:
+        """As it is now. A file that was there has to be there still: without it, pods would be offered what the default
+        offers. What was sent is not sent again. Raises as `read`."""
+        return self if self.is_sent else Document.read(self.file)
+
     def place_of(self, path: str) -> str:
         """Name and line of a key (``rules[0].namespaces``)."""
         line = line_of(lines_of(self.text), path)
@@ -188,8 +199,7 @@ class Document:
 class Loaded:
     """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`.
 
-    `again` reads all sources once more. A file that was there has to be there then: without it, pods would be offered
-    what the default offers. Raises SettingError.
+    `again` reads all sources once more. Raises SettingError.
     """
 
     settings: Settings
@@ -202,8 +212,7 @@ def load_settings(
 ) -> Settings:
     """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
     file, "" when it sent nothing. Raises SettingError that names the setting."""
-    document = Document(name=SENT_CONFIG, text=sent) if sent.strip() else Document.read(config_file)
-    return load(flags, environment, document).settings
+    return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
@@ -236,7 +245,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
             where=origins["allow_default_pool"],
             hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
         )
-    return Loaded(settings=settings, origins=origins, again=lambda: load_settings(flags, environment, document.file))
+    return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
 
 
 def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str) -> object:

@@ -140,6 +140,12 @@ def test_a_file_that_is_gone_is_refused_and_offers_not_what_the_default_does(tmp
         first.again()
 
 
+def test_what_the_runtime_sent_stays(tmp_path: Path) -> None:
+    first = load({}, {}, Document.sent_or_read(POOLS, tmp_path / "other.toml"))
+    assert first.again() == first.settings
+    assert first.settings.pools
+
+
 def test_a_bad_file_is_refused(tmp_path: Path, daemon: InsideDaemon) -> None:
     first, path = loaded(tmp_path)
     path.write_text(POOLS + "modes = 1")

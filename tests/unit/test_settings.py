@@ -100,6 +100,15 @@ def test_rules_without_pools_are_about_the_default_one() -> None:
     assert "there is no pool 'rails'" in refusal('[[rules]]\npools = ["rails"]').what
 
 
+def test_what_the_runtime_sends_is_in_the_place_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('log_level = "error"')
+    assert load_settings({}, {}, path, sent='log_format = "json"').log_level == "info"
+    assert load_settings({}, {}, path, sent=" \n").log_level == "error"
+    with pytest.raises(SettingError, match="the configuration that the runtime sent:2"):
+        load_settings({}, {}, path, sent="\npools.a = 1")
+
+
 def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(SettingError) as caught:
         load_settings({}, {}, tmp_path / "none.toml")

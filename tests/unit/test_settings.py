@@ -41,12 +41,12 @@ def test_a_flag_comes_before_the_environment_that_before_the_file_and_that_befor
     loaded = load({"log_level": "warning", "plugin_name": None}, environment, document)
     settings = loaded.settings
     assert (settings.log_level, settings.plugin_name, settings.log_format) == ("warning", "b", "json")
-    assert settings.plugin_index == "90"
-    assert {name: loaded.origins[name] for name in ("log_level", "plugin_name", "log_format", "plugin_index")} == {
+    assert settings.annotation_prefix == "rdma.noderesource.dev"
+    assert {name: loaded.origins[name] for name in ("log_level", "plugin_name", "log_format", "annotation_prefix")} == {
         "log_level": "--log-level",
         "plugin_name": "NRI_RDMA_PLUGIN_NAME",
         "log_format": "FILE:3",
-        "plugin_index": "default",
+        "annotation_prefix": "default",
     }
 
 

@@ -52,7 +52,7 @@ def test_it_shows_every_setting_with_its_value_and_where_it_is_from(config: Path
     assert rows["memlock"] == ["unlimited", f"{config}:2"]
     assert rows["log_format"] == ["json", "--log-format"]
     assert rows["tracing"] == ["false", "NRI_RDMA_TRACING"]
-    assert rows["plugin_index"] == ["90", "default"]
+    assert rows["annotation_prefix"] == ["rdma.noderesource.dev", "default"]
     assert rows["control_socket"] == ["-", "default"]
 
 

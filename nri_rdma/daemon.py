@@ -80,6 +80,7 @@ class Daemon:
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
         self._uevents: RdmaUevents | None = None
+        self._contested = ""
         self._sandboxes = Sandboxes(
             self._kernel,
             Journal(settings.state_dir / "journal"),
@@ -134,9 +135,7 @@ class Daemon:
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
-        contested = contested_words(self._lifecycle.policy, self._node.current)
-        if contested:
-            log.error("devices that several pools select are in none", extra={"contested": contested})
+        self._tell_contested()
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
@@ -213,7 +212,18 @@ class Daemon:
 
     def _read_node_later(self) -> None:
         """Devices came, went or were renamed: the next pod is placed on what there is now."""
-        self._node.refresh_in(self._workers).add_done_callback(_log_failure)
+        self._node.refresh_in(self._workers).add_done_callback(self._node_was_read)
+
+    def _node_was_read(self, done: Future[None]) -> None:
+        _log_failure(done)
+        self._tell_contested()
+
+    def _tell_contested(self) -> None:
+        """Which devices nobody gets because several pools select them; once, until they are others."""
+        contested = contested_words(self._lifecycle.policy, self._node.current)
+        if contested not in {"", self._contested}:
+            log.error("devices that several pools select are in none", extra={"contested": contested})
+        self._contested = contested
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""

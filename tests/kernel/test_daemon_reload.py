@@ -26,10 +26,10 @@ POOLS = '[pools.rails]\nmodes = ["exclusive"]\n'
 class Running:
     """A daemon in a process of its own, with a configuration file; no runtime is there."""
 
-    def __init__(self, work: Path) -> None:
+    def __init__(self, work: Path, config: str = POOLS) -> None:
         build_tree(load("small"), work / "sys")
         self.config, self.control, self.log = work / "config.toml", work / "state/control.sock", work / "log"
-        self.config.write_text(POOLS)
+        self.config.write_text(config)
         flags = {"config": self.config, "sysfs-root": work / "sys", "state-dir": work / "state", "cgroup-root": work}
         given = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         with self.log.open("wb") as log:
@@ -53,13 +53,26 @@ class Running:
     def pools(self) -> list[str]:
         return [pool["name"] for pool in (self.status() or {"pools": []})["pools"]]
 
+    def end(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(SOON) == 0
+
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     daemon = Running(tmp_path)
     yield daemon
-    daemon.process.terminate()
-    assert daemon.process.wait(SOON) == 0
+    daemon.end()
+
+
+def test_a_daemon_whose_pools_contest_devices_starts_and_says_so(tmp_path: Path) -> None:
+    daemon = Running(tmp_path, f'{POOLS}[pools.other]\nselect = {{ device = "rxe0" }}\nmodes = ["shared"]\n')
+    try:
+        assert daemon.pools() == ["rails", "other"]
+        words = 'devices that several pools select are in none contested="rails and other both select rxe0"'
+        wait_until(lambda: words in daemon.log.read_text(), "the line of the log")
+    finally:
+        daemon.end()
 
 
 def test_sighup_has_the_file_read_again_and_a_bad_one_changes_nothing(running: Running) -> None:

@@ -8,13 +8,11 @@ import importlib
 import logging
 import os
 import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
@@ -42,6 +40,7 @@ from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import policy_of
 from nri_rdma.reload import Reloader, contested_words
+from nri_rdma.signals import Signals
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
@@ -81,6 +80,7 @@ class Daemon:
         self._processes = ProcessWatcher(self._process_gone)
         self._uevents: RdmaUevents | None = None
         self._contested = ""
+        self._signals: Signals | None = None
         self._sandboxes = Sandboxes(
             self._kernel,
             Journal(settings.state_dir / "journal"),
@@ -126,9 +126,13 @@ class Daemon:
 
     def run(self) -> None:
         """Recover, open the doors, serve."""
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(sign, self._on_signal)
-        signal.signal(signal.SIGHUP, self._on_hangup)
+        self._signals = Signals(
+            {
+                signal.SIGTERM: partial(self._stop, "SIGTERM"),
+                signal.SIGINT: partial(self._stop, "SIGINT"),
+                signal.SIGHUP: self._reload_later,
+            }
+        )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
         self._control.serve(self._settings.control_path)
@@ -150,6 +154,8 @@ class Daemon:
 
     def _close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
+        if self._signals is not None:
+            self._signals.close()
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
@@ -165,14 +171,9 @@ class Daemon:
             os.close(self._lock)
         log.info("stopped")
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        log.info("stopping", extra={"signal": signal.Signals(number).name})
-        # From a thread: the reader that this interrupts may hold the session's lock.
-        threading.Thread(target=self._runner.stop, name="stop").start()
-
-    def _on_hangup(self, _number: int, _frame: FrameType | None) -> None:
-        # From a thread: the reader that this interrupts may hold the workers' lock.
-        threading.Thread(target=self._reload_later, name="reload").start()
+    def _stop(self, name: str) -> None:
+        log.info("stopping", extra={"signal": name})
+        self._runner.stop()
 
     def _reload_later(self) -> None:
         self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)

@@ -154,8 +154,9 @@ class Daemon:
 
     def _close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
-        if self._signals is not None:
-            self._signals.close()
+        signals, self._signals = self._signals, None
+        if signals is not None:
+            signals.close()
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()

@@ -42,8 +42,10 @@ bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrp
 
 check: test lab ## what CI runs
 
-generate: setup-venv ## the code under nri_rdma/pb and tests/rig/pb
+generate: setup-venv ## nri_rdma/pb, tests/rig/pb, the configuration's schema and the tables of its page
 	@$(PYTHON) api/generate.py
+	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
+	@$(PYTHON) docs/configuration_tables.py
 	@$(PYTHON) -m tests.rig.generate
 
 format: setup-venv ## bring the code into its form

@@ -1,7 +1,8 @@
 """The settings: one field each, from which flag, environment variable, TOML key and documentation derive.
 
-A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. A runtime that
-starts the daemon itself may send a text in the place of that file.
+A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. Pools and rules are
+tables: they come from the file only (nri_rdma.model.poolgrammar). A runtime that starts the daemon itself may send a
+text in the place of that file.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
 
-from nri_rdma.errors import ErrorCode, SettingError
-from nri_rdma.model.request import UNLIMITED
+from nri_rdma.errors import ErrorCode, RequestError, SettingError
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
+from nri_rdma.model.refusals import nearest
+from nri_rdma.model.request import UNLIMITED, Mode
+from nri_rdma.model.tomllines import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 SENT_CONFIG = "the configuration that the runtime sent"
@@ -33,7 +37,12 @@ class Memlock:
 
 
 def _setting(default: object, text: str, parse: Callable[[str, Any], object], metavar: str = "TEXT") -> Any:
-    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar})
+    schema = {"enum": list(parse.words)} if isinstance(parse, _Choice) else _SCHEMAS[parse]
+    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar, "schema": schema})
+
+
+def _table(text: str) -> Any:
+    return field(default=(), metadata={"help": text, "table": True})
 
 
 def _text(name: str, value: Any) -> str:
@@ -82,13 +91,29 @@ def _memlock(name: str, value: Any) -> Memlock:
     raise _refused(name, value, "auto, unlimited, keep or a number of bytes")
 
 
-def _choice(*words: str) -> Callable[[str, Any], str]:
-    def parse(name: str, value: Any) -> str:
-        if value not in words:
-            raise _refused(name, value, " or ".join(words))
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Reads one of some words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.words:
+            raise _refused(name, value, " or ".join(self.words))
         return str(value)
 
-    return parse
+
+_SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
+    _text: {"type": "string"},
+    _path: {"type": "string"},
+    _flag: {"type": "boolean"},
+    _index: {"type": "string", "pattern": "^[0-9]{2}$"},
+    _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
+    _memlock: {
+        "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
+    },
+}
+"""The JSON Schema of what each of these reads from a file."""
 
 
 def _refused(name: str, value: Any, allowed: str) -> SettingError:
@@ -135,9 +160,10 @@ class Settings:
     )
     tracing: bool = _setting(True, "Record a span of every event and step of pods that ask.", _flag, "true|false")
     log_level: str = _setting(
-        "info", "Least level that is logged.", _choice("debug", "info", "warning", "error"), "LEVEL"
+        "info", "Least level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
     )
-    log_format: str = _setting("text", "Log lines for people or for machines.", _choice("text", "json"), "text|json")
+    log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
+
     log_file: Path | None = _setting(
         None,
         "File of the log; default: stderr, or syslog when the runtime starts the daemon (what syslog does not take goes"
@@ -145,6 +171,8 @@ class Settings:
         _path,
         "PATH",
     )
+    pools: tuple[Pool, ...] = _table("What pods may ask for; without any, the pool `default` has every device.")
+    rules: tuple[Rule, ...] = _table("Who may ask which pool for what; the first that is for a pod decides.")
 
     @property
     def control_path(self) -> Path:
@@ -157,55 +185,139 @@ class Settings:
         return self.state_dir / "nri-rdma.log"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The text of a configuration (TOML), with what errors call it; and its file, if it is of one and that is there."""
+
+    name: str
+    text: str = ""
+    file: Path | None = None
+    is_sent: bool = False
+
+    @classmethod
+    def sent_or_read(cls, sent: str, config_file: Path | None) -> Document:
+        """What the runtime sent, else the file. Raises as `read`."""
+        return cls(name=SENT_CONFIG, text=sent, is_sent=True) if sent.strip() else cls.read(config_file)
+
+    @classmethod
+    def read(cls, config_file: Path | None) -> Document:
+        """The file that was named, which must be there; else the usual one, which need not. Raises SettingError."""
+        path = config_file or DEFAULT_CONFIG_FILE
+        try:
+            return cls(name=str(path), text=path.read_text(), file=path)
+        except FileNotFoundError as error:
+            if config_file is None:
+                return cls(name=str(path))
+            raise _bad_document(str(path), "it does not exist") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise _bad_document(str(path), str(error)) from error
+
+    def again(self) -> Document:
+        """As it is now. A file that was there has to be there still: without it, pods would be offered what the default
+        offers. What was sent is not sent again. Raises as `read`."""
+        return self if self.is_sent else Document.read(self.file)
+
+    def place_of(self, path: str) -> str:
+        """Name and line of a key (``rules[0].namespaces``)."""
+        line = line_of(lines_of(self.text), path)
+        return f"{self.name}:{line}" if line else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`.
+
+    `again` reads all sources once more. Raises SettingError.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    again: Callable[[], Settings]
+
+
 def load_settings(
-    flags: Mapping[str, object],
-    environment: Mapping[str, str],
-    config_file: Path | None = None,
-    *,
-    sent: str = "",
+    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Settings:
     """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
     file, "" when it sent nothing. Raises SettingError that names the setting."""
-    from_file = _parse(sent, SENT_CONFIG) if sent.strip() else _read_file(config_file)
+    return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
+
+
+def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
+    """Settings from all sources, with their origins. Raises as load_settings."""
+    table = _parse_document(document)
     values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     for item in fields(Settings):
-        for value in (
-            flags.get(item.name),
-            environment.get(ENVIRONMENT_PREFIX + item.name.upper()),
-            from_file.get(item.name),
-        ):
-            if value is not None:
-                values[item.name] = item.metadata["parse"](item.name, value)
-                break
-    return Settings(**values)
+        if item.metadata.get("table"):
+            continue
+        sources: tuple[tuple[str, object], ...] = (
+            (f"--{item.name.replace('_', '-')}", flags.get(item.name)),
+            (variable := ENVIRONMENT_PREFIX + item.name.upper(), environment.get(variable)),
+            (document.name, table.get(item.name)),
+        )
+        origin, value = next((source for source in sources if source[1] is not None), ("default", None))
+        if value is not None:
+            if origin == document.name:
+                origin = document.place_of(item.name)
+            values[item.name] = _parsed(item.metadata["parse"], item.name, value, origin)
+        origins[item.name] = origin
+    tables = _read_tables(table, document)
+    settings = Settings(**values, **tables)
+    origins["pools"] = settings.pools[0].where if settings.pools else "default"
+    origins["rules"] = settings.rules[0].where if settings.rules else "default"
+    if settings.pools and settings.allow_default_pool:
+        raise SettingError(
+            ErrorCode.SETTING,
+            "allow_default_pool is for a configuration without pools",
+            where=origins["allow_default_pool"],
+            hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
+        )
+    return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
 
 
-def _read_file(config_file: Path | None) -> Mapping[str, object]:
-    path = config_file or DEFAULT_CONFIG_FILE
+def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str) -> object:
     try:
-        text = path.read_text()
-    except FileNotFoundError as error:
-        if config_file is None:
-            return {}
-        raise _bad_config(str(path), "it does not exist") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise _bad_config(str(path), str(error)) from error
-    return _parse(text, str(path))
+        return parse(name, value)
+    except SettingError as error:
+        raise SettingError(error.code, error.what, where=origin, hint=error.hint) from error
 
 
-def _parse(text: str, where: str) -> Mapping[str, object]:
+def _parse_document(document: Document) -> Mapping[str, Any]:
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _bad_config(where, str(error)) from error
-    known = {item.name for item in fields(Settings)}
-    unknown = sorted(set(table) - known)
-    if unknown:
-        raise _bad_config(where, f"unknown setting {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        table = tomllib.loads(document.text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise _bad_document(document.name, str(error)) from error
+    known = [item.name for item in fields(Settings)]
+    for key in table:
+        if key not in known:
+            raise SettingError(
+                ErrorCode.SETTING,
+                f"unknown setting {key}",
+                where=document.place_of(key),
+                hint=f"{nearest(key, tuple(known))}known are {', '.join(sorted(known))}",
+            )
     return table
 
 
-def _bad_config(where: str, why: str) -> SettingError:
-    return SettingError(
-        ErrorCode.SETTING, f"the configuration cannot be used: {why}", where=where, hint="mend the file"
-    )
+def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
+    """Pools and rules. Each rule says where it stands, because refusals name it."""
+    if "pools" not in table and "rules" not in table:
+        return {}
+    from nri_rdma.model.poolgrammar import check_rules, node_of, read_pools, read_rules  # late: imports YAML
+
+    try:
+        pools = read_pools(node_of(table["pools"])) if "pools" in table else ()
+        rules = read_rules(node_of(table["rules"])) if "rules" in table else ()
+        check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
+    except RequestError as error:
+        where = f"{document.place_of(error.where)} {error.where}"
+        raise SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint) from error
+    return {
+        "pools": tuple(replace(pool, where=document.place_of(pool.where)) for pool in pools),
+        "rules": tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules),
+    }
+
+
+def _bad_document(name: str, why: str) -> SettingError:
+    return SettingError(ErrorCode.SETTING, f"the configuration cannot be used: {why}", where=name, hint="mend the file")

@@ -26,7 +26,7 @@ from nri_rdma.nri.link import Door
 from nri_rdma.nri.plugin import RuntimeFacts
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import Policy, offer
 from nri_rdma.ttrpc import Call, Client, ConnectionClosed, RpcError, Server
 
 SERVICE = "nri_rdma.control.v1.Control"
@@ -52,6 +52,7 @@ class DaemonFacts:
     door: Door
     spans: Recorder
     runtime: Callable[[], RuntimeFacts]
+    reload_error: Callable[[], str]
 
 
 class ControlServer:
@@ -140,8 +141,8 @@ def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
 
 def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
-    policy = default_policy(facts.settings.allow_default_pool)
-    node = node_document(facts.node.current)
+    policy, current = facts.lifecycle.policy, facts.node.current
+    node = node_document(current)
     taken = facts.allocations.taken()
     for device in node["devices"]:
         holders = taken.get(device["id"], frozenset())
@@ -155,7 +156,9 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
-        "pools": [{"name": pool.name, "modes": [str(mode) for mode in pool.modes]} for pool in policy.pools.values()],
+        "pools": _pools(policy, current),
+        "policy": policy_document(policy),
+        "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
         **node,
@@ -163,6 +166,39 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "rdma_use": list(_rdma_use(facts)),
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
+
+
+def policy_document(policy: Policy) -> dict[str, Any]:
+    """A policy as JSON: every fact of it."""
+    document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
+    return {**document, "char_kinds": sorted(policy.char_kinds)}
+
+
+def policy_from(document: Mapping[str, Any]) -> Policy:
+    """The policy of a document that `policy_document` made. Raises NotReadyError when there is none in it."""
+    try:
+        policy: Policy = msgspec.convert(document["policy"], Policy)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the document has no policy: {error}",
+            hint="restart the daemon after an upgrade",
+        ) from error
+    return policy
+
+
+def _pools(policy: Policy, node: Node) -> list[dict[str, Any]]:
+    """The pools with the names of the devices that each has now."""
+    offered = offer(policy, node)
+    return [
+        {
+            "name": pool.name,
+            "modes": [str(mode) for mode in pool.modes],
+            "devices": [device.name for device in offered.by_pool[pool.name]],
+            "contested": [device.name for device in node.devices if pool.name in offered.contested.get(device.id, ())],
+        }
+        for pool in policy.pools.values()
+    ]
 
 
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:
@@ -186,6 +222,8 @@ def node_document(node: Node) -> dict[str, Any]:
         told["pci"] = str(gpu.pci)
     for told, device in zip(document["devices"], node.devices, strict=True):
         told["pci"] = str(device.pci) if device.pci is not None else None
+        if device.virtual is not None:
+            told["virtual"]["pf"] = str(device.virtual.pf)
         told["link_layer"] = device.link_layer
         told["speed_gbps"] = device.speed_gbps
         told["state"] = device.ports[0].state if device.ports else None
@@ -198,7 +236,7 @@ def node_from(document: Mapping[str, Any]) -> Node:
         node: Node = msgspec.convert(
             {
                 **document,
-                "devices": [{**device, "pci": _pci_fields(device["pci"])} for device in document["devices"]],
+                "devices": [_device_fields(device) for device in document["devices"]],
                 "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in document["gpus"]],
             },
             Node,
@@ -210,6 +248,13 @@ def node_from(document: Mapping[str, Any]) -> Node:
             hint="restart the daemon after an upgrade",
         ) from error
     return node
+
+
+def _device_fields(device: Mapping[str, Any]) -> dict[str, Any]:
+    virtual = device.get("virtual")  # a document before this field has none
+    if virtual is not None:
+        virtual = {**virtual, "pf": _pci_fields(virtual["pf"])}
+    return {**device, "pci": _pci_fields(device["pci"]), "virtual": virtual}
 
 
 def _pci_fields(text: str | None) -> dict[str, int] | None:

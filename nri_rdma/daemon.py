@@ -8,11 +8,11 @@ import logging
 import os
 import signal
 import sys
-import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
@@ -41,7 +41,9 @@ from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import policy_of
+from nri_rdma.reload import Reloader, contested_words
+from nri_rdma.signals import Signals
 from nri_rdma.sole import Sole
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
@@ -62,11 +64,18 @@ class Daemon:
     """One daemon of a node. `run` blocks until SIGTERM or SIGINT; what is attached then stays attached.
 
     It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
-    another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError.
+    another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError. At SIGHUP it takes
+    the settings that `reread` gives; by default the same again.
     """
 
     def __init__(
-        self, settings: Settings, *, door: Door | None = None, by: float = 0.0, boundary: Boundary = no_boundary
+        self,
+        settings: Settings,
+        *,
+        door: Door | None = None,
+        by: float = 0.0,
+        reread: Callable[[], Settings] | None = None,
+        boundary: Boundary = no_boundary,
     ) -> None:
         self._settings = settings
         self._sole = Sole(settings.state_dir, settings.nri_socket, by)
@@ -82,6 +91,8 @@ class Daemon:
         self._processes = ProcessWatcher(self._process_gone)
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
         self._uevents: RdmaUevents | None = None
+        self._contested = ""
+        self._signals: Signals | None = None
         self._sandboxes = Sandboxes(
             self._kernel,
             Journal(settings.state_dir / "journal"),
@@ -97,7 +108,7 @@ class Daemon:
         )
         self._lifecycle = Lifecycle(
             node=self._node,
-            policy=default_policy(settings.allow_default_pool),
+            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
             allocations=self._allocations,
             sandboxes=self._sandboxes,
             workers=self._workers,
@@ -106,6 +117,7 @@ class Daemon:
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
+        self._reloader = Reloader(settings, reread or (lambda: settings), self._node, self._lifecycle)
         self._door = door or self._runner()
         self._runtime = RuntimeFacts()
         self._control = ControlServer(
@@ -118,6 +130,7 @@ class Daemon:
                 door=self._door,
                 spans=self._spans,
                 runtime=lambda: self._runtime,
+                reload_error=lambda: self._reloader.error,
             )
         )
 
@@ -131,14 +144,20 @@ class Daemon:
 
     def open(self) -> None:
         """Recover, and be ready for the runtime. To be called by the main thread: it takes SIGTERM and SIGINT."""
-        for sign in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(sign, self._on_signal)
+        self._signals = Signals(
+            {
+                signal.SIGTERM: partial(self._stop, "SIGTERM"),
+                signal.SIGINT: partial(self._stop, "SIGINT"),
+                signal.SIGHUP: self._reload_later,
+            }
+        )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
+        self._tell_contested()
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
@@ -156,6 +175,9 @@ class Daemon:
 
     def close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
+        signals, self._signals = self._signals, None
+        if signals is not None:
+            signals.close()
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
@@ -171,10 +193,12 @@ class Daemon:
             self._sole.release()
         log.info("stopped")
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        log.info("stopping", extra={"signal": signal.Signals(number).name})
-        # From a thread: the reader that this interrupts may hold the session's lock.
-        threading.Thread(target=self._door.stop, name="stop").start()
+    def _stop(self, name: str) -> None:
+        log.info("stopping", extra={"signal": name})
+        self._door.stop()
+
+    def _reload_later(self) -> None:
+        self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
@@ -231,7 +255,18 @@ class Daemon:
 
     def _read_node_later(self) -> None:
         """Devices came, went or were renamed: the next pod is placed on what there is now."""
-        self._node.refresh_in(self._workers).add_done_callback(_log_failure)
+        self._node.refresh_in(self._workers).add_done_callback(self._node_was_read)
+
+    def _node_was_read(self, done: Future[None]) -> None:
+        _log_failure(done)
+        self._tell_contested()
+
+    def _tell_contested(self) -> None:
+        """Which devices nobody gets because several pools select them; once, until they are others."""
+        contested = contested_words(self._lifecycle.policy, self._node.current)
+        if contested not in {"", self._contested}:
+            log.error("devices that several pools select are in none", extra={"contested": contested})
+        self._contested = contested
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
@@ -263,6 +298,13 @@ def _log_failure(done: Future[None]) -> None:
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.warning("the node was not read anew", extra={"error": str(error)})
+
+
+def _log_reload_bug(done: Future[None]) -> None:
+    """What a configuration can hold is answered by the reloader; anything else is a bug, and the old one goes on."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("the configuration was not read again", exc_info=error)
 
 
 def default_memlock(setting: Memlock, ceiling: int) -> int | None:

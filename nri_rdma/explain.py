@@ -17,7 +17,7 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.preparation import attached_requests
-from nri_rdma.errors import NriRdmaError, PlacementError, RequestError
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.inject import inject
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
@@ -25,7 +25,7 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, Isolation, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
-from nri_rdma.policy import Admitted, Policy, admit, isolation_of, refuse_memlock
+from nri_rdma.policy import Admitted, Asker, Offer, Policy, admit, isolation_of, offer, refuse_memlock
 from nri_rdma.topology import distance
 
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
@@ -61,6 +61,18 @@ class PodManifest:
     annotations: Mapping[str, str]
     containers: tuple[ContainerManifest, ...]
     host_network: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    runtime_class: str = ""
+
+    @property
+    def asker(self) -> Asker:
+        """What rules can know of it. A runtime class usually has the name of its handler; the cluster knows."""
+        return Asker(
+            namespace=self.namespace,
+            runtime_handler=self.runtime_class,
+            labels=self.labels,
+            host_network=self.host_network,
+        )
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -146,8 +158,8 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         if request is None:
             return Explanation(pod=pod, holds=holds)
         refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
-        admitted = admit(facts.policy, facts.node, request, pod.host_network)
-        placed = place(facts.node, facts.taken, admitted)
+        admitted = admit(facts.policy, facts.node, request, pod.asker)
+        placed = place(facts.node, offer(facts.policy, facts.node), facts.taken, admitted)
         plan = _plan(placed)
     except NriRdmaError as refusal:
         return Explanation(pod=pod, holds=holds, requests=_requests(facts, admitted, ()), refusal=refusal)
@@ -266,25 +278,28 @@ def _given(placed: Placed | None) -> Iterator[Candidate]:
 
 
 def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
+    offered = offer(facts.policy, facts.node)
     for device in facts.node.devices:
         to = given.get(device.id)
         if to is None:
-            why_not = _why_not(facts, admitted, device)
+            why_not = _why_not(facts, offered, admitted, device)
             why = why_not or _why_later(facts.node, admitted, device)
             yield Candidate(device=device, given=False, free=not why_not, why=why)
         elif to != admitted.request.name:
             yield Candidate(device=device, given=False, free=False, why=f"given to request {to} of this pod")
 
 
-def _why_not(facts: Facts, admitted: Admitted, device: RdmaDevice) -> str:
+def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
     """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
     request = admitted.request
     if request.match.device not in {None, device.name}:
         return "it is not what match asks for"
     only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
     try:
-        place(facts.node, facts.taken, (replace(admitted, request=only),))
+        place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
     except PlacementError as error:
+        if error.code is ErrorCode.NOT_IN_POOL:
+            return error.detail.removeprefix(f"{device.name} is ")
         if error.where.endswith(".match"):
             return "it is not what match asks for"
         return error.what.removeprefix(f"{device.name} is ")
@@ -327,13 +342,15 @@ def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str
         kind=kind,
         namespace=str(owner.get("namespace") or "default"),
         name=str(owner.get("name") or owner.get("generateName") or "unnamed"),
-        annotations=_annotations(metadata.get("annotations"), f"{where}.metadata.annotations"),
+        annotations=_texts(metadata.get("annotations"), f"{where}.metadata.annotations"),
         containers=tuple(
             _container_manifest(item, f"{where}.spec.{key}[{number}]")
             for key in ("initContainers", "containers", "ephemeralContainers")
             for number, item in enumerate(_list(spec.get(key), f"{where}.spec.{key}"))
         ),
         host_network=spec.get("hostNetwork") is True,
+        labels=tuple(_texts(metadata.get("labels"), f"{where}.metadata.labels").items()),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
     )
 
 
@@ -349,7 +366,7 @@ def _container_manifest(value: object, where: str) -> ContainerManifest:
     )
 
 
-def _annotations(value: object, where: str) -> Mapping[str, str]:
+def _texts(value: object, where: str) -> Mapping[str, str]:
     annotations = _mapping(value, where)
     for key, text in annotations.items():
         if not isinstance(key, str) or not isinstance(text, str):

@@ -82,9 +82,19 @@ def _joined(
         netdevs=tuple(
             Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
         ),
-        in_use=tuple(reason for link in present for reason in in_use_reasons(link, links, default_route_links)),
+        in_use=(
+            *_split_reasons(device),
+            *(reason for link in present for reason in in_use_reasons(link, links, default_route_links)),
+        ),
         kernel_index=told.index if told is not None else None,
     )
+
+
+def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
+    """Virtual functions are set up and carried by their physical one: who has that decides over all of them."""
+    if not device.vf_count:
+        return ()
+    return (f"{device.name} has {device.vf_count} virtual function{'' if device.vf_count == 1 else 's'}",)
 
 
 def _own_links(

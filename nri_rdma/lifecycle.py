@@ -31,7 +31,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import UNLIMITED, PodRequest
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, place
-from nri_rdma.policy import Policy, admit, refuse_memlock
+from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,19 @@ class Unserved:
     why: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """What a policy offers on a node; made once for each of both, not for each pod."""
+
+    policy: Policy
+    node: Node
+    offer: Offer
+
+    @classmethod
+    def of(cls, policy: Policy, node: Node) -> _Offered:
+        return cls(policy=policy, node=node, offer=offer(policy, node))
+
+
 class Lifecycle:
     """What doors call. Safe for use by several threads."""
 
@@ -131,7 +144,9 @@ class Lifecycle:
         default_memlock: int | None,
     ) -> None:
         self._node = node
-        self._policy = policy
+        self.policy = policy
+        """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
+        self._offered = _Offered.of(policy, node.current)
         self._allocations = allocations
         self._sandboxes = sandboxes
         self._workers = workers
@@ -155,7 +170,7 @@ class Lifecycle:
         """Whether a pod with these annotations asks us for anything."""
         return asks(annotations, self._prefix)
 
-    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float) -> None:
+    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on: containers wait."""
         with self._spans.span("parse"):
             request = parse_pod_request(annotations, self._prefix)
@@ -168,7 +183,7 @@ class Lifecycle:
             return  # seen already, in Synchronize: events of one sandbox may be told twice
         self._return_older(pod, deadline)
         with self._spans.span("place") as span:
-            placed = self._place(pod, request, deadline)
+            placed = self._place(pod, request, deadline, asker)
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
         sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm)
@@ -338,10 +353,10 @@ class Lifecycle:
         while len(self._failed) > _KEPT_FAILURES:
             self._failed.popitem(last=False)
 
-    def _place(self, pod: Pod, request: PodRequest, deadline: float) -> tuple[Placed, ...]:
+    def _place(self, pod: Pod, request: PodRequest, deadline: float, asker: Asker) -> tuple[Placed, ...]:
         """Place; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
         try:
-            return self._place_on(self._node.current, pod, request)
+            return self._place_on(self._node.current, pod, request, asker)
         except PlacementError:
             refreshed = self._node.refresh_in(self._workers)
             _wait(refreshed, deadline - time.monotonic())
@@ -352,12 +367,21 @@ class Lifecycle:
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
-        return self._place_on(self._node.current, pod, request)
+        return self._place_on(self._node.current, pod, request, asker)
 
-    def _place_on(self, node: Node, pod: Pod, request: PodRequest) -> tuple[Placed, ...]:
+    def _place_on(self, node: Node, pod: Pod, request: PodRequest, asker: Asker) -> tuple[Placed, ...]:
         refuse_memlock(request, self.memlock_ceiling, self.memlock_dropped_by)
-        admitted = admit(self._policy, node, request, host_network=not pod.netns_path)
-        return self._allocations.allocate(pod.sandbox_id, str(pod), lambda taken: place(node, taken, admitted))
+        offered = self._offered_on(node)
+        admitted = admit(offered.policy, node, request, asker)
+        return self._allocations.allocate(
+            pod.sandbox_id, str(pod), lambda taken: place(node, offered.offer, taken, admitted)
+        )
+
+    def _offered_on(self, node: Node) -> _Offered:
+        policy, offered = self.policy, self._offered
+        if offered.policy is not policy or offered.node is not node:
+            self._offered = offered = _Offered.of(policy, node)
+        return offered
 
     def _return_older(self, pod: Pod, deadline: float) -> None:
         """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first."""

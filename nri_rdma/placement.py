@@ -2,10 +2,10 @@
 
 ``place`` is pure: the same node, holders and requests give the same devices, each with the reason a person can read.
 
-Laws: a device is given at most once in a pod; never one that the host uses; exclusively only if nobody holds it; and
-shared only if nobody holds it exclusively. A pod gets all it asks for or a refusal that names the device and its
-holder. Requests are served one after the other, the pickiest first; the best assignment over several requests is not
-searched for.
+Laws: a device is given at most once in a pod; only from the pool that was asked; never one that the host uses;
+exclusively only if nobody holds it; and shared only if nobody holds it exclusively. A pod gets all it asks for or a
+refusal that names the device and its holder. Requests are served one after the other, the pickiest first; the best
+assignment over several requests is not searched for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TypeAlias
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
-from nri_rdma.policy import Admitted
+from nri_rdma.policy import Admitted, Offer
 from nri_rdma.topology import Distance, distance
 
 FARTHEST_ALIGNED = Distance.PHB
@@ -48,26 +48,26 @@ class Placed:
     reasons: tuple[str, ...]
 
 
-def place(node: Node, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
+def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
     """Devices for each request of one pod, in the order of the requests. Raises PlacementError.
 
     `taken` does not name the pod itself: what it holds from an earlier attempt is free for it.
     """
     used: dict[DeviceId, str] = {}
     placed: dict[int, Placed] = {}
-    for number in _pickiest_first(node, request):
-        search = _Search.of(node, taken, used, request[number])
+    for number in _pickiest_first(offer, request):
+        search = _Search.of(node, offer, taken, used, request[number])
         placed[number] = search.run()
         used |= {device.id: search.request.name for device in placed[number].devices}
     return tuple(placed[number] for number in range(len(request)))
 
 
-def _pickiest_first(node: Node, request: tuple[Admitted, ...]) -> list[int]:
+def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
     """A request that takes anything must not take what another one named."""
 
     def key(number: int) -> tuple[bool, bool, int, bool, int]:
         item = request[number].request
-        choice = sum(_matches(item.match, device) for device in node.devices)
+        choice = sum(_matches(item.match, device) for device in offer.by_pool[item.pool])
         return not _names_device(item.match), item.count is None, choice, not item.gpus, number
 
     return sorted(range(len(request)), key=key)
@@ -117,6 +117,7 @@ class _Search:
     """One request with what matches it: `free` can be given, `obstacles` say why the others cannot."""
 
     node: Node
+    offer: Offer
     admitted: Admitted
     gpus: tuple[Gpu, ...]
     matching: tuple[RdmaDevice, ...]
@@ -124,8 +125,9 @@ class _Search:
     obstacles: Mapping[DeviceId, _Obstacle]
 
     @classmethod
-    def of(cls, node: Node, taken: Taken, used: Mapping[DeviceId, str], admitted: Admitted) -> _Search:
-        matching = tuple(device for device in node.devices if _matches(admitted.request.match, device))
+    def of(cls, node: Node, offer: Offer, taken: Taken, used: Mapping[DeviceId, str], admitted: Admitted) -> _Search:
+        pool = offer.by_pool[admitted.request.pool]
+        matching = tuple(device for device in pool if _matches(admitted.request.match, device))
         obstacles = {
             device.id: obstacle
             for device in matching
@@ -133,6 +135,7 @@ class _Search:
         }
         return cls(
             node=node,
+            offer=offer,
             admitted=admitted,
             gpus=_named_gpus(node, admitted.request),
             matching=matching,
@@ -333,15 +336,46 @@ _CHOICES: Mapping[AlignTo, Callable[[_Search], _Picks]] = {
 
 
 def _nothing_matches(search: _Search) -> PlacementError:
-    match = search.request.match
+    request = search.request
+    elsewhere = [device for device in search.node.devices if _matches(request.match, device)]
+    if elsewhere:
+        return _not_in_pool(search, elsewhere)
     what = (
-        f"no RDMA device of this node matches {_describe(match)}"
+        f"no RDMA device of this node matches {_describe(request.match)}"
         if search.node.devices
         else "this node has no RDMA device"
     )
     return PlacementError(
-        ErrorCode.DEVICE_UNKNOWN, what, where=f"{search.request.where}.match", hint=_nearest(match, search.node)
+        ErrorCode.DEVICE_UNKNOWN, what, where=f"{request.where}.match", hint=_nearest(request.match, search.node)
     )
+
+
+def _not_in_pool(search: _Search, matching: list[RdmaDevice]) -> PlacementError:
+    """What matches is there, and is another pool's or nobody's."""
+    pool, match = search.request.pool, search.request.match
+    if not search.offer.by_pool[pool]:
+        what, where = f"pool {pool} has no device on this node", search.request.where
+    else:
+        what, where = f"pool {pool} has no device that matches {_describe(match)}", f"{search.request.where}.match"
+    places = (f"{device.name} is {_home(search.offer, device)}" for device in matching)
+    homes = {home for device in matching if (home := search.offer.home_of(device))}
+    remedy = f"ask for pool {' or '.join(sorted(homes))}" if homes else "the administrator puts it into a pool"
+    has = _listed(device.name for device in search.offer.by_pool[pool])
+    return PlacementError(
+        ErrorCode.NOT_IN_POOL,
+        what,
+        where=where,
+        hint=f"{remedy}; {pool} has {has}",
+        detail=_listed(places),
+    )
+
+
+def _home(offer: Offer, device: RdmaDevice) -> str:
+    contested = offer.contested.get(device.id)
+    if contested:
+        return f"selected by the pools {' and '.join(contested)}, so that none of them has it"
+    home = offer.home_of(device)
+    return f"in pool {home}" if home else "in no pool"
 
 
 def _nearest(match: Match, node: Node) -> str:
@@ -367,10 +401,10 @@ def _too_few(search: _Search) -> PlacementError:
     asked = "all" if search.request.count is None else str(search.count)
     return PlacementError(
         ErrorCode.DEVICES_EXHAUSTED,
-        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices",
+        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}",
         where=where,
         hint="ask for fewer devices, or wait until a pod that holds some has ended",
-        detail=_why_not(search),
+        detail=_why_not(search) if search.obstacles else "",
     )
 
 

@@ -10,13 +10,13 @@ from typing import Any  # Any: the daemon's JSON document
 
 from nri_rdma.cli.node import read_node
 from nri_rdma.config import Settings
-from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from
+from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from, policy_from
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import Away, Facts
 from nri_rdma.model.device import DeviceId, Netdev
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Holding, Taken
-from nri_rdma.policy import Policy, Pool, default_policy
+from nri_rdma.policy import policy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
     source = "the snapshot's hardware" if snapshot is not None else f"the hardware of {settings.sysfs_root}"
     facts = Facts(
         node=node,
-        policy=default_policy(settings.allow_default_pool),
+        policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
         taken=MappingProxyType({}),
         annotation_prefix=settings.annotation_prefix,
         default_memlock=settings.memlock.bytes,
@@ -68,10 +68,9 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
 
 def _from_daemon(document: Mapping[str, Any]) -> Source:
     memlock = document["memlock"]
-    pools = (Pool(name=pool["name"], modes=tuple(map(Mode, pool["modes"]))) for pool in document["pools"])
     facts = Facts(
         node=node_from(document),
-        policy=Policy(pools=MappingProxyType({pool.name: pool for pool in pools})),
+        policy=policy_from(document),
         taken=_taken(document),
         away=_away(document),
         annotation_prefix=document["annotation_prefix"],

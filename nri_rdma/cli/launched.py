@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from nri_rdma.annotations import asks
 from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.told import told
-from nri_rdma.config import Settings, load_settings
+from nri_rdma.config import Document, Settings, load
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.observe.logs import hold_logging, set_up_logging
 
@@ -80,10 +80,11 @@ class _Process:
         from nri_rdma.daemon import Daemon
 
         try:
-            settings = load_settings({}, self._environment, sent=sent)
+            loaded = load({}, self._environment, Document.sent_or_read(sent, None))
+            settings = loaded.settings
             self._prefix = settings.annotation_prefix
             self._log_as(settings)
-            self.daemon = Daemon(settings, door=door, by=by)
+            self.daemon = Daemon(settings, door=door, by=by, reread=loaded.again)
             self.daemon.open()
         except (NriRdmaError, KernelError, OSError) as error:
             self.close()

@@ -19,14 +19,15 @@ import click
 from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.cdi import cdi
+from nri_rdma.cli.config import config
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
-from nri_rdma.cli.options import settings_options
+from nri_rdma.cli.options import loaded_options, settings_options
 from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
 from nri_rdma.cli.told import told
 from nri_rdma.cli.trace import trace
-from nri_rdma.config import Settings
+from nri_rdma.config import Loaded
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.nri.identity import SOCKET_VARIABLE
 
@@ -78,11 +79,12 @@ def commands(context: click.Context) -> int | None:
 
 
 @commands.command()
-@settings_options()
-def run(settings: Settings) -> None:
+@loaded_options()
+def run(loaded: Loaded) -> None:
     """Run the daemon.
 
-    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs.
+    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
+    the configuration file read again.
 
     The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
     and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
@@ -94,14 +96,15 @@ def run(settings: Settings) -> None:
     """
     from nri_rdma.observe.logs import set_up_logging
 
+    settings = loaded.settings
     set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 
-    Daemon(settings).run()
+    Daemon(settings, reread=loaded.again).run()
 
 
-for command in (cdi, inventory, explain, snapshot, status, trace):
+for command in (cdi, inventory, explain, snapshot, status, trace, config):
     commands.add_command(command)
 
 

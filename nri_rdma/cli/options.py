@@ -11,7 +11,7 @@ from typing import Any, TypeAlias  # Any: click hands commands what their option
 
 import click
 
-from nri_rdma.config import ENVIRONMENT_PREFIX, Settings, load_settings
+from nri_rdma.config import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -34,14 +34,27 @@ snapshot_option = click.option(
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
     """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
-    chosen = [item for item in fields(Settings) if not names or item.name in names]
+    return _options(names, "settings", lambda loaded: loaded.settings)
+
+
+def loaded_options() -> Callable[[Command], Command]:
+    """As settings_options, of all settings; the command gets them with their origins, `loaded`."""
+    return _options((), "loaded", lambda loaded: loaded)
+
+
+def _options(
+    names: tuple[str, ...], argument: str, chosen_of: Callable[[Loaded], object]
+) -> Callable[[Command], Command]:
+    settable = [item for item in fields(Settings) if not item.metadata.get("table")]
+    chosen = [item for item in settable if not names or item.name in names]
     flags: list[Callable[[Command], Command]] = [*map(_flag, chosen), _CONFIG]
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def with_settings(config: Path | None, **arguments: Any) -> Any:
             given = {item.name: arguments.pop(item.name) for item in chosen}
-            return command(settings=load_settings(given, os.environ, config), **arguments)
+            loaded = load(given, os.environ, Document.read(config))
+            return command(**{argument: chosen_of(loaded)}, **arguments)
 
         decorated: Command = with_settings
         for flag in reversed(flags):

@@ -58,13 +58,24 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
     for lack in runtime.get("lacks", ()):
         yield "", f"does not apply: {lack}"
+    if document.get("reload_error"):  # a daemon before this field has none
+        yield "Settings", f"WARNING, as before: {document['reload_error']}"
     yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]
     for pool in document["pools"]:
-        yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}"
+        yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
+        if pool["contested"]:
+            yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
+    if document["policy"]["rules"]:
+        yield "Rules", f"{len(document['policy']['rules'])}, see `nri-rdma config show`"
     yield "RDMA netns", document["rdma_netns"]
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
     yield "Namespaces", f"{document['namespaces_held']} held open"
+
+
+def _devices_of(pool: dict[str, Any]) -> str:
+    count = len(pool["devices"])
+    return f"{count} device{'' if count == 1 else 's'}"
 
 
 def _tables(document: dict[str, Any]) -> Iterator[Table]:

@@ -21,6 +21,14 @@ class LinkLayer(StrEnum):
     ETHERNET = "Ethernet"
 
 
+class Protocol(StrEnum):
+    """What an RDMA device speaks, in the words of `rdma dev show`."""
+
+    IB = "ib"
+    ROCE = "roce"
+    IWARP = "iwarp"
+
+
 class CharKind(StrEnum):
     """The kinds of character device under /dev/infiniband, by the kernel's names."""
 
@@ -54,12 +62,16 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not tell."""
+    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not tell.
+
+    `pkeys` are the partitions that an InfiniBand port is in, as its table has them but without the empty entries.
+    """
 
     number: int
     link_layer: LinkLayer
     state: str
     speed_gbps: int
+    pkeys: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +86,22 @@ class Netdev:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualFunction:
+    """Where a virtual function belongs: its physical function, with the netdevs that this has on the host, and its
+    number there."""
+
+    pf: PciAddress
+    number: int
+    pf_netdevs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
     """One RDMA device: what a request is served with.
 
     `pci_path` leads below `pci_root` (``pci0000:10``) over bridges to the function; both are empty without a PCI
-    parent. `vendor` is four hexadecimal digits in lower case, or empty. `in_use` holds the reasons for which the device
-    belongs to nobody's pool; empty means free to give.
+    parent. `vendor` and `device_id` are four hexadecimal digits in lower case, or empty. `in_use` holds the reasons for
+    which the device belongs to nobody's pool; empty means free to give.
     """
 
     id: DeviceId
@@ -99,11 +121,25 @@ class RdmaDevice:
     in_use: tuple[str, ...] = ()
     kernel_index: int | None = None
     """The kernel's own number, which no rename changes; None where it does not know the device."""
+    device_id: str = ""
+    virtual: VirtualFunction | None = None
+    """None for what is no virtual function."""
+    vf_count: int = 0
+    """How many virtual functions it has as a physical one."""
 
     @property
     def link_layer(self) -> LinkLayer | None:
         """The link layer of the first port."""
         return self.ports[0].link_layer if self.ports else None
+
+    @property
+    def protocol(self) -> Protocol | None:
+        """What it speaks; None for what is neither of the three (EFA, usNIC). An RNIC is a CA for iWARP."""
+        if self.node_type == "RNIC":
+            return Protocol.IWARP
+        if self.node_type != "CA" or self.link_layer is None:
+            return None
+        return Protocol.IB if self.link_layer is LinkLayer.INFINIBAND else Protocol.ROCE
 
     @property
     def is_soft(self) -> bool:

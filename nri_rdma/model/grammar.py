@@ -75,7 +75,7 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
         return []
     if word.text.isascii() and word.text.isdecimal():
         return [DeviceRequest(name="", where=where, count=whole(1, MAX_COUNT)(word, where), scope=scope)]
-    if not isinstance(value, str) or not _POOL.fullmatch(value):
+    if not isinstance(value, str) or not POOL_NAME.fullmatch(value):
         what = f"{shown(word)} is neither a count nor a pool's name"
         raise refused(where, what, "write a number from 1, the name of a pool, or a list of requests")
     return [DeviceRequest(name="", where=where, pool=value, scope=scope)]
@@ -91,18 +91,18 @@ def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceReques
     return DeviceRequest(
         name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
         where=where,
-        pool=fields.read("pool", matching(_POOL, _POOL_HINT), "default"),
+        pool=fields.read("pool", matching(POOL_NAME, POOL_NAME_HINT), "default"),
         match=fields.read("match", _match, Match()),
         count=count,
         scope=scope if only is None else Scope(only=frozenset(only), but=scope.but),
         align=fields.read("align", _align, None),
-        gpus=fields.read("gpus", list_of(_pci), ()),
+        gpus=fields.read("gpus", list_of(pci_address), ()),
         mode=fields.read("mode", one_of(Mode), None),
         isolation=fields.read("isolation", one_of(Isolation), Isolation.SOFT),
         interface=fields.read("interface", _interface_for(count), InterfaceConfig()),
         char_kinds=frozenset(fields.read("devices", list_of(one_of(CharKind)), DEFAULT_CHAR_KINDS)),
         memlock=fields.read("memlock", _MEMLOCK, None),
-        limits=fields.read("limits", _limits, None),
+        limits=fields.read("limits", rdma_limits, None),
     )
 
 
@@ -112,11 +112,11 @@ def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceReques
 def _match(node: Node, where: str) -> Match:
     fields = Fields(node, where, MATCH_KEYS)
     return Match(
-        device=fields.read("device", matching(_KERNEL_NAME, "write an RDMA device's name such as mlx5_0"), None),
-        netdev=fields.read("netdev", _netdev_name, None),
-        pci=fields.read("pci", _pci, None),
+        device=fields.read("device", matching(KERNEL_NAME, "write an RDMA device's name such as mlx5_0"), None),
+        netdev=fields.read("netdev", netdev_name, None),
+        pci=fields.read("pci", pci_address, None),
         vendor=fields.read("vendor", _vendor, None),
-        driver=fields.read("driver", matching(_KERNEL_NAME, "write a driver's name such as mlx5_core"), None),
+        driver=fields.read("driver", matching(KERNEL_NAME, "write a driver's name such as mlx5_core"), None),
         link_layer=fields.read("linkLayer", one_of(LinkLayer), None),
         numa_node=fields.read("numaNode", whole(0, 1023), None),
         min_speed_gbps=fields.read("minSpeedGbps", whole(1, 100_000), None),
@@ -148,7 +148,7 @@ def _interface_for(count: int | None) -> Reader[InterfaceConfig]:
     return read
 
 
-def _limits(node: Node, where: str) -> RdmaLimits:
+def rdma_limits(node: Node, where: str) -> RdmaLimits:
     fields = Fields(node, where, LIMITS_KEYS)
     number = whole(1, 2**31 - 1)  # the kernel reads an int
     limits = RdmaLimits(
@@ -162,13 +162,13 @@ def _limits(node: Node, where: str) -> RdmaLimits:
 
 # Values
 
-_POOL = re.compile(r"[A-Za-z][-A-Za-z0-9_.]{0,62}")
-_POOL_HINT = "name a pool: a letter, then letters, digits, dots, - and _"
-_KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
+POOL_NAME = re.compile(r"[A-Za-z][-A-Za-z0-9_.]{0,62}")
+POOL_NAME_HINT = "name a pool: a letter, then letters, digits, dots, - and _"
+KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
 _NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
 """Printable ASCII but ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 with the NUL."""
-_NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
+NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
 _RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
 """``all`` and ``default`` are folders of net.ipv4.conf: the kernel takes no link of that name."""
 _COUNT_HINT = f"write a whole number from 1 to {MAX_COUNT}, or all"
@@ -177,7 +177,7 @@ _MEMLOCK_HINT = "write unlimited, or a number of bytes"
 _MEMLOCK = word_or("unlimited", UNLIMITED, whole(1, 2**63 - 1, hint=_MEMLOCK_HINT))
 
 
-def _pci(node: Node, where: str) -> PciAddress:
+def pci_address(node: Node, where: str) -> PciAddress:
     hint = "write a PCI address such as 0000:1b:00.0"
     address = parse_pci_address(string(node, where, hint))
     if address is None:
@@ -193,10 +193,10 @@ def _vendor(node: Node, where: str) -> str:
     return found[2].lower()
 
 
-def _netdev_name(node: Node, where: str) -> str:
-    name = matching(_NETDEV_NAME, _NETDEV_HINT)(node, where)
+def netdev_name(node: Node, where: str) -> str:
+    name = matching(_NETDEV_NAME, NETDEV_HINT)(node, where)
     if name in _RESERVED_NETDEV_NAMES:
-        raise refused(where, f"{name!r} is reserved", _NETDEV_HINT)
+        raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
     return name
 
 
@@ -204,7 +204,7 @@ def _name_template_for(count: int | None) -> Reader[str]:
     """``%d`` and the two digits that may replace it are of one length, so that the template's length is the name's."""
 
     def read(node: Node, where: str) -> str:
-        name = _netdev_name(node, where)
+        name = netdev_name(node, where)
         if name.count("%") != name.count("%d") or name.count("%") > 1:
             raise refused(where, f"{quoted(name)} has a % that is not its only %d", "write at most one %, as %d")
         if count != 1 and "%d" not in name:

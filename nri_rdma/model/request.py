@@ -78,7 +78,13 @@ class InterfaceConfig:
     @property
     def is_empty(self) -> bool:
         """Whether the request says nothing about the interface."""
-        return self.name is None and self.mtu is None and not self.addresses
+        return not self.keys
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What the request says something about, as pod authors write it."""
+        told = (("name", self.name is not None), ("mtu", self.mtu is not None), ("addresses", bool(self.addresses)))
+        return tuple(key for key, is_told in told if is_told)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

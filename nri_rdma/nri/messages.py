@@ -7,6 +7,7 @@ from typing import Any  # Any: generated messages
 
 from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.pb import nri_pb2 as pb
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
@@ -40,6 +41,16 @@ def pod_from(message: Any) -> Pod:
         namespace=message.namespace,
         netns_path=netns,
         pid=message.pid,
+    )
+
+
+def asker_from(message: Any, pod: Pod) -> Asker:
+    """What rules can know of a PodSandbox; `pod` is the same one. Without a network namespace it is on the host's."""
+    return Asker(
+        namespace=pod.namespace,
+        runtime_handler=message.runtime_handler,
+        labels=tuple(message.labels.items()),
+        host_network=not pod.netns_path,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any  # Any: generated messages
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
 from nri_rdma.nri.messages import (
     EVENTS,
+    asker_from,
     container_name,
     create_response,
     device_numbers,
@@ -116,7 +117,7 @@ class Plugin:
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
-            self._lifecycle.start(pod, annotations, self._deadline(request))
+            self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
         return _EMPTY
 
     def _create_container(self, request: Request) -> bytes:

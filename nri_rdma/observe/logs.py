@@ -33,6 +33,11 @@ def set_up_logging(
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
+def set_log_level(level: str) -> None:
+    """Log from another level on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def hold_logging() -> list[logging.LogRecord]:
     """Keep what is logged in memory, in this list, until `set_up_logging`; whoever holds it has it logged then."""
     held: list[logging.LogRecord] = []

@@ -9,11 +9,22 @@ from __future__ import annotations
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nri_rdma.errors import ErrorCode, InventoryError
-from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Gpu, LinkLayer, Port, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.model.device import (
+    CharDevice,
+    CharKind,
+    DeviceId,
+    Gpu,
+    LinkLayer,
+    Port,
+    RdmaDevice,
+    RdmaNetns,
+    Scan,
+    VirtualFunction,
+)
 from nri_rdma.model.pci import PciAddress, parse_pci_address
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -47,12 +58,14 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
     names: dict[DeviceId, tuple[str, ...]] = {}
     folders = sorted(_entries(sysfs_root / "class/infiniband"), key=lambda path: _natural(path.name))
     parents = [_parent_address(folder) for folder in folders]
+    virtual = _virtual_functions(folders)
     for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
         alone = parent is None or parents.count(parent) == 1
         ports = _ports(folder)
         netdev_names = _netdev_names(folder, ports)
         place = _place(sysfs_root, folder, netdev_names)
-        device = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
+        found = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
+        device = replace(found, virtual=virtual.get(parent)) if parent is not None else found
         devices.append(device)
         names[device.id] = netdev_names
     return Scan(
@@ -108,6 +121,8 @@ def _device(
         node_guid=_read(folder / "node_guid"),
         driver=_link_name(parent / "driver"),
         vendor=_read(parent / "vendor").removeprefix("0x"),
+        device_id=_read(parent / "device").removeprefix("0x"),
+        vf_count=_number(_read(parent / "sriov_numvfs")) or 0,
         pci=pci,
         pci_root=path[0] if path else "",
         pci_path=path[1:],
@@ -116,6 +131,23 @@ def _device(
         char_devices=_ordered(char_devices),
         netdevs=(),
     )
+
+
+def _virtual_functions(folders: Iterable[Path]) -> Mapping[PciAddress, VirtualFunction]:
+    """The virtual functions of all physical ones that these RDMA devices are of; each physical one is read once."""
+    links = (folder / "device/physfn" for folder in folders)
+    physical = {link.resolve() for link in links if link.exists()}
+    return {address: function for folder in physical for address, function in _virtual_functions_of(folder) if address}
+
+
+def _virtual_functions_of(folder: Path) -> Iterator[tuple[PciAddress | None, VirtualFunction]]:
+    pf = parse_pci_address(folder.name)
+    names = tuple(_function_netdevs(folder / "net"))
+    for link in _entries(folder):
+        number = _number(link.name.removeprefix("virtfn"))
+        if pf is not None and link.name.startswith("virtfn") and number is not None:
+            virtual = VirtualFunction(pf=pf, number=number, pf_netdevs=names)
+            yield parse_pci_address(link.resolve().name), virtual
 
 
 def _place(sysfs_root: Path, folder: Path, netdev_names: tuple[str, ...]) -> Path:
@@ -127,16 +159,25 @@ def _place(sysfs_root: Path, folder: Path, netdev_names: tuple[str, ...]) -> Pat
 
 def _ports(folder: Path) -> tuple[Port, ...]:
     ports = sorted(_entries(folder / "ports"), key=lambda path: _natural(path.name))
-    return tuple(
-        Port(
-            number=int(port.name),
-            link_layer=_link_layer(_read(port / "link_layer")),
-            state=_read(port / "state").partition(":")[2].strip(),
-            speed_gbps=_speed_gbps(_read(port / "rate")),
-        )
-        for port in ports
-        if port.name.isdigit()
+    return tuple(_port(port) for port in ports if port.name.isdigit())
+
+
+def _port(folder: Path) -> Port:
+    link_layer = _link_layer(_read(folder / "link_layer"))
+    return Port(
+        number=int(folder.name),
+        link_layer=link_layer,
+        state=_read(folder / "state").partition(":")[2].strip(),
+        speed_gbps=_speed_gbps(_read(folder / "rate")),
+        pkeys=_pkeys(folder / "pkeys") if link_layer is LinkLayer.INFINIBAND else (),
     )
+
+
+def _pkeys(folder: Path) -> tuple[int, ...]:
+    """The partitions of an InfiniBand port, which has up to 128; elsewhere there is one, the same for all."""
+    entries = sorted(_entries(folder), key=lambda path: _natural(path.name))
+    keys = (int(text, 16) for entry in entries if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text := _read(entry)))
+    return tuple(key for key in keys if key)
 
 
 def _link_layer(text: str) -> LinkLayer:

@@ -170,7 +170,8 @@ def _write_port(tree: _Tree, place: str, port: Port) -> None:
     }
     for name, value in attributes.items():
         tree.write(f"{place}/{name}", value)
-    tree.write(f"{place}/pkeys/0", "0xffff")
+    for index, pkey in enumerate(port.pkeys):
+        tree.write(f"{place}/pkeys/{index}", pkey)
     for gid in port.gids:
         tree.write(f"{place}/gids/{gid.index}", gid.gid)
         if gid.netdev:

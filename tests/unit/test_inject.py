@@ -14,7 +14,7 @@ from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
 from nri_rdma.placement import place
-from nri_rdma.policy import Admitted, admit, default_policy
+from nri_rdma.policy import Admitted, Asker, admit, default_policy, offer
 from tests.unit.model.hardware import RDMA_CM, eight, nic, umad, uverbs
 
 
@@ -185,7 +185,8 @@ def injected(annotations: Mapping[str, str], container: str) -> list[str]:
     """The uverbs devices that a container of a pod with these annotations gets on the node of eight."""
     request = parse_pod_request(annotations)
     assert request is not None
-    placed = place(eight(), {}, admit(default_policy(True), eight(), request, host_network=False))
+    policy = default_policy(True)
+    placed = place(eight(), offer(policy, eight()), {}, admit(policy, eight(), request, Asker()))
     attached = tuple(
         having(*item.devices, name=item.admitted.request.name, scope=item.admitted.request.scope) for item in placed
     )

@@ -51,6 +51,14 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
     assert found.rdma_cgroup
 
 
+def test_a_physical_function_with_virtual_ones_is_in_use_and_they_are_not(tmp_path: Path) -> None:
+    build_tree(description.load("vf8"), tmp_path)
+    found = assemble(scan(tmp_path, tmp_path), (), NONE, (), rdma_cgroup=False)
+    assert {device.name: device.in_use for device in found.devices if device.in_use} == {
+        "mlx5_0": ("mlx5_0 has 8 virtual functions",)
+    }
+
+
 def test_a_netdev_that_is_away_is_left_out(tmp_path: Path) -> None:
     build_tree(description.load("small"), tmp_path)
     found = assemble(scan(tmp_path, tmp_path), [_link(50, "soft1")], NONE, (), rdma_cgroup=False)

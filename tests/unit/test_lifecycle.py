@@ -28,7 +28,9 @@ from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.policy import default_policy
+from nri_rdma.model.request import Mode
+from nri_rdma.model.selector import Selector
+from nri_rdma.policy import Asker, Pool, Rule, default_policy, policy_of
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
@@ -62,7 +64,9 @@ class Daemon:
         rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
 
     def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
-        self.lifecycle.start(pod or make_pod(), annotations, time.monotonic() + seconds)
+        pod = pod or make_pod()
+        asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
+        self.lifecycle.start(pod, annotations, time.monotonic() + seconds, asker)
 
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
@@ -512,3 +516,37 @@ def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> No
 
 def _drop(_value: object) -> None:
     """For what nobody needs."""
+
+
+# What is offered
+
+
+def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.lifecycle.policy = policy_of(
+        (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
+    )
+    assert daemon.edits().char_devices
+    with pytest.raises(PlacementError) as caught:
+        daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert caught.value.code is ErrorCode.POLICY_DENIED
+    daemon.stop()
+    assert daemon.holders == set()
+
+
+def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
+    rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
+    daemon.lifecycle.policy = policy_of((), (rule,), allow_default_pool=True)
+    with pytest.raises(PlacementError):
+        daemon.start()
+    asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
+    daemon.lifecycle.start(make_pod(), ONE, time.monotonic() + SOON, asker)
+    assert daemon.edits().char_devices
+
+
+def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
+    pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
+    daemon.lifecycle.policy = policy_of(pools, (), allow_default_pool=False)
+    with pytest.raises(PlacementError) as caught:
+        daemon.start()
+    assert caught.value.code is ErrorCode.NOT_IN_POOL

@@ -13,8 +13,9 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, RdmaNetns
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
+from nri_rdma.model.selector import Selector
 from nri_rdma.placement import Holding, Placed, place
-from nri_rdma.policy import Admitted
+from nri_rdma.policy import Admitted, Offer, Policy, Pool, default_policy, offer
 from nri_rdma.topology import Distance, distance
 from tests.unit.model.hardware import eight, gpu, gpu_address, nic, node, umad, uverbs
 
@@ -45,6 +46,10 @@ def asking(
     return Admitted(request=request, mode=mode)
 
 
+def everything(on: Node) -> Offer:
+    return offer(default_policy(allow_exclusive=True), on)
+
+
 def named(device: str, name: str = "0") -> Admitted:
     return asking(name, match=Match(device=device))
 
@@ -56,18 +61,18 @@ def held(*numbers: int, mode: Mode = Mode.EXCLUSIVE) -> dict[DeviceId, frozenset
 def chosen(
     on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
 ) -> tuple[list[str], ...]:
-    return tuple([device.name for device in item.devices] for item in place(on, taken or {}, requests))
+    return tuple([device.name for device in item.devices] for item in place(on, everything(on), taken or {}, requests))
 
 
 def reasons(on: Node, request: Admitted) -> tuple[str, ...]:
-    return place(on, {}, (request,))[0].reasons
+    return place(on, everything(on), {}, (request,))[0].reasons
 
 
 def refusal(
     on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
 ) -> PlacementError:
     with pytest.raises(PlacementError) as caught:
-        place(on, taken or {}, requests)
+        place(on, everything(on), taken or {}, requests)
     assert caught.value.where.startswith("HERE[")
     assert caught.value.hint
     return caught.value
@@ -77,7 +82,7 @@ def refusal(
 
 
 def test_a_pod_that_asks_for_nothing_gets_nothing() -> None:
-    assert place(eight(), {}, ()) == ()
+    assert place(eight(), everything(eight()), {}, ()) == ()
 
 
 def test_a_request_without_conditions_gets_the_lowest_index() -> None:
@@ -311,7 +316,8 @@ def test_a_device_without_its_netdev_is_refused() -> None:
 
 def test_a_named_device_whose_netdev_may_be_in_the_pod_is_given() -> None:
     """A CNI plugin that runs before us moves netdevs too."""
-    (placed,) = place(node((nic(0, has_netdev=False),)), {}, (named("mlx5_0"),))
+    on = node((nic(0, has_netdev=False),))
+    (placed,) = place(on, everything(on), {}, (named("mlx5_0"),))
     assert placed.reasons == (
         "mlx5_0: named by the request (device mlx5_0); its netdev is not on the host and has to be in the pod",
     )
@@ -324,12 +330,14 @@ def test_a_soft_device_is_not_given_alone_where_the_kernel_would_remove_it() -> 
         ErrorCode.SOFT_DEVICE,
         "mlx5_0 is a soft device, which the kernel removes when its netdev leaves the host",
     )
-    (placed,) = place(node((soft, nic(1))), {}, (asking(),))
+    on = node((soft, nic(1)))
+    (placed,) = place(on, everything(on), {}, (asking(),))
     assert [device.name for device in placed.devices] == ["mlx5_1"]
 
 
 def test_a_soft_device_that_only_a_tree_of_files_describes_is_given() -> None:
-    (placed,) = place(node((replace(nic(0), pci=None, driver=""),)), {}, (asking(),))
+    on = node((replace(nic(0), pci=None, driver=""),))
+    (placed,) = place(on, everything(on), {}, (asking(),))
     assert [device.name for device in placed.devices] == ["mlx5_0"]
 
 
@@ -356,18 +364,18 @@ def test_more_devices_than_are_free_tells_why_the_others_are_not() -> None:
     on = node((nic(0), nic(1, in_use=("bond0",)), nic(2)))
     error = refusal(on, asking(count=3), taken=held(2))
     assert error.code is ErrorCode.DEVICES_EXHAUSTED
-    assert error.what == "asked 3, free 1 of 3 devices"
+    assert error.what == "asked 3, free 1 of 3 devices of pool default"
     assert error.detail == "mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
     assert "Next: " in str(error)[:200]
 
 
 def test_more_devices_than_there_are_is_refused() -> None:
-    assert refusal(eight(), asking(count=9)).what == "asked 9, free 8 of 8 devices"
+    assert refusal(eight(), asking(count=9)).what == "asked 9, free 8 of 8 devices of pool default"
 
 
 def test_more_devices_than_a_name_has_is_refused() -> None:
     error = refusal(eight(), asking(match=Match(device="mlx5_0"), count=2))
-    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 2, free 1 of 1 devices")
+    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 2, free 1 of 1 devices of pool default")
 
 
 def test_all_of_no_free_devices_is_refused() -> None:
@@ -388,6 +396,79 @@ def test_a_refusal_of_many_devices_stays_short() -> None:
 
 
 # Laws
+
+# Pools
+
+FIRST_TWO = Pool(name="rails", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_0", "mlx5_1")),))
+STORAGE = Pool(name="storage", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_2",)),))
+CONTESTING = Pool(name="other", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_1",)),))
+
+
+def from_pool(
+    item: Admitted, *pools: Pool, taken: Mapping[DeviceId, frozenset[Holding]] | None = None, on: Node | None = None
+) -> list[str]:
+    """The devices of a request to the first of these pools."""
+    it = replace(item, request=replace(item.request, pool=pools[0].name))
+    on = on or eight()
+    (placed,) = place(on, offer(Policy(pools={pool.name: pool for pool in pools}), on), taken or {}, (it,))
+    return [device.name for device in placed.devices]
+
+
+def refusal_from_pool(item: Admitted, *pools: Pool, on: Node | None = None) -> PlacementError:
+    with pytest.raises(PlacementError) as caught:
+        from_pool(item, *pools, on=on)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_pool_gives_its_own_devices_only() -> None:
+    assert from_pool(asking(count=None), FIRST_TWO, STORAGE) == ["mlx5_0", "mlx5_1"]
+    assert from_pool(asking(), STORAGE, FIRST_TWO) == ["mlx5_2"]
+
+
+def test_a_pool_that_has_too_few_says_so_of_itself() -> None:
+    error = refusal_from_pool(asking(count=3), FIRST_TWO)
+    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 3, free 2 of 2 devices of pool rails")
+
+
+def test_a_device_of_another_pool_is_named_with_its_pool() -> None:
+    error = refusal_from_pool(named("mlx5_2"), FIRST_TWO, STORAGE)
+    assert (error.code, error.where) == (ErrorCode.NOT_IN_POOL, "HERE[0].match")
+    assert error.what == "pool rails has no device that matches device mlx5_2"
+    assert (error.detail, error.hint) == (
+        "mlx5_2 is in pool storage",
+        "ask for pool storage; rails has mlx5_0, mlx5_1",
+    )
+
+
+def test_a_device_of_no_pool_is_named_so() -> None:
+    error = refusal_from_pool(named("mlx5_7"), FIRST_TWO)
+    assert (error.detail, error.hint) == (
+        "mlx5_7 is in no pool",
+        "the administrator puts it into a pool; rails has mlx5_0, mlx5_1",
+    )
+
+
+def test_a_device_that_two_pools_select_is_given_by_neither() -> None:
+    assert from_pool(asking(count=None), FIRST_TWO, CONTESTING) == ["mlx5_0"]
+    error = refusal_from_pool(named("mlx5_1"), FIRST_TWO, CONTESTING)
+    assert error.detail == "mlx5_1 is selected by the pools rails and other, so that none of them has it"
+
+
+def test_a_pool_without_devices_says_where_they_are() -> None:
+    error = refusal_from_pool(asking(), CONTESTING, FIRST_TWO, on=node((nic(0), nic(1))))
+    assert (error.code, error.what) == (ErrorCode.NOT_IN_POOL, "pool other has no device on this node")
+    assert "mlx5_0 is in pool rails" in error.detail
+
+
+def test_what_is_not_on_the_node_is_in_nobodys_pool() -> None:
+    assert refusal_from_pool(named("mlx5_9"), FIRST_TWO).code is ErrorCode.DEVICE_UNKNOWN
+
+
+def test_the_nearest_device_of_the_pool_is_given_not_the_nearest_of_the_node() -> None:
+    assert from_pool(asking(gpus=(7,)), FIRST_TWO) == ["mlx5_0"]
+    assert from_pool(asking(gpus=(1,)), FIRST_TWO) == ["mlx5_1"]
+
 
 _NODES = st.builds(
     lambda devices, gpus: node(tuple(devices), tuple(gpus)),
@@ -439,8 +520,9 @@ def _questions(draw: st.DrawFn) -> tuple[Node, dict[DeviceId, frozenset[Holding]
 def _place_or_refuse(
     question: tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]],
 ) -> tuple[Placed, ...] | str:
+    on, taken, requests = question
     try:
-        return place(*question)
+        return place(on, everything(on), taken, requests)
     except PlacementError as error:
         return str(error)
 
@@ -476,7 +558,7 @@ def test_one_device_for_one_gpu_is_the_nearest_that_is_free(on: Node, number: in
     free = [device for device in on.devices if not device.in_use]
     if not free:
         return
-    (placed,) = place(on, {}, (asking(gpus=(number,)),))
+    (placed,) = place(on, everything(on), {}, (asking(gpus=(number,)),))
     near = on.gpus[number]
     assert distance(placed.devices[0], near) == min(distance(device, near) for device in free)
 

@@ -1,6 +1,6 @@
 """The daemon's inside on a machine that is not there: all of it but the runtime's door and the kernel.
 
-The node is a sysfs tree of "eight", its links are in the fake kernel; the control socket is real.
+The node is a sysfs tree of "eight" or another one, its links are in the fake kernel; the control socket is real.
 """
 
 from __future__ import annotations
@@ -28,21 +28,24 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.policy import default_policy
+from nri_rdma.policy import Asker, default_policy
+from nri_rdma.reload import Reloader
 from nri_rdma.sysfs.scan import scan
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
 
 MEMLOCK = 8 << 20
+_ETHERNET_LENGTH = len("00:00:00:00:00:00")
 
 
 class InsideDaemon:
     """Serves its control socket while it is open. `start_pod` is what RunPodSandbox comes to."""
 
-    def __init__(self, work: Path, sysfs_root: Path) -> None:
+    def __init__(self, work: Path, sysfs_root: Path, node: str = "eight") -> None:
         self.world = World()
-        for netdev in load("eight").netdevs:
-            self.world.add_link(self.world.host, netdev.name, mac=netdev.mac, mtu=netdev.mtu, up=True)
+        for netdev in load(node).netdevs:
+            mac = netdev.mac[-_ETHERNET_LENGTH:]  # of IPoIB's twenty octets what the fake kernel's links have
+            self.world.add_link(self.world.host, netdev.name, mac=mac, mtu=netdev.mtu, up=True)
         self.settings = Settings(
             sysfs_root=sysfs_root,
             dev_root=work / "dev",
@@ -74,6 +77,8 @@ class InsideDaemon:
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
         )
+        self.settings_now = self.settings
+        self.reloader = Reloader(self.settings, self._read_settings, self._source, self.lifecycle)
         self.facts = DaemonFacts(
             settings=self.settings,
             node=self._source,
@@ -83,6 +88,7 @@ class InsideDaemon:
             door=Runner("/nowhere", self._no_plugin, name="nri-rdma", index="90"),
             spans=self.spans,
             runtime=RuntimeFacts,
+            reload_error=lambda: self.reloader.error,
         )
         self._control = ControlServer(self.facts)
 
@@ -100,7 +106,7 @@ class InsideDaemon:
         """The node as the daemon knows it."""
         return self._source.current
 
-    def start_pod(self, name: str, annotations: Mapping[str, str]) -> Pod:
+    def start_pod(self, name: str, annotations: Mapping[str, str], asker: Asker | None = None) -> Pod:
         """Give a pod what it asks for, traced as the runtime's event. Raises what the runtime would be told."""
         path = f"/run/netns/{name}"
         namespace = self.world.add_namespace(path)
@@ -109,7 +115,7 @@ class InsideDaemon:
         pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
         with self.spans.span("RunPodSandbox", attributes):
-            self.lifecycle.start(pod, annotations, time.monotonic() + 5)
+            self.lifecycle.start(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
         sandbox = self.sandboxes.get(pod.sandbox_id)
         if sandbox is not None:
             sandbox.attach_done.result(5)
@@ -145,6 +151,9 @@ class InsideDaemon:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
         rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
         return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=rdma_cgroup)
+
+    def _read_settings(self) -> Settings:
+        return self.settings_now
 
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()

@@ -14,7 +14,7 @@ from nri_rdma.sole import Sole
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
-COMMANDS = ("run", "cdi", "inventory", "explain", "snapshot", "status", "trace")
+COMMANDS = ("run", "cdi", "inventory", "explain", "snapshot", "status", "trace", "config")
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.control")
 
 
@@ -23,7 +23,7 @@ def test_version_is_the_packages() -> None:
     assert (done.returncode, done.stdout) == (0, f"nri-rdma {__version__}\n")
 
 
-@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS), ("config", "show"), ("config", "check")])
 def test_every_help_has_an_example(command: tuple[str, ...]) -> None:
     done = nri_rdma(*command, "--help")
     assert done.returncode == 0

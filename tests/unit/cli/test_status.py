@@ -22,7 +22,7 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
     lines = status(daemon).splitlines()
     for line in (
         "Runtime      not known yet: disconnected, /var/run/nri/nri.sock",
-        "Pool         default: exclusive, shared",
+        "Pool         default: exclusive, shared; 8 devices",
         "Memlock      8388608 bytes: the setting memlock says so",
         "Namespaces   1 held open",
         "mlx5_2  0000:62:00.0  0     ACTIVE  rail2 as rdma0  default/one (exclusive)",

@@ -6,6 +6,7 @@ import pytest
 
 from nri_rdma.nri.link import Link
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.policy import Rule, policy_of
 from nri_rdma.ttrpc import Code, RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
@@ -43,6 +44,27 @@ def test_pod_events_come_to_one_handler_however_they_are_told(door: Door, own_rp
     runtime.stop_pod_sandbox(pod)
     assert door.inside.sandboxes.all() == ()
     runtime.remove_pod_sandbox(pod)
+    runtime.close()
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_rules_know_a_pods_namespace_runtime_handler_and_labels(door: Door, own_rpcs: bool) -> None:
+    rule = Rule(
+        name="ml",
+        where="FILE:1",
+        namespaces=("default",),
+        runtime_handlers=("nvidia",),
+        pod_labels=(("team", ("ml",)),),
+    )
+    door.inside.lifecycle.policy = policy_of((), (rule,), allow_default_pool=True)
+    runtime = connected(door, own_rpcs=own_rpcs)
+    with pytest.raises(RpcError, match="POLICY-DENIED: no rule lets a pod of namespace default ask pool default"):
+        runtime.run_pod_sandbox(make_pod(door.inside, "stranger"))
+    pod = make_pod(door.inside)
+    pod.runtime_handler = "nvidia"
+    pod.labels["team"] = "ml"
+    runtime.run_pod_sandbox(pod)
+    assert create(runtime, pod).adjust.linux.devices
     runtime.close()
 
 

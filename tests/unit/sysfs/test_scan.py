@@ -2,17 +2,18 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.errors import InventoryError
-from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan, VirtualFunction
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
 
-NODES = ("eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small")
+NODES = ("eight", "small", "ib2", "vf8", "lab-eight", "lab-sriov", "lab-small")
 GPU_CLASSES = ("0x0302", "0x0380", "0x1200")
 NETNS = {"shared": RdmaNetns.SHARED, "exclusive": RdmaNetns.EXCLUSIVE, "": RdmaNetns.NONE}
 
@@ -90,6 +91,29 @@ def test_places_are_the_described_ones_also_of_devices_that_only_their_netdev_pl
         if expected.function:
             function = _functions(node)[expected.function]
             assert (device.driver, f"0x{device.vendor}") == (function.driver, function.vendor)
+            assert (f"0x{device.device_id}", device.vf_count) == (function.device, function.sriov_numvfs)
+
+
+def test_virtual_functions_know_their_physical_one_and_their_number(tmp_path: Path) -> None:
+    found = {device.name: device for device in _scan(description.load("vf8"), tmp_path).devices}
+    physical = found.pop("mlx5_0")
+    assert (found.pop("bnxt_re0").virtual, physical.virtual, physical.vf_count) == (None, None, 8)
+    assert physical.pci is not None
+    assert [device.virtual for device in found.values()] == [
+        VirtualFunction(pf=physical.pci, number=number, pf_netdevs=("ens1f0",)) for number in range(8)
+    ]
+
+
+def test_an_infiniband_port_has_the_partitions_of_its_table(tmp_path: Path) -> None:
+    adapters = description.load("ib2")
+    port = replace(adapters.rdma[0].ports[0], pkeys=("0xffff", "0x0000", "0x8001"))
+    first = replace(adapters.rdma[0], ports=(port,))
+    found = _scan(replace(adapters, rdma=(first, *adapters.rdma[1:])), tmp_path).devices
+    assert [device.ports[0].pkeys for device in found] == [(0xFFFF, 0x8001), (0xFFFF,)]
+
+
+def test_an_ethernet_port_is_in_no_partition(tree: Path, tmp_path: Path) -> None:
+    assert {port.pkeys for device in scan(tree, tmp_path).devices for port in device.ports} == {()}
 
 
 def test_netdevs_are_the_described_ones(node: description.Node, tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""What an administrator offers: pools of devices, and rules about who may ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from nri_rdma.model.device import CharKind, RdmaDevice
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Mode, RdmaLimits
+from nri_rdma.model.selector import Selector
+
+DEFAULT_POOL = "default"
+
+
+class Door(StrEnum):
+    """What a pool is asked through. A pool has one door, so that nobody gives away what another has given."""
+
+    ANNOTATIONS = "annotations"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """A name that pods ask by, with the modes it serves; the first is for requests that name none.
+
+    It has the devices that any of `select` takes (all, where there is none) and none of `exclude` does. `limits` are
+    for requests that name none, `max_limits` bound all of them. `where` is its place in the configuration, for people.
+    """
+
+    name: str
+    modes: tuple[Mode, ...]
+    select: tuple[Selector, ...] = ()
+    exclude: tuple[Selector, ...] = ()
+    door: Door = Door.ANNOTATIONS
+    requires_isolation: bool = False
+    """Rather no device of it than one that the kernel does not hide from others."""
+    limits: RdmaLimits | None = None
+    max_limits: RdmaLimits | None = None
+    where: str = ""
+
+    def has(self, device: RdmaDevice) -> bool:
+        """Whether the pool selects the device. What may be excluded is, as long as that cannot be told."""
+        is_selected = not self.select or any(selector.selects(device) for selector in self.select)
+        return is_selected and not any(selector.may_select(device) for selector in self.exclude)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """What the runtime says of a pod that asks: all that rules can know of it."""
+
+    namespace: str = ""
+    runtime_handler: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    host_network: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Who may ask which pools for what.
+
+    Of the pods, `namespaces`, `runtime_handlers` and `pod_labels` say whom it is for (all of them; each any of its
+    values, with ``*`` and ``?``; empty is everybody), `pools` for which pools (empty: all). `modes` (empty: all of the
+    pool), `char_kinds`, `interface` (None: all settings) and `max_limits` say what they may ask for.
+    """
+
+    name: str
+    where: str
+    namespaces: tuple[str, ...] = ()
+    runtime_handlers: tuple[str, ...] = ()
+    pod_labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    pools: tuple[str, ...] = ()
+    allow: bool = True
+    modes: tuple[Mode, ...] = ()
+    char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+    interface: frozenset[str] | None = None
+    max_limits: RdmaLimits | None = None
+
+    def concerns(self, asker: Asker, pool: str) -> bool:
+        """Whether it is for this pod and this pool."""
+        labels = dict(asker.labels)
+        return (
+            (not self.pools or pool in self.pools)
+            and (not self.namespaces or _any_matches(self.namespaces, asker.namespace))
+            and (not self.runtime_handlers or _any_matches(self.runtime_handlers, asker.runtime_handler))
+            and all(key in labels and _any_matches(values, labels[key]) for key, values in self.pod_labels)
+        )
+
+    def __str__(self) -> str:
+        return f"rule {self.name} ({self.where})"
+
+
+def _any_matches(patterns: Iterable[str], value: str) -> bool:
+    return any(fnmatchcase(value, pattern) for pattern in patterns)

@@ -1,0 +1,81 @@
+"""The lines on which the keys of a TOML document stand: tomllib does not tell them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+
+@lru_cache(maxsize=4)
+def lines_of(text: str) -> Mapping[str, int]:
+    """The line on which each key of a TOML document begins, by its path (``rules[0].namespaces``); of valid text only.
+
+    A statement is as few whole lines as are valid together, which tomllib can tell.
+    """
+    lines: dict[str, int] = {}
+    tables: dict[str, int] = {}
+    home = ""
+    for number, statement in _statements(text):
+        if statement.lstrip().startswith("["):
+            home = _header(statement, tables)
+            lines.setdefault(home, number)
+        else:
+            for path in _paths(tomllib.loads(statement), home):
+                lines.setdefault(path, number)
+    return lines
+
+
+def line_of(lines: Mapping[str, int], path: str) -> int:
+    """The line of a path, or of what is around it; 0 when the text has nothing of it."""
+    while path not in lines and path:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return lines.get(path, 0)
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Headers and settings with the numbers of their first lines."""
+    pending, begin = "", 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        begin = begin if pending else number
+        pending += f"{line}\n"
+        try:
+            tomllib.loads(pending)
+        except tomllib.TOMLDecodeError:
+            continue  # a list or a text goes on in the next line
+        if pending.strip() and not pending.lstrip().startswith("#"):
+            yield begin, pending
+        pending = ""
+
+
+def _header(statement: str, tables: dict[str, int]) -> str:
+    """The path that a header begins; `tables` counts the tables of each list so far."""
+    keys: list[str] = []
+    value: object = tomllib.loads(statement)
+    is_list = False
+    while isinstance(value, dict) and value:
+        ((key, value),) = value.items()
+        keys.append(key)
+        if isinstance(value, list):
+            is_list, value = True, None
+    path = ""
+    for depth, key in enumerate(keys, start=1):
+        path = f"{path}.{key}" if path else key
+        if depth == len(keys) and is_list:
+            tables[path] = tables.get(path, 0) + 1
+        if path in tables:
+            path = f"{path}[{tables[path] - 1}]"
+    return path
+
+
+def _paths(value: object, where: str) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, item in value.items():
+                path = f"{where}.{key}" if where else str(key)
+                yield path
+                yield from _paths(item, path)
+        case list():
+            for index, item in enumerate(value):
+                yield f"{where}[{index}]"
+                yield from _paths(item, f"{where}[{index}]")

@@ -1,0 +1,144 @@
+"""The words of refusals about pools, rules and the configuration, as a person reads them: golden/refusals.txt.
+
+Texts change on purpose only: `NRI_RDMA_GOLDEN=write` writes the file anew, and the difference is for a person to read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nri_rdma.config import Document, load
+from nri_rdma.errors import NriRdmaError, SettingError
+from nri_rdma.explain import ContainerManifest, Facts, PodManifest, explain
+from nri_rdma.model.device import Node
+from nri_rdma.policy import policy_of
+from tests.unit.model.hardware import eight, node
+
+GOLDEN = Path(__file__).resolve().parent / "golden/refusals.txt"
+KUBELET_SHOWS = 200
+"""Characters of an error that the kubelet keeps, at the least."""
+
+CONFIG = """\
+[pools.default]
+select = { device = ["mlx5_0", "mlx5_1"] }
+modes = ["shared"]
+maxLimits = { hcaHandles = 8 }
+
+[pools.rails]
+select = { numaNode = 1 }
+modes = ["exclusive"]
+requireIsolation = true
+
+[pools.storage]
+select = { device = ["mlx5_1", "mlx5_2"] }
+modes = ["exclusive", "shared"]
+
+[pools.empty]
+select = { vendor = "14e4" }
+modes = ["shared"]
+
+[[rules]]
+name = "no sandboxes"
+runtimeHandlers = ["kata*"]
+allow = false
+
+[[rules]]
+name = "storage"
+pools = ["storage"]
+modes = ["shared"]
+interface = []
+maxLimits = { hcaObjects = 100 }
+
+[[rules]]
+name = "training"
+namespaces = ["train"]
+interface = ["name"]
+"""
+
+PODS: tuple[tuple[str, str, str, str], ...] = (
+    ("a pool that is not there", "train", "", "gold"),
+    ("no rule for the pod", "web", "", "rails"),
+    ("a rule says no", "train", "kata-qemu", "rails"),
+    ("a mode that the pool does not serve", "train", "", "{mode: exclusive}"),
+    ("a mode that the rule does not permit", "train", "", "{pool: storage, mode: exclusive}"),
+    ("devices without permission", "train", "", "{devices: [umad]}"),
+    ("an interface setting without permission", "train", "", "{pool: rails, interface: {mtu: 9000}}"),
+    ("limits above the pool's", "train", "", "{limits: {hcaHandles: 9}}"),
+    ("limits above the rule's", "train", "", "{pool: storage, limits: {hcaObjects: 101}}"),
+    ("isolation that the kernel does not give", "train", "", "rails"),
+    ("a device of another pool", "train", "", "{match: {device: mlx5_5}}"),
+    ("a device of no pool", "train", "", "{match: {device: mlx5_3}}"),
+    ("a device that two pools select", "train", "", "{match: {device: mlx5_1}}"),
+    ("a pool without devices", "train", "", "empty"),
+    ("more than the pool has", "train", "", "{count: 2}"),
+)
+
+FILES: tuple[tuple[str, str], ...] = (
+    ("an unknown setting", 'log_levle = "info"'),
+    ("a value that a setting cannot have", 'log_level = "loud"'),
+    ("pools and allow_default_pool", 'allow_default_pool = true\npools.a.modes = ["shared"]'),
+    ("an unknown key of a pool", '[pools.a]\nselct = { vendor = "15b3" }'),
+    ("an unknown condition", '[pools.a]\nmodes = ["shared"]\nselect = { vendors = "15b3" }'),
+    ("a vendor without quotes", '[pools.a]\nmodes = ["shared"]\nselect = { vendor = 0x15b3 }'),
+    ("no mode", "[pools.a]"),
+    ("ranges that are none", '[pools.a]\nmodes = ["shared"]\nselect.pfName = "ens1f0#3-1"'),
+    ("two pools of the same devices", '[pools.a]\nmodes = ["shared"]\n[pools.b]\nmodes = ["shared"]'),
+    ("isolation of what is shared", '[pools.a]\nmodes = ["shared"]\nrequireIsolation = true'),
+    ("a rule about no pool", '[pools.a]\nmodes = ["shared"]\n[[rules]]\npools = ["b"]'),
+    ("a rule about a mode that nobody serves", '[pools.a]\nmodes = ["shared"]\n[[rules]]\nmodes = ["exclusive"]'),
+    ("a rule that refuses and permits", "[[rules]]\nallow = false\ninterface = []"),
+)
+
+
+def test_refusals_read_as_they_did() -> None:
+    told = "".join(f"# {title}\n{text}\n\n" for title, text in (*_of_pods(), *_of_files()))
+    if os.environ.get("NRI_RDMA_GOLDEN") == "write":
+        GOLDEN.write_text(told)
+    assert told == GOLDEN.read_text()
+
+
+def test_code_and_cause_of_a_refusal_come_before_the_kubelet_cuts() -> None:
+    for title, error in _refusals():
+        assert len(f"nri-rdma: {error.code}: {error.what}") < KUBELET_SHOWS, title
+        assert error.hint, title
+
+
+def _of_pods() -> list[tuple[str, str]]:
+    return [(title, str(error)) for title, error in _refusals()]
+
+
+def _refusals() -> list[tuple[str, NriRdmaError]]:
+    settings = load({}, {}, Document(name="/etc/nri-rdma/config.toml", text=CONFIG)).settings
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    found = []
+    for title, namespace, handler, text in PODS:
+        pod = PodManifest(
+            kind="Pod",
+            namespace=namespace,
+            name="train-0",
+            annotations={"rdma.noderesource.dev/pod": text},
+            containers=(ContainerManifest(name="main"),),
+            runtime_class=handler,
+        )
+        facts = Facts(node=_node(), policy=policy, taken={}, annotation_prefix="rdma.noderesource.dev")
+        refusal = explain(pod, facts).refusal
+        assert refusal is not None, title
+        found.append((title, refusal))
+    return found
+
+
+def _node() -> Node:
+    return node(eight().devices, eight().gpus, rdma_cgroup=True)
+
+
+def _of_files() -> list[tuple[str, str]]:
+    return [(title, _refusal_of_file(text)) for title, text in FILES]
+
+
+def _refusal_of_file(text: str) -> str:
+    try:
+        load({}, {}, Document(name="/etc/nri-rdma/config.toml", text=text))
+    except SettingError as error:
+        return str(error)
+    raise AssertionError(f"{text!r} is taken")

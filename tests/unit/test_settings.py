@@ -1,0 +1,135 @@
+"""Settings from their four sources: which one counts, where it is from, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.config import Document, Settings, load, load_settings
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.model.request import Mode
+
+POOLS = """\
+log_level = "debug"
+
+[pools.rails]
+modes = ["exclusive"]
+
+[[rules]]
+name = "training"
+namespaces = ["train-*"]
+[[rules]]
+pools = ["rails"]
+"""
+
+
+def refusal(text: str, **environment: str) -> SettingError:
+    with pytest.raises(SettingError) as caught:
+        load({}, environment, Document(name="FILE", text=text))
+    assert caught.value.code is ErrorCode.SETTING
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_flag_comes_before_the_environment_that_before_the_file_and_that_before_the_default() -> None:
+    document = Document(name="FILE", text='log_level = "debug"\nplugin_name = "a"\nlog_format = "json"')
+    environment = {"NRI_RDMA_LOG_LEVEL": "error", "NRI_RDMA_PLUGIN_NAME": "b"}
+    loaded = load({"log_level": "warning", "plugin_name": None}, environment, document)
+    settings = loaded.settings
+    assert (settings.log_level, settings.plugin_name, settings.log_format) == ("warning", "b", "json")
+    assert settings.annotation_prefix == "rdma.noderesource.dev"
+    assert {name: loaded.origins[name] for name in ("log_level", "plugin_name", "log_format", "annotation_prefix")} == {
+        "log_level": "--log-level",
+        "plugin_name": "NRI_RDMA_PLUGIN_NAME",
+        "log_format": "FILE:3",
+        "annotation_prefix": "default",
+    }
+
+
+def test_every_setting_has_an_origin() -> None:
+    assert set(load({}, {}, Document(name="FILE")).origins) == {item.name for item in fields(Settings)}
+
+
+def test_pools_and_rules_say_where_they_stand() -> None:
+    loaded = load({}, {}, Document(name="FILE", text=POOLS))
+    (pool,) = loaded.settings.pools
+    assert (pool.name, pool.modes, pool.where) == ("rails", (Mode.EXCLUSIVE,), "FILE:3")
+    assert [(rule.name, rule.where) for rule in loaded.settings.rules] == [("training", "FILE:6"), ("2", "FILE:9")]
+    assert (loaded.origins["pools"], loaded.origins["rules"]) == ("FILE:3", "FILE:6")
+
+
+def test_pools_are_not_for_the_environment() -> None:
+    assert load({}, {"NRI_RDMA_POOLS": "rails"}, Document(name="FILE")).settings.pools == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("a b", "FILE", "the configuration cannot be used: Expected '=' after a key"),
+        ('\nlog_levle = "info"', "FILE:2", "unknown setting log_levle"),
+        ('\nlog_level = "loud"', "FILE:2", "log_level = 'loud' cannot be used"),
+        (POOLS + 'mode = ["shared"]', "FILE:9 rules[1]", "unknown key 'mode'"),
+        (POOLS + 'modes = ["shared"]', "FILE:11 rules[1].modes[0]", "none of its pools serves mode shared"),
+        ('[pools.a]\nmodes = [\n"both"]', "FILE:2 pools.a.modes[0]", "'both' is not allowed"),
+        (f"allow_default_pool = true\n{POOLS}", "FILE:1", "allow_default_pool is for a configuration without pools"),
+        ("pools = " + "[" * 5000 + "]" * 5000, "FILE", "the configuration cannot be used"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_line(text: str, where: str, what: str) -> None:
+    error = refusal(text)
+    assert error.where == where
+    assert what in error.what
+
+
+def test_what_is_wrong_in_the_environment_is_named_with_the_variable() -> None:
+    error = refusal("", NRI_RDMA_LOG_LEVEL="loud")
+    assert (error.where, error.what) == ("NRI_RDMA_LOG_LEVEL", "log_level = 'loud' cannot be used")
+
+
+def test_an_unknown_setting_names_the_nearest_one() -> None:
+    assert refusal('loglevel = "info"').hint.startswith("write log_level; known are ")
+
+
+def test_rules_without_pools_are_about_the_default_one() -> None:
+    settings = load({}, {}, Document(name="FILE", text='[[rules]]\npools = ["default"]\nmodes = ["shared"]')).settings
+    assert settings.rules[0].pools == ("default",)
+    assert "there is no pool 'rails'" in refusal('[[rules]]\npools = ["rails"]').what
+
+
+def test_what_the_runtime_sends_is_in_the_place_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('log_level = "error"')
+    assert load_settings({}, {}, path, sent='log_format = "json"').log_level == "info"
+    assert load_settings({}, {}, path, sent=" \n").log_level == "error"
+    with pytest.raises(SettingError, match="the configuration that the runtime sent:2"):
+        load_settings({}, {}, path, sent="\npools.a = 1")
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_settings({}, {}, tmp_path / "none.toml")
+    assert caught.value.where == str(tmp_path / "none.toml")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"log_level = \xff")
+    with pytest.raises(SettingError):
+        load_settings({}, {}, path)
+
+
+_LINES = st.sampled_from(
+    [*POOLS.splitlines(), "[pools.rails]", "modes = [", "]", "x = 1", "'''", "[[pools]]", "[rules]"]
+)
+
+
+@given(st.lists(_LINES | st.text(max_size=20), max_size=12).map("\n".join))
+def test_whatever_a_file_holds_it_is_read_or_refused(text: str) -> None:
+    try:
+        load({}, {}, Document(name="FILE", text=text))
+    except SettingError as error:
+        assert error.where.startswith("FILE")

@@ -91,6 +91,7 @@ pause_image = {_quoted(IMAGE)}
 pause_command = {_quoted(PAUSE)}
 signature_policy = {_quoted(str(run / "policy.json"))}
 signature_policy_dir = {_quoted(str(run / "policies"))}
+namespaced_auth_dir = {_quoted(str(run / "auth"))}
 [crio.network]
 network_dir = {_quoted(str(run / "net.d"))}
 plugin_dirs = [{_quoted(str(cache.CNI_PLUGINS))}]

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,15 +80,26 @@ def _write_programs(folder: Path) -> None:
         (folder / name).write_text(program)
 
 
-def _process(python: Path, program: str, folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [python, program],
-        cwd=folder,
-        env=_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # the trace of its KeyboardInterrupt
-        text=True,
-    )
+@contextmanager
+def _process(python: Path, program: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that heeds SIGINT, as in a terminal: what a shell runs in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [python, program],
+            cwd=folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # the trace of its KeyboardInterrupt
+            text=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _pip(*arguments: str) -> None:

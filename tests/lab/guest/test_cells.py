@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.lab.guest import kernel, tree, verbs
-from tests.lab.guest.conftest import DAEMON, RESULTS, STATE
+from tests.lab.guest.conftest import DAEMON, NRI_SOCKET, RESULTS, STATE
 from tests.lab.guest.process import Server
 from tests.lab.outcomes import OutcomeError
 from tests.rig.cri import Cri
@@ -92,9 +92,11 @@ def described(cri: Cri, daemon: Server, rdma_device: str, tmp_path: Path) -> Ite
     with kernel.no_rdma(rdma_device):
         tree.write(netdev, tmp_path / "sys")
         state = Path("/run/nri-rdma-tree")
+        socket = tmp_path / "nri.sock"
+        socket.symlink_to(NRI_SOCKET)  # with a lock of its own beside it: two daemons answer one runtime here
         command = (
             *(word for word in DAEMON if str(STATE) not in word and word not in {"--state-dir", "--control-socket"}),
-            *("--sysfs-root", str(tmp_path / "sys"), "--state-dir", str(state)),
+            *("--nri-socket", str(socket), "--sysfs-root", str(tmp_path / "sys"), "--state-dir", str(state)),
             *("--plugin-name", "tree", "--plugin-index", "91", "--annotation-prefix", TREE_PREFIX),
         )
         with Server(command, RESULTS / "nri-rdma-tree.log") as server:

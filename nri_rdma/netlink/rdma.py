@@ -73,16 +73,26 @@ def can_move(home_fd: int, index: int, other_fd: int) -> bool:
 
 
 def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...]:
-    """The devices of the socket's namespace with the netdevs that they have in it."""
-    return tuple(
-        RdmaNetdevs(
-            index=device.index,
-            name=device.name,
-            node_guid=device.node_guid,
-            ifindexes=tuple(port.netdev_index for port in rdma.ports(device.index) if port.netdev_index is not None),
+    """The devices of the socket's namespace with the netdevs that they have in it.
+
+    One that goes between the list and the question for its ports is left out: it is not there."""
+    found = []
+    for device in rdma.devices():
+        try:
+            ports = rdma.ports(device.index)
+        except KernelError as error:
+            if error.errno == errno.EINVAL and device not in rdma.devices():
+                continue
+            raise
+        found.append(
+            RdmaNetdevs(
+                index=device.index,
+                name=device.name,
+                node_guid=device.node_guid,
+                ifindexes=tuple(port.netdev_index for port in ports if port.netdev_index is not None),
+            )
         )
-        for device in rdma.devices()
-    )
+    return tuple(found)
 
 
 class RdmaSocket:

@@ -1,0 +1,51 @@
+"""What the kubelet gave to the containers of a pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceIds:
+    """Devices of one resource of a device plugin, such as ``rdma/hca_shared``, by the plugin's own ids."""
+
+    resource: str
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDevice:
+    """A device that a DRA driver allocated to a claim, with the CDI devices that stand for it in this container."""
+
+    namespace: str
+    claim: str
+    driver: str
+    pool: str
+    device: str
+    cdi_devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAllocation:
+    """What one container was given; the name is the one in the pod's manifest."""
+
+    name: str
+    resources: tuple[DeviceIds, ...] = ()
+    claims: tuple[ClaimDevice, ...] = ()
+
+    @property
+    def cdi_devices(self) -> tuple[str, ...]:
+        """The CDI devices of all its claims, each once, in the order in which they were first named."""
+        return tuple(dict.fromkeys(name for claim in self.claims for name in claim.cdi_devices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAllocation:
+    """What the kubelet gave to a pod, by container; containers that got nothing may be in it."""
+
+    containers: tuple[ContainerAllocation, ...] = ()
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The containers that were given any device."""
+        return frozenset(item.name for item in self.containers if item.resources or item.claims)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
 
+from nri_rdma.cdi import DEFAULT_DIRECTORIES
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
 from nri_rdma.model.refusals import nearest
 from nri_rdma.model.request import UNLIMITED, Mode
@@ -41,8 +43,8 @@ def _setting(default: object, text: str, parse: Callable[[str, Any], object], me
     return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar, "schema": schema})
 
 
-def _table(text: str) -> Any:
-    return field(default=(), metadata={"help": text, "table": True})
+def _table(text: str, default: object = ()) -> Any:
+    return field(default=default, metadata={"help": text, "table": True})
 
 
 def _text(name: str, value: Any) -> str:
@@ -53,6 +55,14 @@ def _text(name: str, value: Any) -> str:
 
 def _path(name: str, value: Any) -> Path:
     return Path(_text(name, value))
+
+
+def _paths(name: str, value: Any) -> tuple[Path, ...]:
+    """A list of a file, or directories with colons between them, as in PATH; the last counts most."""
+    items = value.split(":") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+        raise _refused(name, value, "a list of directories")
+    return tuple(Path(item) for item in items)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -106,6 +116,7 @@ class _Choice:
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
     _path: {"type": "string"},
+    _paths: {"type": "array", "items": {"type": "string", "minLength": 1}},
     _flag: {"type": "boolean"},
     _index: {"type": "string", "pattern": "^[0-9]{2}$"},
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
@@ -152,6 +163,15 @@ class Settings:
     cgroup_root: Path = _setting(
         Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
     )
+    cdi_dirs: tuple[Path, ...] = _setting(
+        DEFAULT_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[:DIR...]"
+    )
+    kubelet_socket: Path = _setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        "Socket where the kubelet tells what it allocated to pods (PodResources); it need not be there.",
+        _path,
+        "PATH",
+    )
     state_dir: Path = _setting(
         Path("/run/nri-rdma"), "Journal and lock; on a tmpfs, it dies with the boot.", _path, "DIR"
     )
@@ -173,6 +193,9 @@ class Settings:
     )
     pools: tuple[Pool, ...] = _table("What pods may ask for; without any, the pool `default` has every device.")
     rules: tuple[Rule, ...] = _table("Who may ask which pool for what; the first that is for a pod decides.")
+    adopt: Adoption = _table(
+        "What is done with RDMA devices that others gave to containers; without it they are observed.", Adoption()
+    )
 
     @property
     def control_path(self) -> Path:
@@ -266,6 +289,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
     settings = Settings(**values, **tables)
     origins["pools"] = settings.pools[0].where if settings.pools else "default"
     origins["rules"] = settings.rules[0].where if settings.rules else "default"
+    origins["adopt"] = document.place_of("adopt") if "adopt" in table else "default"
     if settings.pools and settings.allow_default_pool:
         raise SettingError(
             ErrorCode.SETTING,
@@ -301,12 +325,19 @@ def _parse_document(document: Document) -> Mapping[str, Any]:
 
 
 def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
-    """Pools and rules. Each rule says where it stands, because refusals name it."""
-    if "pools" not in table and "rules" not in table:
+    """Pools, rules and what is adopted. Each rule says where it stands, because refusals name it."""
+    if not table.keys() & {"pools", "rules", "adopt"}:
         return {}
-    from nri_rdma.model.poolgrammar import check_rules, node_of, read_pools, read_rules  # late: imports YAML
+    from nri_rdma.model.poolgrammar import (  # late: imports YAML
+        check_rules,
+        node_of,
+        read_adoption,
+        read_pools,
+        read_rules,
+    )
 
     try:
+        adoption = read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()
         pools = read_pools(node_of(table["pools"])) if "pools" in table else ()
         rules = read_rules(node_of(table["rules"])) if "rules" in table else ()
         check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
@@ -316,6 +347,7 @@ def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, A
     return {
         "pools": tuple(replace(pool, where=document.place_of(pool.where)) for pool in pools),
         "rules": tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules),
+        "adopt": adoption,
     }
 
 

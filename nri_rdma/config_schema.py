@@ -8,7 +8,7 @@ from typing import Any  # Any: a JSON document
 
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.model.grammar import POOL_NAME
-from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
+from nri_rdma.model.poolgrammar import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
 from nri_rdma.model.request import UNLIMITED
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -25,6 +25,18 @@ def config_schema() -> dict[str, Any]:
             "minProperties": 1,
         },
         "rules": {"type": "array", "items": {"$ref": "#/$defs/rule"}, "minItems": 1},
+        "adopt": {
+            **_table(ADOPT_KEYS),
+            "properties": {
+                **_table(ADOPT_KEYS)["properties"],
+                "vendors": {
+                    "description": "The same for the CDI devices of these vendors",
+                    "type": "object",
+                    "additionalProperties": {"$ref": "#/$defs/adoption"},
+                    "minProperties": 1,
+                },
+            },
+        },
     }
     return {
         "$schema": _DRAFT,
@@ -35,6 +47,7 @@ def config_schema() -> dict[str, Any]:
         "$defs": {
             "pool": {**_table(POOL_KEYS), "required": ["modes"]},
             "rule": _table(RULE_KEYS),
+            "adoption": _table(ADOPT_KEYS),
             "selector": {**_table(SELECTOR_KEYS), "minProperties": 1},
         },
     }
@@ -49,6 +62,8 @@ def setting_text(value: object) -> str:
             if value.automatic:
                 return "auto"
             return "keep" if value.bytes is None else "unlimited" if value.bytes == UNLIMITED else str(value.bytes)
+        case tuple():
+            return ":".join(map(str, value))
         case None:
             return ""
         case _:

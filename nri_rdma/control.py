@@ -15,7 +15,8 @@ import msgspec
 from nri_rdma import __version__
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.plan import NetdevMove
-from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
+from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
@@ -164,6 +165,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
+        "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 
@@ -294,6 +296,7 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
     record = sandbox.record
     return {
         "id": sandbox.pod.sandbox_id,
+        "part": sandbox.part,
         "pod": str(sandbox.pod),
         "uid": sandbox.pod.uid,
         "state": str(sandbox.state),
@@ -317,7 +320,7 @@ def _rdma_use(facts: DaemonFacts) -> Iterator[dict[str, Any]]:
     other that they use or are limited for. A container whose cgroup is gone has none."""
     for sandbox in facts.sandboxes.all():
         for container, cgroups_path in sandbox.containers.copy().items():
-            given = _given_to(sandbox, container)
+            given = _given_to(facts.sandboxes.of(sandbox.pod.sandbox_id), container)
             for use in read_rdma_use(facts.settings.cgroup_root, cgroups_path):
                 if use.device in given or use.is_noteworthy:
                     yield {
@@ -328,9 +331,9 @@ def _rdma_use(facts: DaemonFacts) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _given_to(sandbox: Sandbox, container: str) -> frozenset[str]:
-    record = sandbox.record
-    covering = [it for it in record.attached if it.admitted.request.scope.covers(container)] if record else []
+def _given_to(parts: tuple[Sandbox, ...], container: str) -> frozenset[str]:
+    attached = [it for sandbox in parts if sandbox.record is not None for it in sandbox.record.attached]
+    covering = [it for it in attached if it.admitted.request.scope.covers(container)]
     return frozenset(item.device.name for it in covering for item in it.devices)
 
 

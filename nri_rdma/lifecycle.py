@@ -15,23 +15,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Protocol
 
+from nri_rdma.adopter import Adopter, Brought
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.port import KernelError
-from nri_rdma.attach.record import State
-from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
+from nri_rdma.attach.record import State, attach_key
+from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.inject import inject, rdma_max, shown_as
+from nri_rdma.grants import Grant, Wanted, granted, refuse_unallocated, wanted, with_grants
+from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
+from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import UNLIMITED, PodRequest
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.placement import Placed, place
+from nri_rdma.placement import Placed, Taken, place
 from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
+from nri_rdma.scoping import scope_words, scoped
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +46,9 @@ BARRIER_PAUSE_S = 0.8
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
+LATE_WAIT_S = 0.5
+"""How long a CreateContainer waits for the attach that it began, because nobody told of its CDI device when the sandbox
+started. One device takes 50 to 100 ms; whoever needs more is asked again."""
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
 
@@ -62,6 +71,8 @@ class NodeSource:
         self._lock = threading.Lock()
         self._queued: Future[None] | None = None
         self._queue_lock = threading.Lock()
+        self.on_read: Callable[[], None] = lambda: None
+        """Called after each reading, by who read, before anybody is told of it."""
         self.current = read()
 
     def refresh_in(self, workers: Workers) -> Future[None]:
@@ -81,6 +92,7 @@ class NodeSource:
         with self._lock:
             try:
                 self.current = self._read()
+                self.on_read()
             except (KernelError, OSError) as error:
                 raise InventoryError(
                     ErrorCode.INVENTORY, f"the node cannot be read: {error}", hint="try again; see `nri-rdma inventory`"
@@ -95,6 +107,8 @@ class ListedContainer:
     name: str
     devices: Mapping[str, tuple[int, int]]
     cgroups_path: str = ""
+    cdi_devices: tuple[str, ...] = ()
+    is_privileged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +154,12 @@ class Lifecycle:
         workers: Workers,
         spans: Recorder,
         limits: Limits,
+        adopter: Adopter,
         annotation_prefix: str,
         default_memlock: int | None,
     ) -> None:
         self._node = node
+        self.adopter = adopter
         self.policy = policy
         """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
         self._offered = _Offered.of(policy, node.current)
@@ -173,17 +189,22 @@ class Lifecycle:
     def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on: containers wait."""
         with self._spans.span("parse"):
-            request = parse_pod_request(annotations, self._prefix)
-        if request is None or not request.requests:
+            request = parse_pod_request(annotations, self._prefix) or PodRequest(requests=())
+        request, allocation = self._narrowed(pod, request)
+        if not request.requests and not self.adopter.told(allocation):
             return
-        known = self._sandboxes.get(pod.sandbox_id)
-        if known is not None and known.undo_done is not None:
+        known = self._sandboxes.of(pod.sandbox_id)
+        if any(sandbox.undo_done is not None for sandbox in known):
             raise _returning(pod)
-        if known is not None:
+        if known:
             return  # seen already, in Synchronize: events of one sandbox may be told twice
         self._return_older(pod, deadline)
         with self._spans.span("place") as span:
-            placed = self._place(pod, request, deadline, asker)
+            placed = self._decided(
+                pod, lambda node: self._place_on(node, pod, request, self._wanted(allocation), asker), deadline
+            )
+            if not placed:
+                return  # what the kubelet told of is observed
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
         sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm)
@@ -192,7 +213,7 @@ class Lifecycle:
 
     def knows(self, sandbox_id: str) -> bool:
         """Whether the sandbox holds anything of ours."""
-        return self._sandboxes.get(sandbox_id) is not None
+        return self._sandboxes.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
         """Whether the end of the sandbox matters to us: it holds something, or lacks what it asks for."""
@@ -207,35 +228,39 @@ class Lifecycle:
         present_env: Collection[str],
         present_devices: Mapping[str, tuple[int, int]],
         deadline: float,
+        brought: Brought | None = None,
     ) -> ContainerEdits:
-        """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached."""
+        """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached.
+
+        `brought` is what it has from others; None: nothing. What that asks for is attached now if nobody told sooner.
+        """
         failed = self._failed.get(sandbox_id)
         if failed is not None:
             raise _failed_late(failed)
-        sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is None:
-            if self._asks_for_devices(annotations):
-                raise _not_attached(pod_name)
+        if brought is not None:
+            self._adopt(brought, deadline)
+        parts = self._sandboxes.of(sandbox_id)
+        if (not parts or parts[0].part) and self._asks_for_devices(annotations):
+            raise _not_attached(pod_name)
+        if not parts:
             return ContainerEdits()
-        if sandbox.state is not State.ATTACHED:
-            with self._spans.span("barrier"):
-                self._pass_barrier(sandbox, deadline)
-        self._await_present(sandbox, container, deadline)
-        record = sandbox.record
-        assert record is not None  # an attached sandbox has one
+        for sandbox in parts:
+            if sandbox.state is not State.ATTACHED:
+                with self._spans.span("barrier"):
+                    self._pass_barrier(sandbox, deadline)
+            self._await_present(sandbox, container, deadline)
         with self._spans.span("inject"):
-            edits = inject(
-                record.attached, record.rdma_cm, container, present_env, present_devices, self.default_memlock
-            )
+            attached, rdma_cm = _attached(parts)
+            edits = inject(attached, rdma_cm, container, present_env, present_devices, self.default_memlock)
             for node in edits.char_devices:
                 if node.path in present_devices:
-                    self._refuse_another(node, present_devices[node.path], f"{sandbox.pod}, container {container}")
+                    self._refuse_another(node, present_devices[node.path], f"{parts[0].pod}, container {container}")
             return edits
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
         there, and that it did not start, until it does."""
-        sandbox = self._sandboxes.get(sandbox_id)
+        sandbox = self._first(sandbox_id)
         if sandbox is None:
             return
         sandbox.remember_container(container, cgroups_path)
@@ -248,15 +273,16 @@ class Lifecycle:
     def starting(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container's cgroup is there, and its process does not run yet: the last moment for limits that the
         runtime was not told. Raises LimitsError."""
-        sandbox = self._sandboxes.get(sandbox_id)
-        if sandbox is not None:
-            sandbox.unstarted.pop(container, None)
-            self._limit_all(sandbox, container, cgroups_path)
+        parts = self._sandboxes.of(sandbox_id)
+        if parts:
+            parts[0].unstarted.pop(container, None)
+            self._limit_all(parts, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
         for memory in (self._unserved, self._failed, self._barrier_waits):
             memory.pop(sandbox_id, None)
+        self.adopter.forget(sandbox_id)
         undo = self._sandboxes.end(sandbox_id)
         if undo is None:
             return
@@ -290,7 +316,7 @@ class Lifecycle:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
-            sandbox = self._sandboxes.get(item.pod.sandbox_id)
+            sandbox = self._first(item.pod.sandbox_id)
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
@@ -298,44 +324,64 @@ class Lifecycle:
 
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
-        sandbox = self._sandboxes.get(item.pod.sandbox_id)
-        if sandbox is None:
-            if item.containers and self._asks_for_devices(item.annotations):
-                return "its containers were made while nri-rdma was away"
+        parts = self._sandboxes.of(item.pod.sandbox_id)
+        if (not parts or parts[0].part) and item.containers and self._asks_for_devices(item.annotations):
+            return "its containers were made while nri-rdma was away"
+        if any(sandbox.record is None or sandbox.state is not State.ATTACHED for sandbox in parts):
             return ""
-        record = sandbox.record
-        if record is None or sandbox.state is not State.ATTACHED:
-            return ""
+        attached, rdma_cm = _attached(parts)
         bare = [
             container.name
             for container in item.containers
-            if inject(record.attached, record.rdma_cm, container.name, (), container.devices, None).char_devices
+            if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices
+            or self._lacks_what_its_cdi_device_asks(item.pod, container, attached)
         ]
         return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
+
+    def _lacks_what_its_cdi_device_asks(
+        self, pod: Pod, container: ListedContainer, attached: tuple[AttachedRequest, ...]
+    ) -> bool:
+        """Whether a container that runs has a CDI device for which nothing was attached; sees what it has."""
+        brought = Brought(
+            pod=pod,
+            asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
+            container=container.name,
+            cdi_devices=container.cdi_devices,
+            devices=container.devices,
+            is_privileged=container.is_privileged,
+        )
+        if not self.adopter.is_active or not self.adopter.concerns(brought):
+            return False
+        covering = {
+            it.admitted.request.cdi_device for it in attached if it.admitted.request.scope.covers(container.name)
+        }
+        grants = self.adopter.grants(brought)
+        try:
+            return bool(wanted((grant for grant in grants if grant.name not in covering), self.adopter.adoption))
+        except NriRdmaError:
+            return True
 
     def _limit_again(self, item: Listed) -> str:
         """Limit the containers of an attached sandbox; why that fails, "" when it does not.
 
         One that started while we were away, or between our last answer and our end, had nobody to limit it.
         """
-        sandbox = self._sandboxes.get(item.pod.sandbox_id)
-        if sandbox is None or sandbox.state is not State.ATTACHED:
-            return ""
+        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is State.ATTACHED)
         lacking = []
         for container in item.containers:
             try:
-                self._limit_all(sandbox, container.name, container.cgroups_path)
+                self._limit_all(parts, container.name, container.cgroups_path)
             except LimitsError as error:
                 if error.errno != errno.ENOENT:  # it has not started yet, or has ended
                     lacking.append(str(error))
         return " ".join(lacking)
 
-    def _limit_all(self, sandbox: Sandbox, container: str, cgroups_path: str) -> None:
+    def _limit_all(self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str) -> None:
         """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009)."""
-        lines = rdma_max(sandbox.record.attached, container) if sandbox.record is not None else ()
+        lines = rdma_max(_attached(parts)[0], container)
         if not lines:
             return
-        where = f"{sandbox.pod}, container {container}"
+        where = f"{parts[0].pod}, container {container}"
         try:
             if len(lines) > 1:
                 with self._spans.span("limit"):
@@ -346,17 +392,110 @@ class Lifecycle:
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
         error = None if done.cancelled() else done.exception()
-        sandbox = self._sandboxes.get(pod.sandbox_id)
-        if error is None or (sandbox is not None and sandbox.undo_done is not None):
+        if error is None or any(it.undo_done is not None for it in self._sandboxes.of(pod.sandbox_id)):
             return  # it went well, or the sandbox is being taken down anyway
         self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
         while len(self._failed) > _KEPT_FAILURES:
             self._failed.popitem(last=False)
 
-    def _place(self, pod: Pod, request: PodRequest, deadline: float, asker: Asker) -> tuple[Placed, ...]:
-        """Place; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
+    def _narrowed(self, pod: Pod, request: PodRequest) -> tuple[PodRequest, PodAllocation | None]:
+        """The request as the kubelet's word narrows it, and that word, if it matters here and comes in time."""
+        adopter = self.adopter
+        if not adopter.asks_kubelet and not (adopter.kubelet is not None and any(it.word for it in request.requests)):
+            return request, None
+        with self._spans.span("kubelet") as span:
+            allocation = adopter.ask(pod)
+            span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
+            span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
+        return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests)), allocation
+
+    def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
+        """What the CDI devices ask for that the kubelet allocated to a pod."""
+        return wanted(self.adopter.told(allocation), self.adopter.adoption) if allocation is not None else ()
+
+    def _adopt(self, brought: Brought, deadline: float) -> None:
+        """Attach what the CDI devices of a container ask for, where nobody told of them when the sandbox started."""
+        with self._spans.span("adopt") as span:
+            grants = self.adopter.grants(brought)
+            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
+            span.attributes["rdma.cdi_source"] = ",".join(str(grant.source) for grant in grants)
+            self._refuse_unallocated(brought, grants)
+            for grant in grants:
+                holder = self._holder_of(brought.pod.sandbox_id, grant.name)
+                if holder is not None:
+                    self._cover(holder, grant, deadline)
+            if any(self._holder_of(brought.pod.sandbox_id, grant.name) is None for grant in grants):
+                self._attach_late(brought, deadline)
+
+    def _cover(self, holder: Sandbox, grant: Grant, deadline: float) -> None:
+        """Another container has the CDI device, too."""
+        if holder.covers(grant.name, grant.container):
+            return
+        if holder.state is not State.ATTACHED:
+            self._pass_barrier(holder, deadline)
+        if not _wait(self._sandboxes.cover(holder, grant.name, grant.container), deadline - time.monotonic()):
+            raise _not_ready_yet(holder.pod)
+
+    def _attach_late(self, brought: Brought, deadline: float) -> None:
+        pod = brought.pod
+        if any(it.undo_done is not None for it in self._sandboxes.of(pod.sandbox_id)):
+            raise _returning(pod)
+        part = self._free_part(pod.sandbox_id, brought.container)
+
+        def decide(node: Node) -> tuple[Placed, ...]:
+            grants = self.adopter.grants(brought)
+            late = (grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
+            items = wanted(late, self.adopter.adoption)
+            if not items:
+                return ()
+            return self._allocations.allocate(
+                attach_key(pod.sandbox_id, part),
+                str(pod),
+                lambda taken: granted(node, taken, items, brought.asker, str(pod)),
+            )
+
+        placed = self._decided(pod, decide, deadline)
+        if not placed:
+            return  # it is observed
+        sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm, part)
+        _wait(sandbox.attach_done, min(LATE_WAIT_S, deadline - time.monotonic()))  # what is not done meets the barrier
+
+    def _free_part(self, sandbox_id: str, container: str) -> str:
+        taken = {sandbox.part for sandbox in self._sandboxes.of(sandbox_id)}
+        names = chain((container,), (f"{container}.{number}" for number in count(1)))
+        return next(name for name in names if name not in taken)
+
+    def _holder_of(self, sandbox_id: str, cdi_device: str) -> Sandbox | None:
+        """What the sandbox attached, or attaches, for a CDI device."""
+        return next((it for it in self._sandboxes.of(sandbox_id) if cdi_device in it.cdi_devices), None)
+
+    def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
+        if brought.is_privileged or not self.adopter.adoption.enforces:
+            return
+        attached, _ = _attached(self._sandboxes.of(brought.pod.sandbox_id))
+        own = {
+            item.device.id
+            for request in attached
+            if request.admitted.request.scope.covers(brought.container)
+            for item in request.devices
+        }
+        refuse_unallocated(
+            self._node.current,
+            brought.devices,
+            own | self.adopter.covered(brought, grants),
+            self.adopter.vendors,
+            self.adopter.adoption,
+            f"{brought.pod}, container {brought.container}",
+        )
+
+    def _first(self, sandbox_id: str) -> Sandbox | None:
+        """The oldest of a sandbox's parts: it remembers the containers."""
+        return next(iter(self._sandboxes.of(sandbox_id)), None)
+
+    def _decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
+        """Decide; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
         try:
-            return self._place_on(self._node.current, pod, request, asker)
+            return decide(self._node.current)
         except PlacementError:
             refreshed = self._node.refresh_in(self._workers)
             _wait(refreshed, deadline - time.monotonic())
@@ -367,15 +506,25 @@ class Lifecycle:
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
-        return self._place_on(self._node.current, pod, request, asker)
+        return decide(self._node.current)
 
-    def _place_on(self, node: Node, pod: Pod, request: PodRequest, asker: Asker) -> tuple[Placed, ...]:
+    def _place_on(
+        self, node: Node, pod: Pod, request: PodRequest, items: tuple[Wanted, ...], asker: Asker
+    ) -> tuple[Placed, ...]:
         refuse_memlock(request, self.memlock_ceiling, self.memlock_dropped_by)
         offered = self._offered_on(node)
         admitted = admit(offered.policy, node, request, asker)
-        return self._allocations.allocate(
-            pod.sandbox_id, str(pod), lambda taken: place(node, offered.offer, taken, admitted)
-        )
+
+        if not items and not admitted:
+            return ()
+
+        def choose(taken: Taken) -> tuple[Placed, ...]:
+            if not items:
+                return place(node, offered.offer, taken, admitted)
+            given = granted(node, taken, items, asker, str(pod))
+            return (*place(node, offered.offer, with_grants(taken, given, str(pod)), admitted), *given)
+
+        return self._allocations.allocate(pod.sandbox_id, str(pod), choose)
 
     def _offered_on(self, node: Node) -> _Offered:
         policy, offered = self.policy, self._offered
@@ -455,6 +604,15 @@ class Lifecycle:
         return request is not None and bool(request.requests)
 
 
+def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
+    """All that the parts of a sandbox attached, and the node's rdma_cm."""
+    if len(parts) == 1 and parts[0].record is not None:
+        return parts[0].record.attached, parts[0].record.rdma_cm
+    records = [sandbox.record for sandbox in parts if sandbox.record is not None]
+    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
+    return tuple(item for record in records for item in record.attached), rdma_cm
+
+
 def _wait(future: Future[None], timeout_s: float) -> bool:
     """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
     try:
@@ -489,6 +647,15 @@ def _returning(pod: Pod) -> NotReadyError:
         "the devices of this sandbox go back to the host",
         where=str(pod),
         hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
+    )
+
+
+def _not_ready_yet(pod: Pod) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        "network is not ready: the devices of this pod are still being attached",
+        where=str(pod),
+        hint="nothing to do: the kubelet asks again",
     )
 
 

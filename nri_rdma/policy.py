@@ -95,6 +95,26 @@ def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tupl
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
+def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
+    """A request for devices that another has given to the pod: of pools and rules nothing counts, only what the kernel
+    and the pod allow. `request` has a mode. Raises as `admit`."""
+    mode = request.mode or Mode.SHARED
+    question = _Question(
+        policy=_ANY,
+        pool=Pool(name=request.pool, modes=tuple(Mode)),
+        rule=None,
+        node=node,
+        request=request,
+        mode=mode,
+        asker=asker,
+    )
+    for check in _KERNEL_CHECKS:
+        refusal = check(question)
+        if refusal is not None:
+            raise refusal
+    return Admitted(request=request, mode=mode)
+
+
 def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
     """What a request gets on such a kernel; None where others may have the device too."""
     if mode is Mode.SHARED:
@@ -389,15 +409,19 @@ def _limits_are_kept(question: _Question) -> NriRdmaError | None:
     )
 
 
-_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
-    _mode_is_served,
-    _mode_is_permitted,
-    _char_kinds_are_allowed,
-    _interface_is_permitted,
-    _limits_are_permitted,
+_KERNEL_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _pod_has_a_network_of_its_own,
     _interface_moves,
     _isolation_fits_the_mode,
     _kernel_setting_fits,
     _limits_are_kept,
 )
+_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+    _mode_is_served,
+    _mode_is_permitted,
+    _char_kinds_are_allowed,
+    _interface_is_permitted,
+    _limits_are_permitted,
+    *_KERNEL_CHECKS,
+)
+_ANY = Policy(pools=MappingProxyType({}))

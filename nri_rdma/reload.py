@@ -20,7 +20,7 @@ from nri_rdma.policy import Policy, offer, policy_of
 
 log = logging.getLogger(__name__)
 
-RELOADABLE = frozenset({"pools", "rules", "allow_default_pool", "log_level"})
+RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "log_level"})
 """The settings that can change while the daemon runs; the others are where it has files, sockets and a name."""
 
 
@@ -58,6 +58,7 @@ class Reloader:
         policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
         refuse_contested(policy, self._node.current)
         self._lifecycle.policy = policy
+        self._lifecycle.adopter.adoption = settings.adopt
         set_log_level(settings.log_level)
 
 

@@ -1,4 +1,4 @@
-"""The journal: one file per sandbox, written before anything is touched.
+"""The journal: one file per attach of a sandbox, written before anything is touched.
 
 It lives on a tmpfs (``/run``), which dies with the boot as the moves do, so nothing is synced to a disk. A file is
 replaced whole (written beside, then renamed) and carries version and checksum. One that cannot be read is set aside
@@ -31,15 +31,15 @@ class Journal:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, record: SandboxRecord) -> None:
-        """Store `record`, replacing what was stored for its sandbox."""
-        path = self._path(record.pod.sandbox_id)
+        """Store `record`, replacing what was stored under its key."""
+        path = self._path(record.key)
         beside = path.with_suffix(".new")
         beside.write_bytes(encode_record(record))
         beside.replace(path)
 
-    def remove(self, sandbox_id: str) -> None:
-        """Forget a sandbox; one that is not there is forgotten already."""
-        self._path(sandbox_id).unlink(missing_ok=True)
+    def remove(self, key: str) -> None:
+        """Forget the record of that key; one that is not there is forgotten already."""
+        self._path(key).unlink(missing_ok=True)
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
         """All readable records, and an error for each that was set aside."""
@@ -54,10 +54,10 @@ class Journal:
                 errors.append(error)
         return tuple(records), tuple(errors)
 
-    def _path(self, sandbox_id: str) -> Path:
-        if not sandbox_id or "/" in sandbox_id or sandbox_id.startswith("."):
-            raise StateError(ErrorCode.STATE_UNREADABLE, f"{sandbox_id!r} cannot be the id of a sandbox")
-        return self._directory / f"{sandbox_id}.json"
+    def _path(self, key: str) -> Path:
+        if not key or "/" in key or key.startswith("."):
+            raise StateError(ErrorCode.STATE_UNREADABLE, f"{key!r} cannot be the id of a sandbox")
+        return self._directory / f"{key}.json"
 
 
 def _read(path: Path) -> SandboxRecord:
@@ -65,8 +65,8 @@ def _read(path: Path) -> SandboxRecord:
         record = decode_record(path.read_bytes(), where=str(path))
     except OSError as error:
         raise _unusable(str(error), str(path)) from error
-    if record.pod.sandbox_id != path.stem:
-        raise _unusable(f"it is about sandbox {record.pod.sandbox_id}", str(path))
+    if record.key != path.stem:
+        raise _unusable(f"it is about sandbox {record.key}", str(path))
     return record
 
 

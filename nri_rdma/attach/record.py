@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from nri_rdma.attach.plan import Plan
@@ -36,6 +36,13 @@ class SandboxRecord:
     attached: tuple[AttachedRequest, ...]
     rdma_cm: CharDevice | None
     process: ProcessIdentity | None = None
+    part: str = ""
+    """Which of the sandbox's attaches: "" the one at its start, else the container that came with more."""
+
+    @property
+    def key(self) -> str:
+        """Its name in journal and allocations."""
+        return attach_key(self.pod.sandbox_id, self.part)
 
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Mode], ...]:
@@ -57,7 +64,24 @@ class SandboxRecord:
             return None
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
+    def covering(self, cdi_device: str, container: str) -> SandboxRecord:
+        """The same with one more container that has this CDI device."""
+        return replace(
+            self,
+            attached=tuple(
+                replace(item, admitted=replace(item.admitted, request=item.admitted.request.covering(container)))
+                if item.admitted.request.cdi_device == cdi_device
+                else item
+                for item in self.attached
+            ),
+        )
+
     @property
     def device_names(self) -> str:
         """The names of its devices, for people."""
         return ", ".join(item.device.name for request in self.attached for item in request.devices)
+
+
+def attach_key(sandbox_id: str, part: str) -> str:
+    """The name of one attach of a sandbox; of the one at its start, the sandbox's own."""
+    return f"{sandbox_id}+{part}" if part else sandbox_id

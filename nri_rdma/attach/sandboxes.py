@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
@@ -21,6 +20,7 @@ from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve
+from nri_rdma.attach.sandbox import Sandbox, cdi_devices_of
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
@@ -40,9 +40,6 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
 devices are stuck is let go, so that the kernel brings them home when it dies."""
 
-KEPT_CONTAINERS = 256
-"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
-
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     """The real Schedule: a thread that waits."""
@@ -50,58 +47,6 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     timer.daemon = True
     timer.start()
     return timer.cancel
-
-
-class Unstarted:
-    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
-
-    __slots__ = ("answers", "since")
-
-    def __init__(self) -> None:
-        self.answers = 1
-        self.since = time.monotonic()
-
-
-class Sandbox:
-    """One sandbox that has, gets or had devices. Its worker writes it; others read it."""
-
-    def __init__(self, pod: Pod, record: SandboxRecord | None = None) -> None:
-        self.pod = pod
-        self.state = record.state if record is not None else State.PLANNED
-        self.record = record
-        self.namespace: Namespace | None = None
-        self.attach_done: Future[None] = Future()
-        self.numbers_from = 0
-        """The newest of the kernel's device events when the character devices' numbers were read."""
-        self.looked_again: Future[None] | None = None
-        """The last time that they were read anew; None: they are as the attach found them."""
-        self.undo_done: Future[None] | None = None
-        self.undo_error = ""
-        self.cancel_retry: Callable[[], None] | None = None
-        self.is_home = False
-        """Undone, forgotten by the journal, its namespace let go; only on_gone is missing."""
-        self.steps_done = 0
-        self.steps_total = 0
-        self.containers: dict[str, str] = {}
-        """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
-
-        self.unstarted: dict[str, Unstarted] = {}
-        """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
-
-    def answered(self, name: str) -> int:
-        """CreateContainer of this container is answered; how often since it last started."""
-        known = self.unstarted.get(name)
-        if known is not None:
-            known.answers += 1
-            return known.answers
-        if len(self.unstarted) < KEPT_CONTAINERS:
-            self.unstarted[name] = Unstarted()
-        return 1
-
-    def remember_container(self, name: str, cgroups_path: str) -> None:
-        """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""
-        if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
-            self.containers[name] = cgroups_path
 
 
 class Sandboxes:
@@ -137,24 +82,40 @@ class Sandboxes:
         self._event_sequence = event_sequence
         self._boundary = boundary
         self._lock = threading.Lock()
-        self._sandboxes: dict[str, Sandbox] = {}
+        self._sandboxes: dict[str, dict[str, Sandbox]] = {}
+        """By sandbox id, then by part; never an empty one."""
         self._schedule = schedule
         self._links_are_managed = links_are_managed
         self._second_looks = SecondLooks(kernel, workers, schedule)
         self._closed = False
 
+    def knows(self, sandbox_id: str) -> bool:
+        """Whether the sandbox of that id holds anything."""
+        return sandbox_id in self._sandboxes
+
     def get(self, sandbox_id: str) -> Sandbox | None:
-        """The sandbox of that id, if it holds anything."""
-        return self._sandboxes.get(sandbox_id)
+        """What the sandbox of that id was given at its start, if it holds that."""
+        return self._sandboxes.get(sandbox_id, {}).get("")
+
+    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]:
+        """All that the sandbox of that id holds, by part, oldest first."""
+        if sandbox_id not in self._sandboxes:
+            return ()
+        with self._lock:
+            return tuple(self._sandboxes.get(sandbox_id, {}).values())
 
     def all(self) -> tuple[Sandbox, ...]:
-        """All sandboxes that hold anything, oldest first."""
+        """All sandboxes that hold anything, each of their parts, oldest first."""
         with self._lock:
-            return tuple(self._sandboxes.values())
+            return self._all()
 
-    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> Sandbox:
+    def _all(self) -> tuple[Sandbox, ...]:
+        return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
+
+    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox:
         """Have a worker attach `placed`; `attach_done` of the result tells the end or the error."""
-        sandbox = Sandbox(pod)
+        sandbox = Sandbox(pod, part=part)
+        sandbox.cdi_devices = cdi_devices_of(placed)
         parent = current_span()
 
         def work() -> None:
@@ -163,21 +124,28 @@ class Sandboxes:
 
         with self._lock:
             sandbox.attach_done = self._workers.submit(pod.sandbox_id, work)
-            self._sandboxes[pod.sandbox_id] = sandbox
+            self._sandboxes.setdefault(pod.sandbox_id, {})[part] = sandbox
         return sandbox
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]:
+        """Have another container of the sandbox covered by what it attached for a CDI device, because that container
+        has the CDI device too."""
+        return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._cover(sandbox, cdi_device, container))
 
     def end(self, sandbox_id: str) -> Future[None] | None:
         """Have everything of a sandbox undone. Joinable: a second call gets the same future, which is done when the
         devices are home, however often that has to be tried. None: it holds nothing."""
         with self._lock:
-            sandbox = self._sandboxes.get(sandbox_id)
-            if sandbox is None:
-                return None
-            if sandbox.undo_done is None:
-                sandbox.state = State.RETURNING
-                sandbox.undo_done = Future()
-                self._submit_undo(sandbox)
-            return sandbox.undo_done
+            undos = [self._end(sandbox) for sandbox in self._sandboxes.get(sandbox_id, {}).values()]
+        return joined(undos) if undos else None
+
+    def _end(self, sandbox: Sandbox) -> Future[None]:
+        """With the lock."""
+        if sandbox.undo_done is None:
+            sandbox.state = State.RETURNING
+            sandbox.undo_done = Future()
+            self._submit_undo(sandbox)
+        return sandbox.undo_done
 
     def end_of_process(self, process: ProcessIdentity) -> None:
         """End the sandboxes that lived as long as this process."""
@@ -198,7 +166,7 @@ class Sandboxes:
         for record in records:
             if record.namespace is not None and record.namespace.boot_id != self._kernel.host.identity.boot_id:
                 log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
-                self._journal.remove(record.pod.sandbox_id)
+                self._journal.remove(record.key)
                 continue
             on_record(record)
             self._take_up(record)
@@ -208,7 +176,7 @@ class Sandboxes:
         sandbox = Sandbox(record.pod, record)
         sandbox.namespace = self._open_again(record)
         with self._lock:
-            self._sandboxes[record.pod.sandbox_id] = sandbox
+            self._sandboxes.setdefault(record.pod.sandbox_id, {})[record.part] = sandbox
         # A path that vanished before the sandbox was known here told nobody: look again.
         if record.state is State.ATTACHED and self._is_there(record):
             sandbox.attach_done.set_result(None)
@@ -216,7 +184,8 @@ class Sandboxes:
             log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
         else:
             sandbox.attach_done.set_exception(_interrupted(record.pod))
-            self.end(record.pod.sandbox_id)
+            with self._lock:
+                self._end(sandbox)
 
     def node_removed(self, number: tuple[int, int], sequence: int) -> None:
         """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
@@ -247,7 +216,7 @@ class Sandboxes:
         the sandboxes that are still being worked on: theirs stay open, for who works with them."""
         with self._lock:
             self._closed = True
-            sandboxes = tuple(self._sandboxes.values())
+            sandboxes = self._all()
             cancels = [sandbox.cancel_retry for sandbox in sandboxes if sandbox.cancel_retry is not None]
         for cancel in cancels:
             cancel()
@@ -311,7 +280,7 @@ class Sandboxes:
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
             process = self._watch_process(sandbox.pod)
             record = prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
-            return replace(record, process=process)
+            return replace(record, process=process, part=sandbox.part)
 
     def _counting(self, sandbox: Sandbox) -> Boundary:
         def boundary(place: str) -> None:
@@ -346,6 +315,13 @@ class Sandboxes:
             log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
         sandbox.numbers_from = newest
 
+    def _cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+        record = sandbox.record
+        if record is None or sandbox.state is not State.ATTACHED:
+            raise _interrupted(sandbox.pod)
+        sandbox.record = record.covering(cdi_device, container)
+        self._write(sandbox.record)
+
     def _roll_back(self, sandbox: Sandbox) -> None:
         """Undo within the attach itself, so that its error is told when the host is as before."""
         with self._lock:
@@ -370,18 +346,25 @@ class Sandboxes:
         try:
             if not sandbox.is_home:
                 self._bring_home(sandbox)
-            self._on_gone(pod.sandbox_id)
+            self._on_gone(sandbox.key)
         except Exception as error:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
             self._retry_undo(sandbox, error, attempt)
             return
         with self._lock:
             sandbox.state, sandbox.undo_error, sandbox.cancel_retry = State.GONE, "", None
-            if self._sandboxes.get(pod.sandbox_id) is sandbox:
-                del self._sandboxes[pod.sandbox_id]
+            self._forget(sandbox)
         assert sandbox.undo_done is not None  # who submits an undo makes it
         sandbox.undo_done.set_result(None)
         if sandbox.record is not None:
             log.info("returned", extra={"pod": str(pod), "devices": sandbox.record.device_names})
+
+    def _forget(self, sandbox: Sandbox) -> None:
+        """With the lock."""
+        parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
+        if parts.get(sandbox.part) is sandbox:
+            del parts[sandbox.part]
+            if not parts:
+                del self._sandboxes[sandbox.pod.sandbox_id]
 
     def _bring_home(self, sandbox: Sandbox) -> None:
         """undo(journal). Raises when anything is not as before."""
@@ -399,7 +382,7 @@ class Sandboxes:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
             if self._links_are_managed():
                 self._second_looks.expect(sandbox.record.plan.moves)
-        self._journal.remove(pod.sandbox_id)
+        self._journal.remove(sandbox.key)
         _let_go(sandbox)
         sandbox.is_home = True
 
@@ -483,6 +466,27 @@ class Sandboxes:
             return False
         namespace.close()
         return record.namespace is None or namespace.identity == record.namespace
+
+
+def joined(futures: list[Future[None]]) -> Future[None]:
+    """Done when all of them are."""
+    if len(futures) == 1:
+        return futures[0]
+    done: Future[None] = Future()
+    left = len(futures)
+    lock = threading.Lock()
+
+    def one_more(_future: Future[None]) -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            is_last = left == 0
+        if is_last:
+            done.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(one_more)
+    return done
 
 
 def _lives_by_process(pod: Pod) -> bool:

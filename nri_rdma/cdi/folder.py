@@ -14,13 +14,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nri_rdma.cdi import DEFAULT_DIRECTORIES
 from nri_rdma.cdi.document import MAX_BYTES
 from nri_rdma.cdi.reading import inspect
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
 from nri_rdma.errors import CdiError, ErrorCode
 
-DEFAULT_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SUFFIXES = (".json", ".yaml")
 MAX_FILES = 4096
 """Of one directory: sixteen claims for each of 250 pods."""

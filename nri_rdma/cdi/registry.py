@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Spec
+from nri_rdma.cdi.spec import Device, DeviceNode, Edits, NetDevice, Spec
 from nri_rdma.errors import CdiError, ErrorCode
 
 
@@ -28,6 +28,17 @@ class ResolvedDevice:
     device: Device
     spec_edits: Edits
     """Come once into a container, however many devices of the same spec it asks for."""
+    spec_annotations: tuple[tuple[str, str], ...] = ()
+
+    def annotation(self, key: str) -> str | None:
+        """What the device says under that key, else its spec; None when neither does."""
+        own, spec = dict(self.device.annotations), dict(self.spec_annotations)
+        return own.get(key, spec.get(key))
+
+    @property
+    def net_devices(self) -> tuple[NetDevice, ...]:
+        """The netdevs that come with it: the spec's, then its own."""
+        return self.spec_edits.net_devices + self.device.edits.net_devices
 
     @property
     def nodes(self) -> tuple[DeviceNode, ...]:
@@ -58,7 +69,13 @@ def resolve(files: Iterable[SpecFile], problems: tuple[CdiError, ...] = ()) -> R
     for item in files:
         for device in item.spec.devices:
             name = item.spec.kind.qualified(device.name)
-            resolved = ResolvedDevice(name=name, file=item.file, device=device, spec_edits=item.spec.edits)
+            resolved = ResolvedDevice(
+                name=name,
+                file=item.file,
+                device=device,
+                spec_edits=item.spec.edits,
+                spec_annotations=item.spec.annotations,
+            )
             found.setdefault(name, {}).setdefault(item.priority, []).append(resolved)
     conflicts = [same for by_priority in found.values() for same in by_priority.values() if len(same) > 1]
     unresolvable = {same[0].name for same in conflicts}

@@ -60,7 +60,8 @@ def list_(directories: tuple[Path, ...], output: str) -> None:
       nri-rdma cdi list
       nri-rdma cdi list --spec-dir /etc/cdi --spec-dir /run/cdi -o json
     """
-    from nri_rdma.cdi.folder import DEFAULT_DIRECTORIES, read_registry
+    from nri_rdma.cdi import DEFAULT_DIRECTORIES
+    from nri_rdma.cdi.folder import read_registry
 
     directories = directories or DEFAULT_DIRECTORIES
     registry = read_registry(directories)

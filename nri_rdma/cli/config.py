@@ -15,6 +15,7 @@ from nri_rdma.config import Document, Loaded, Settings, load
 from nri_rdma.errors import InventoryError, SettingError
 
 if TYPE_CHECKING:
+    from nri_rdma.model.adoption import Adoption
     from nri_rdma.model.device import Node
     from nri_rdma.model.pool import Pool, Rule
     from nri_rdma.model.request import RdmaLimits
@@ -39,7 +40,7 @@ def config() -> None:
 @snapshot_option
 @output_option
 def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
-    """Show each setting with its value and where it is from, and pools and rules.
+    """Show each setting with its value and where it is from, pools, rules and what is adopted.
 
     It is what a daemon would have that is started now with these flags and this environment. Devices are those of this
     machine, in use or not. Needs neither root nor a daemon.
@@ -68,6 +69,9 @@ def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
         screen.line()
         screen.line(f"Rule {rule.name} ({rule.where})", bold=True)
         screen.facts(tuple(_rule_facts(rule)), indent=2)
+    screen.line()
+    screen.line(f"Devices from others ({loaded.origins['adopt']})", bold=True)
+    screen.facts(tuple(_adopt_facts(loaded.settings.adopt)), indent=2)
     screen.line()
     screen.line(sentence if policy.rules else f"Without rules every pod may ask every pool. {sentence}".strip())
 
@@ -176,6 +180,16 @@ def _rule_facts(rule: Rule) -> Iterator[tuple[str, str]]:
     yield from _limits_facts(rule.max_limits, "maxLimits")
 
 
+def _adopt_facts(adoption: Adoption) -> Iterator[tuple[str, str]]:
+    from nri_rdma.model.request import UNLIMITED
+
+    for vendor, item in (*adoption.vendors.items(), ("others" if adoption.vendors else "all", adoption.others)):
+        bytes_ = "unlimited" if item.memlock == UNLIMITED else f"{item.memlock} bytes"
+        told = [("memlock", bytes_)] if item.memlock is not None else []
+        words = [str(item.adopt), *(f"{key} {text}" for key, text in (*told, *_limits_facts(item.limits, "limits")))]
+        yield vendor, "; ".join(words)
+
+
 def _limits_facts(limits: RdmaLimits | None, word: str) -> Iterator[tuple[str, str]]:
     if limits is not None:
         told = (("hcaHandles", limits.hca_handles), ("hcaObjects", limits.hca_objects))
@@ -186,6 +200,8 @@ def _limits_facts(limits: RdmaLimits | None, word: str) -> Iterator[tuple[str, s
 
 
 def _document(loaded: Loaded, policy: Policy, node: Node | None, offered: Offer | None) -> dict[str, Any]:
+    import msgspec
+
     from nri_rdma.config_schema import setting_text
     from nri_rdma.control import DOCUMENT_VERSION, policy_document
 
@@ -206,4 +222,5 @@ def _document(loaded: Loaded, policy: Policy, node: Node | None, offered: Offer 
             if not item.metadata.get("table")
         ],
         **document,
+        "adopt": msgspec.to_builtins(loaded.settings.adopt),
     }

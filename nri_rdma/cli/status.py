@@ -90,6 +90,8 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield Table(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])
+    if document.get("from_others"):  # a daemon before this field has none
+        yield _from_others(document["from_others"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         yield Table(title="WARNING: pods that run without what they ask for", headings=("POD", "WHY"), rows=rows)
@@ -136,7 +138,7 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
         rows=tuple(
             (
                 item["pod"],
-                item["id"][:_ID_LENGTH],
+                item["id"][:_ID_LENGTH] + (f" (container {item['part']})" if item.get("part") else ""),
                 item["state"],
                 _device_words(item) + (f"\nUNDO FAILED: {item['undo_error']}" if item["undo_error"] else ""),
             )
@@ -162,6 +164,24 @@ def _rdma_use(rows: list[dict[str, Any]]) -> Table:
         headings=("POD", "CONTAINER", "DEVICE", "HCA HANDLES", "HCA OBJECTS"),
         rows=tuple(
             (it["pod"], it["container"], it["device"], _counted(it["hca_handle"]), _counted(it["hca_object"]))
+            for it in rows
+        ),
+    )
+
+
+def _from_others(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="Devices that others gave to containers",
+        headings=("POD", "CONTAINER", "WHAT", "DEVICES", "KNOWN BY", "ADOPT"),
+        rows=tuple(
+            (
+                it["pod"],
+                it["container"] + (" (privileged)" if it["is_privileged"] else ""),
+                it["what"],
+                ", ".join(it["devices"]) or "-",
+                it["source"],
+                it["adopt"],
+            )
             for it in rows
         ),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TypeAlias
 
@@ -51,6 +52,8 @@ REQUEST_KEYS = (
     "memlock",
     "limits",
 )
+_CHOOSING_KEYS = ("pool", "match", "count", "containers", "align", "gpus")
+"""What a request has to say which devices it is about, and for which containers."""
 MATCH_KEYS = ("device", "netdev", "pci", "vendor", "driver", "linkLayer", "numaNode", "minSpeedGbps")
 ALIGN_KEYS = ("to", "strict")
 INTERFACE_KEYS = ("name", "mtu", "addresses")
@@ -69,25 +72,39 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
     return [_request(node, where, scope, own=own)]
 
 
+def read_granted(text: str, where: str, name: str, count: int) -> DeviceRequest:
+    """The request in a text about `count` devices that something else has chosen: it says how they are given, and not
+    which. Its default name is `name`; an empty text asks for nothing special."""
+    node = read_yaml(text, where)
+    if node is None:
+        node = {}
+    for key in node if isinstance(node, dict) else ():
+        if key in _CHOOSING_KEYS:
+            raise refused(f"{where}.{key}", "which devices it is about is chosen already", f"leave {key} out")
+    request = _request(node, where, Scope(), own=True, count=count)
+    return request if request.name else replace(request, name=name)
+
+
 def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     value = word.value
     if value is None:
         return []
     if word.text.isascii() and word.text.isdecimal():
-        return [DeviceRequest(name="", where=where, count=whole(1, MAX_COUNT)(word, where), scope=scope)]
+        return [DeviceRequest(name="", where=where, count=whole(1, MAX_COUNT)(word, where), scope=scope, word=True)]
     if not isinstance(value, str) or not POOL_NAME.fullmatch(value):
         what = f"{shown(word)} is neither a count nor a pool's name"
         raise refused(where, what, "write a number from 1, the name of a pool, or a list of requests")
-    return [DeviceRequest(name="", where=where, pool=value, scope=scope)]
+    return [DeviceRequest(name="", where=where, pool=value, scope=scope, word=True)]
 
 
-def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceRequest:
+def _request(node: Node, where: str, scope: Scope, *, own: bool, count: int | None = 0) -> DeviceRequest:
+    """`count` is that of what chose the devices; 0: the request says it itself."""
     fields = Fields(node, where, REQUEST_KEYS)
     if own and "containers" in fields:
         hint = "leave it out, or move the request to the pod's list"
         raise refused(f"{where}.containers", "this list belongs to one container already", hint)
     only = fields.read("containers", list_of(matching(LABEL, LABEL_HINT)), None)
-    count = fields.read("count", _COUNT, 1)
+    count = count if count != 0 else fields.read("count", _COUNT, 1)
     return DeviceRequest(
         name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
         where=where,
@@ -101,7 +118,7 @@ def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceReques
         isolation=fields.read("isolation", one_of(Isolation), Isolation.SOFT),
         interface=fields.read("interface", _interface_for(count), InterfaceConfig()),
         char_kinds=frozenset(fields.read("devices", list_of(one_of(CharKind)), DEFAULT_CHAR_KINDS)),
-        memlock=fields.read("memlock", _MEMLOCK, None),
+        memlock=fields.read("memlock", memlock, None),
         limits=fields.read("limits", rdma_limits, None),
     )
 
@@ -174,7 +191,7 @@ _RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
 _COUNT_HINT = f"write a whole number from 1 to {MAX_COUNT}, or all"
 _COUNT = word_or("all", None, whole(1, MAX_COUNT, hint=_COUNT_HINT))
 _MEMLOCK_HINT = "write unlimited, or a number of bytes"
-_MEMLOCK = word_or("unlimited", UNLIMITED, whole(1, 2**63 - 1, hint=_MEMLOCK_HINT))
+memlock = word_or("unlimited", UNLIMITED, whole(1, 2**63 - 1, hint=_MEMLOCK_HINT))
 
 
 def pci_address(node: Node, where: str) -> PciAddress:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any  # Any: fields of the value that a table becomes
 
+from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.grammar import (
     INTERFACE_KEYS,
@@ -20,6 +21,7 @@ from nri_rdma.model.grammar import (
     LIMITS_KEYS,
     POOL_NAME,
     POOL_NAME_HINT,
+    memlock,
     netdev_name,
     pci_address,
     rdma_limits,
@@ -107,6 +109,25 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
             if mode not in served:
                 what = f"none of its pools serves mode {mode}"
                 raise refused(f"{rule.where}.modes[{index}]", what, f"they serve {listed(sorted(served))}")
+
+
+def read_adoption(node: Node, where: str = "adopt") -> Adoption:
+    """What is done with what others gave to containers. Raises RequestError."""
+    fields = Fields(node, where, (*(key.name for key in ADOPT_KEYS), "vendors"))
+    own: dict[str, Any] = {
+        key.field: fields.read(key.name, key.form.read, None) for key in ADOPT_KEYS if key.name in fields
+    }
+    return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
+
+
+def _vendors(node: Node, where: str) -> Mapping[str, VendorAdoption]:
+    if not isinstance(node, dict) or not node:
+        raise refused(where, f"{shown(node)} is no table of vendors", 'write [adopt.vendors."vendor.example.com"]')
+    for name in node:
+        if not _VENDOR.fullmatch(name):
+            hint = "write the part of a CDI device's name that is before the slash"
+            raise refused(where, f"{quoted(name)} is no vendor's name", hint)
+    return {name: VendorAdoption(**_table(item, f"{where}.{name}", ADOPT_KEYS)) for name, item in node.items()}
 
 
 # Tables
@@ -282,6 +303,7 @@ def _same(node: Node, text: str) -> Node:
 
 _HEX_ID = re.compile(r"(0x)?[0-9a-fA-F]{4}")
 _HEX_HINT = 'write four hexadecimal digits in quotes, such as "15b3"'
+_VENDOR = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _RANGES = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")
@@ -359,6 +381,23 @@ SELECTOR_KEYS = (
 _SELECTORS = Form(
     _selectors,
     {"anyOf": [{"$ref": "#/$defs/selector"}, _list_schema({"$ref": "#/$defs/selector"})]},
+)
+
+ADOPT_KEYS = (
+    Key(
+        "mode",
+        "adopt",
+        _word(Adopt),
+        "observe: in status and trace only; complete: the container also gets memlock, limits and environment; enforce:"
+        " and one with RDMA device nodes that nobody allocated to it is refused",
+    ),
+    Key(
+        "memlock",
+        "memlock",
+        Form(memlock, {"anyOf": [{"enum": ["unlimited"]}, {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}]}),
+        "RLIMIT_MEMLOCK of the container; default: the node's",
+    ),
+    Key("limits", "limits", _LIMITS, "Limits per device"),
 )
 
 POOL_KEYS = (

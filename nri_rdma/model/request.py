@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 
@@ -136,6 +136,15 @@ class DeviceRequest:
     memlock: int | None = None
     """Bytes, UNLIMITED, or None for the node's default."""
     limits: RdmaLimits | None = None
+    word: bool = False
+    """Whether it was asked with one word, which says nothing of containers."""
+    cdi_device: str = ""
+    """The CDI device that it came with, by its qualified name; "" for what an annotation asks."""
+
+    def covering(self, container: str) -> DeviceRequest:
+        """The same for one more container."""
+        only = None if self.scope.only is None else self.scope.only | {container}
+        return replace(self, scope=replace(self.scope, only=only))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

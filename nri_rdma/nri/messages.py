@@ -15,6 +15,8 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION = "v0.12.2"
 """The version of the interface that our messages are written from."""
 
+_CDI_ANNOTATION = "cdi.k8s.io/"
+
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])
     for name, number in pb.Event.items()
@@ -68,6 +70,37 @@ def env_names(container: Any) -> frozenset[str]:
 def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
     """The device nodes that the container has already: path to major and minor."""
     return {device.path: (device.major, device.minor) for device in container.linux.devices}
+
+
+def brings_devices(container: Any) -> bool:
+    """Whether the container has any device from others, by name or by node. Every container of the node pays for it."""
+    return bool(container.CDI_devices) or bool(container.linux.devices) or _has_cdi_annotation(container)
+
+
+def cdi_devices(container: Any) -> tuple[str, ...]:
+    """The CDI devices that were asked for it, each once: by the field, which containerd tells since 2.3, and by
+    annotations, which kubelets before 1.31 used too."""
+    told = [device.name for device in container.CDI_devices]
+    if _has_cdi_annotation(container):
+        values = [value for key, value in container.annotations.items() if key.startswith(_CDI_ANNOTATION)]
+        told += [name.strip() for value in values for name in value.split(",")]
+    return tuple(dict.fromkeys(name for name in told if name))
+
+
+def _has_cdi_annotation(container: Any) -> bool:
+    for key in container.annotations:  # noqa: SIM110 - a loop is half the cost of any() with a generator
+        if key.startswith(_CDI_ANNOTATION):
+            return True
+    return False
+
+
+def is_privileged(container: Any) -> bool:
+    """Whether it may use every device of the host: NRI does not tell that a container is privileged, but the rules of
+    its device cgroup do."""
+    return any(
+        rule.allow and rule.type in {"", "a"} and not rule.HasField("major") and set(rule.access) >= set("rwm")
+        for rule in container.linux.resources.devices
+    )
 
 
 def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:

@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any  # Any: generated messages
 
+from nri_rdma.adopter import Brought
 from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
 from nri_rdma.nri.messages import (
     EVENTS,
     asker_from,
+    brings_devices,
+    cdi_devices,
     container_name,
     create_response,
     device_numbers,
     env_names,
     event_mask,
+    is_privileged,
     pod_from,
 )
 from nri_rdma.nri.runtimes import Abilities, abilities_of
@@ -113,7 +117,7 @@ class Plugin:
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
         annotations = message.pod.annotations
-        if not self._lifecycle.asks(annotations):
+        if not self._lifecycle.asks(annotations) and not self._lifecycle.adopter.asks_kubelet:
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
@@ -123,7 +127,8 @@ class Plugin:
     def _create_container(self, request: Request) -> bytes:
         message = pb.CreateContainerRequest.FromString(request.payload)
         pod, container = message.pod, message.container
-        if not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
+        brought = self._brought(message) if self._lifecycle.adopter.is_active else None
+        if brought is None and not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
             return _EMPTY
         name = container_name(container)
         with self._event("CreateContainer", pod, request) as span:
@@ -136,10 +141,26 @@ class Plugin:
                 env_names(container),
                 device_numbers(container),
                 self._deadline(request),
+                brought,
             )
             answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
+
+    def _brought(self, message: Any) -> Brought | None:
+        """What the container has from others; None when that is nothing of ours."""
+        if not brings_devices(message.container) and not self._lifecycle.adopter.was_told(message.pod.id):
+            return None
+        pod = pod_from(message.pod)
+        brought = Brought(
+            pod=pod,
+            asker=asker_from(message.pod, pod),
+            container=container_name(message.container),
+            cdi_devices=cdi_devices(message.container),
+            devices=device_numbers(message.container),
+            is_privileged=is_privileged(message.container),
+        )
+        return brought if self._lifecycle.adopter.concerns(brought) else None
 
     def _start(self, message: Any, request: Request) -> bytes:
         """The runtime waits with the container's process: what is raised here fails the start."""
@@ -241,5 +262,9 @@ def abilities_in(message: Any) -> Abilities:
 def listed_container(container: Any) -> ListedContainer:
     """A container of a Synchronize."""
     return ListedContainer(
-        name=container_name(container), devices=device_numbers(container), cgroups_path=container.linux.cgroups_path
+        name=container_name(container),
+        devices=device_numbers(container),
+        cgroups_path=container.linux.cgroups_path,
+        cdi_devices=cdi_devices(container),
+        is_privileged=is_privileged(container),
     )

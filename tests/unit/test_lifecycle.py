@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
-from nri_rdma.attach.sandboxes import KEPT_CONTAINERS, Sandbox
+from nri_rdma.attach.sandbox import KEPT_CONTAINERS, Sandbox
+from nri_rdma.cdi.registry import Registry
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -58,6 +60,7 @@ class Daemon:
             workers=rig.workers,
             spans=rig.spans,
             limits=ContainerLimits(self.cgroups, NoProcesses()),
+            adopter=Adopter(node=lambda: self.node.current, registry=lambda: Registry(devices={}), prefix=PREFIX),
             annotation_prefix=PREFIX,
             default_memlock=None,
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.attach.sandboxes import Sandbox
+from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice
 from nri_rdma.model.device import LinkLayer, RdmaDevice

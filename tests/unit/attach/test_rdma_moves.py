@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.rdma import issm_beside
-from nri_rdma.attach.sandboxes import Sandbox
+from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaObject

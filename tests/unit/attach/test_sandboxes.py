@@ -12,7 +12,8 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolve, Resolved
-from nri_rdma.attach.sandboxes import RETRY_SECONDS, Sandbox
+from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandboxes import RETRY_SECONDS
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode

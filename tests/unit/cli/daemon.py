@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import NoProcesses
@@ -74,6 +75,11 @@ class InsideDaemon:
             workers=self.workers,
             spans=self.spans,
             limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
+            adopter=Adopter(
+                node=lambda: self._source.current,
+                registry=lambda: Registry(devices={}),
+                prefix=self.settings.annotation_prefix,
+            ),
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
         )

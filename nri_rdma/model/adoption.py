@@ -1,0 +1,54 @@
+"""What an administrator wants done with RDMA devices that others gave to containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from nri_rdma.model.request import RdmaLimits
+
+
+class Adopt(StrEnum):
+    """How far nri-rdma goes with a container that has RDMA devices from somebody else.
+
+    OBSERVE: they are in `status` and in the container's span. COMPLETE: the container also gets what its giver left
+    out: memlock, limits, environment. ENFORCE: and a container is refused that has RDMA device nodes which nobody is
+    known to have allocated to it.
+    """
+
+    OBSERVE = "observe"
+    COMPLETE = "complete"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorAdoption:
+    """What is done with the CDI devices of a vendor; `memlock` is in bytes, None: the node's default."""
+
+    adopt: Adopt = Adopt.OBSERVE
+    memlock: int | None = None
+    limits: RdmaLimits | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adoption:
+    """`others` is for vendors that are not named, and for device nodes that no CDI device explains."""
+
+    others: VendorAdoption = field(default_factory=VendorAdoption)
+    vendors: Mapping[str, VendorAdoption] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, vendor: str) -> VendorAdoption:
+        """What is done for that vendor; "" is a device node that no CDI device explains."""
+        return self.vendors.get(vendor, self.others)
+
+    @property
+    def enforces(self) -> bool:
+        """Whether any container can be refused by it."""
+        return any(it.adopt is Adopt.ENFORCE for it in (self.others, *self.vendors.values()))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing more than observing is ever done."""
+        return all(it.adopt is Adopt.OBSERVE for it in (self.others, *self.vendors.values()))

@@ -1,0 +1,33 @@
+"""Which containers a request is for that says nothing of containers: those that the kubelet gave devices to, where it
+tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.request import DeviceRequest, Scope
+
+
+def scoped(request: DeviceRequest, allocation: PodAllocation | None) -> DeviceRequest:
+    """A request of one word (``"1"``) narrowed to the containers that have devices from the kubelet: the sidecar of a
+    GPU job wants no NIC. Where none has any, or nobody tells, it is for all."""
+    named = _named(request, allocation)
+    return replace(request, scope=Scope(only=named, but=request.scope.but)) if named else request
+
+
+def scope_words(request: DeviceRequest, allocation: PodAllocation | None) -> str:
+    """The rule that decided, for people."""
+    name = request.name or request.where
+    if request.scope.only is not None:
+        return f"{name}: the containers it names"
+    named = _named(request, allocation)
+    if named:
+        return f"{name}: the containers to which the kubelet gave devices: {', '.join(sorted(named))}"
+    return f"{name}: every container"
+
+
+def _named(request: DeviceRequest, allocation: PodAllocation | None) -> frozenset[str]:
+    if not request.word or request.scope.only is not None or allocation is None:
+        return frozenset()
+    return allocation.named - request.scope.but

@@ -59,6 +59,9 @@ class ErrorCode(StrEnum):
     CDI_VALUE = "CDI-VALUE"
     CDI_VERSION = "CDI-VERSION"
     CDI_CONFLICT = "CDI-CONFLICT"
+    KUBELET_UNREACHABLE = "KUBELET-UNREACHABLE"
+    KUBELET_LATE = "KUBELET-LATE"
+    KUBELET_ANSWER = "KUBELET-ANSWER"
     DAEMON_ABSENT = "DAEMON-ABSENT"
     PRIVILEGE = "PRIVILEGE"
     INTERNAL = "INTERNAL"
@@ -130,6 +133,10 @@ class SettingError(NriRdmaError):
 
 class InventoryError(NriRdmaError):
     """The node's hardware cannot be read."""
+
+
+class KubeletError(NriRdmaError):
+    """The kubelet did not tell which devices it gave to a pod; that is not the same as none."""
 
 
 class CdiError(NriRdmaError):

@@ -13,7 +13,7 @@ _BUILDERS = (
     *("bootstrap.py", "image.py", "initrd.py", "verbs_probe.c", "workload.py", "workshop.py"),
     *("../rig/aptsources.py", "../rig/oci.py"),
 )
-_FROM_DEV_GROUP = ("grpcio", "pytest", "pytest-timeout")
+_FROM_DEV_GROUP = ("pytest", "pytest-timeout")
 
 _PACKAGES = (
     "busybox-static",

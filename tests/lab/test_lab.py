@@ -27,9 +27,9 @@ from tests.rig.oci import Layer, oci_archive
 
 PYPROJECT = """
 [project]
-dependencies = ["click>=8.1,<9", "protobuf>=6"]
+dependencies = ["click>=8.1,<9", "grpcio>=1.74,<2", "protobuf>=6"]
 [dependency-groups]
-dev = ["grpcio>=1.74,<2", "grpcio-tools==1.74.0", "mypy", "pytest>=8.3", "pytest-timeout>=2.3"]
+dev = ["grpcio-tools==1.74.0", "mypy", "pytest>=8.3", "pytest-timeout>=2.3"]
 """
 MODULES_DEP = """kernel/fs/ext4/ext4.ko.xz: kernel/fs/jbd2/jbd2.ko.xz kernel/fs/mbcache.ko.xz kernel/lib/crc16.ko.xz
 kernel/fs/jbd2/jbd2.ko.xz: kernel/lib/crc16.ko.xz

@@ -1,0 +1,1 @@
+"""What the kubelet tells of the pods of its node."""

@@ -14,7 +14,7 @@ from typing import Any  # Any: JSON Schemas
 
 from nri_rdma.config import ENVIRONMENT_PREFIX, Settings
 from nri_rdma.config_schema import setting_text
-from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
+from nri_rdma.model.poolgrammar import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
 
 PAGE = Path(__file__).resolve().parent / "configuration.md"
 
@@ -26,6 +26,7 @@ def generated(page: str) -> str:
         "pool keys": _keys(POOL_KEYS),
         "selector keys": _keys(SELECTOR_KEYS),
         "rule keys": _keys(RULE_KEYS),
+        "adopt keys": _keys(ADOPT_KEYS),
     }
     for name, lines in tables.items():
         block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)

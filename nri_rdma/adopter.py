@@ -51,6 +51,8 @@ class Brought:
     cdi_devices: tuple[str, ...]
     devices: Mapping[str, Numbers]
     is_privileged: bool = False
+    net_devices: frozenset[str] = frozenset()
+    """The host's netdevs that the runtime would move into the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
@@ -23,11 +24,14 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.cdi.watch import CdiRegistry
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble
+from nri_rdma.kubelet.door import KubeletDoor
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node
@@ -50,6 +54,7 @@ from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
+NO_SPECS = Registry(devices={})
 KEPT_SPANS = 4096
 """About three hundred pods of one device each."""
 
@@ -106,6 +111,16 @@ class Daemon:
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
+        self._specs: CdiRegistry | None = None
+        self._kubelet = KubeletDoor(settings.kubelet_socket, self._workers)
+        self._adopter = Adopter(
+            node=lambda: self._node.current,
+            registry=self._registry,
+            prefix=settings.annotation_prefix,
+            adoption=settings.adopt,
+            kubelet=self._kubelet,
+        )
+        self._node.on_read = self._adopter.read_again
         self._lifecycle = Lifecycle(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
@@ -114,6 +129,7 @@ class Daemon:
             workers=self._workers,
             spans=self._spans,
             limits=self._limits,
+            adopter=self._adopter,
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
@@ -153,6 +169,8 @@ class Daemon:
         )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
+        self._watch_specs()
+        self._kubelet.begin()
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
@@ -161,6 +179,18 @@ class Daemon:
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
+
+    def _watch_specs(self) -> None:
+        """Read the CDI specs, and again whenever they change."""
+        try:
+            self._specs = CdiRegistry(self._settings.cdi_dirs, lambda _registry: self._adopter.read_again())
+        except OSError as error:
+            log.warning("CDI specs are not read: no inotify instance is left", extra={"error": str(error)})
+        else:
+            self._adopter.read_again()
+
+    def _registry(self) -> Registry:
+        return self._specs.current if self._specs is not None else NO_SPECS
 
     def _runner(self) -> Runner:
         settings = self._settings
@@ -181,9 +211,12 @@ class Daemon:
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
+        if self._specs is not None:
+            self._specs.close()
         running = self._workers.close(CLOSE_WORKERS_S)
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
+        self._kubelet.close()
         self._watcher.close()
         self._processes.close()
         self._sandboxes.close(busy=running)
@@ -270,12 +303,12 @@ class Daemon:
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
-        self._allocations.hold(record.pod.sandbox_id, str(record.pod), record.holdings)
+        self._allocations.hold(record.key, str(record.pod), record.holdings)
 
-    def _gone(self, sandbox_id: str) -> None:
+    def _gone(self, key: str) -> None:
         """Devices are home: read the node anew, then let others have them."""
         self._node.refresh()
-        self._allocations.release(sandbox_id)
+        self._allocations.release(key)
 
     def _namespace_gone(self, path: str) -> None:
         for sandbox in self._sandboxes.all():

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Protocol
 
@@ -255,7 +255,7 @@ class Lifecycle:
             for node in edits.char_devices:
                 if node.path in present_devices:
                     self._refuse_another(node, present_devices[node.path], f"{parts[0].pod}, container {container}")
-            return edits
+            return replace(edits, moved_netdevs=_moved(parts, brought.net_devices)) if brought is not None else edits
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
@@ -611,6 +611,12 @@ def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], 
     records = [sandbox.record for sandbox in parts if sandbox.record is not None]
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     return tuple(item for record in records for item in record.attached), rdma_cm
+
+
+def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...]:
+    """Which of these netdevs of the host are in the pod by our doing, so that the runtime must not move them."""
+    moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
+    return tuple(move.link.name for move in moves if move.link.name in names)
 
 
 def _wait(future: Future[None], timeout_s: float) -> bool:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nri_rdma.cdi import DEFAULT_DIRECTORIES
 from nri_rdma.cdi.document import MAX_BYTES
-from nri_rdma.cdi.reading import inspect
+from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
 from nri_rdma.errors import CdiError, ErrorCode
 
@@ -40,8 +40,8 @@ def read_registry(directories: Iterable[Path] = DEFAULT_DIRECTORIES) -> Registry
     return resolve(found.specs, found.problems)
 
 
-def scan(directories: Iterable[Path]) -> Scan:
-    """Read all specs of the directories, which rise in priority."""
+def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> Scan:
+    """Read all specs of the directories, which rise in priority. `inspect` says what the bytes of a file are."""
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
     files: list[str] = []

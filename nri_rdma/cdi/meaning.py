@@ -80,7 +80,11 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
 
 
 def _asked(
-    device: ResolvedDevice, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], text: str | None, prefix: str
+    device: ResolvedDevice,
+    devices: tuple[RdmaDevice, ...],
+    in_pod: Mapping[DeviceId, str],
+    text: str | None,
+    prefix: str,
 ) -> tuple[Asked, ...]:
     """One request for all devices, or one for each where netdevs have names of their own."""
     where = f"CDI device {device.name} ({device.file}) {prefix}"

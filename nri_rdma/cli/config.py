@@ -222,5 +222,8 @@ def _document(loaded: Loaded, policy: Policy, node: Node | None, offered: Offer 
             if not item.metadata.get("table")
         ],
         **document,
-        "adopt": msgspec.to_builtins(loaded.settings.adopt),
+        "adopt": {
+            "others": msgspec.to_builtins(loaded.settings.adopt.others),
+            "vendors": msgspec.to_builtins(dict(loaded.settings.adopt.vendors)),
+        },
     }

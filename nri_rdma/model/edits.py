@@ -18,3 +18,5 @@ class ContainerEdits:
     env: tuple[tuple[str, str], ...] = ()
     memlock: int | None = None
     rdma_max: tuple[str, ...] = ()
+    moved_netdevs: tuple[str, ...] = ()
+    """Netdevs of the host that the runtime was to move, and that are in the pod already."""

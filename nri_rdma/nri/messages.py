@@ -103,6 +103,11 @@ def is_privileged(container: Any) -> bool:
     )
 
 
+def net_devices(container: Any) -> frozenset[str]:
+    """The host's netdevs that the runtime would move into the container (runtimes with NRI 0.11 tell)."""
+    return frozenset(container.linux.net_devices)
+
+
 def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
     """A CreateContainerResponse with the adjustments; no key occurs twice, which NRI takes for a conflict.
 
@@ -125,6 +130,8 @@ def create_response(edits: ContainerEdits, *, whole_rdma_max: bool) -> Any:
         entry = add_env()
         entry.key = key
         entry.value = value
+    for name in edits.moved_netdevs:
+        adjust.linux.net_devices[f"-{name}"].name = ""  # NRI's mark: the runtime does not move it
     if edits.memlock is not None:
         adjust.rlimits.add(type="RLIMIT_MEMLOCK", hard=edits.memlock, soft=edits.memlock)
     if edits.rdma_max:

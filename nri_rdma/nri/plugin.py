@@ -26,6 +26,7 @@ from nri_rdma.nri.messages import (
     env_names,
     event_mask,
     is_privileged,
+    net_devices,
     pod_from,
 )
 from nri_rdma.nri.runtimes import Abilities, abilities_of
@@ -159,6 +160,7 @@ class Plugin:
             cdi_devices=cdi_devices(message.container),
             devices=device_numbers(message.container),
             is_privileged=is_privileged(message.container),
+            net_devices=net_devices(message.container),
         )
         return brought if self._lifecycle.adopter.concerns(brought) else None
 

@@ -95,7 +95,9 @@ class Daemon(AnyDaemon):
         *,
         extra: Sequence[str] = ("--allow-default-pool",),
         fault: str = "",
+        kubelet: Path | None = None,
     ) -> None:
+        """`kubelet` is the socket of one that tells what it allocates; None: there is none."""
         super().__init__(place)
         self._fault = fault
         self._flags = [
@@ -104,6 +106,8 @@ class Daemon(AnyDaemon):
             *("--dev-root", str(fabric.dev)),
             *("--state-dir", str(self.state_dir)),
             *("--memlock", str(MEMLOCK)),
+            *("--cdi-dirs", str(place.run / "cdi")),
+            *("--kubelet-socket", str(kubelet or place.run / "no-kubelet.sock")),
             *extra,
         ]
         self._process: subprocess.Popen[bytes] | None = None

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.adopter import Adopter
-from nri_rdma.allocations import Allocations
-from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
-from nri_rdma.attach.sandbox import KEPT_CONTAINERS, Sandbox
-from nri_rdma.cdi.registry import Registry
+from nri_rdma.attach.sandbox import KEPT_CONTAINERS
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -24,102 +20,18 @@ from nri_rdma.errors import (
     NriRdmaError,
     PlacementError,
 )
-from nri_rdma.inventory import assemble
-from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer, NodeSource
-from nri_rdma.limits import ContainerLimits
-from nri_rdma.model.device import DeviceId, Node, RdmaNetns, Scan
+from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
-from nri_rdma.policy import Asker, Pool, Rule, default_policy, policy_of
-from tests.fakes.kernel import FakeKernel, World
-from tests.unit.attach.builders import POD_PATH, make_device, make_pod
+from nri_rdma.policy import Asker, Pool, Rule, policy_of
+from tests.fakes.kernel import World
+from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
+from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
 
-PREFIX = "rdma.noderesource.dev"
-ONE = {f"{PREFIX}/pod": "1"}
 OTHER_PATH = "/run/netns/pod-2"
-
-
-class Daemon:
-    """A lifecycle wired as daemon.py does, on a fake kernel."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.reads = 0
-        self.broken: Exception | None = None
-        self.allocations = Allocations()
-        self.node = NodeSource(self._read)
-        self.cgroups = rig.state / "cgroup"
-        self.lifecycle = Lifecycle(
-            node=self.node,
-            policy=default_policy(True),
-            allocations=self.allocations,
-            sandboxes=rig.sandboxes,
-            workers=rig.workers,
-            spans=rig.spans,
-            limits=ContainerLimits(self.cgroups, NoProcesses()),
-            adopter=Adopter(node=lambda: self.node.current, registry=lambda: Registry(devices={}), prefix=PREFIX),
-            annotation_prefix=PREFIX,
-            default_memlock=None,
-        )
-        rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
-
-    def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
-        pod = pod or make_pod()
-        asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
-        self.lifecycle.start(pod, annotations, time.monotonic() + seconds, asker)
-
-    def edits(
-        self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
-    ) -> ContainerEdits:
-        deadline = time.monotonic() + seconds
-        return self.lifecycle.edits(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
-
-    def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
-        self.lifecycle.stop(sandbox_id, time.monotonic() + seconds)
-
-    def sandbox(self, sandbox_id: str = "sandbox-1") -> Sandbox:
-        found = self.rig.sandboxes.get(sandbox_id)
-        assert found is not None
-        return found
-
-    def starting(self, container: str = "main", cgroups_path: str = "/pod/main") -> None:
-        self.lifecycle.starting("sandbox-1", container, cgroups_path)
-
-    def make_cgroup(self, path: str = "pod/main") -> Path:
-        """A cgroup that can be limited; its rdma.max."""
-        folder = self.cgroups / path
-        folder.mkdir(parents=True)
-        (folder / "rdma.max").write_text("")
-        return folder / "rdma.max"
-
-    @property
-    def holders(self) -> set[DeviceId]:
-        return set(self.allocations.taken())
-
-    def _read(self) -> Node:
-        self.reads += 1
-        if self.broken is not None:
-            raise self.broken
-        kernel = FakeKernel(self.rig.world)
-        links = kernel.links(kernel.host)
-        devices = tuple(replace(make_device(f"mlx5_{number}", ()), index=number) for number in range(4))
-        scan = Scan(
-            devices=devices,
-            netdev_names={device.id: (f"rail{number}",) for number, device in enumerate(devices)},
-            gpus=(),
-            rdma_cm=None,
-            rdma_netns=RdmaNetns.NONE,
-        )
-        node = assemble(scan, links, kernel.default_route_links(), (), rdma_cgroup=True)
-        held = self.allocations.taken()
-        return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
-
-    def _gone(self, sandbox_id: str) -> None:
-        self.node.refresh()
-        self.allocations.release(sandbox_id)
 
 
 @pytest.fixture
@@ -154,7 +66,7 @@ def test_a_pod_that_asks_for_nothing_is_left_alone(daemon: Daemon) -> None:
 def test_a_pod_gets_its_device_and_the_host_has_it_back(daemon: Daemon, world: World) -> None:
     before = world.snapshot()
     daemon.start()
-    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/mlx5_0"]
+    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/uverbs0"]
     assert (world.snapshot(), daemon.holders) == ({}, {"mlx5_0"})
     daemon.stop()
     daemon.stop()
@@ -241,7 +153,7 @@ def test_a_refusal_is_given_on_fresh_facts_only(daemon: Daemon, world: World) ->
     assert daemon.reads == reads + 1
     add_rail(world, "rail1")  # nobody tells the daemon
     daemon.start()
-    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/mlx5_1"]
+    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/uverbs1"]
 
 
 def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, world: World) -> None:

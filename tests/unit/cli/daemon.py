@@ -17,6 +17,7 @@ from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
+from nri_rdma.cdi.registry import Registry
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts

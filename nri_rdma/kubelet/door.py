@@ -1,0 +1,53 @@
+"""The kubelet, if there is one: asked as soon as its socket is there, connected to by a worker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from nri_rdma.attach.workers import Workers
+from nri_rdma.errors import KubeletError
+from nri_rdma.kubelet.podresources import PodResources
+from nri_rdma.model.allocation import PodAllocation
+
+log = logging.getLogger(__name__)
+
+
+class KubeletDoor:
+    """Says nothing of pods where no kubelet is. Safe for use by several threads; whoever makes it closes it."""
+
+    def __init__(self, socket: Path, workers: Workers) -> None:
+        self._socket = socket
+        self._workers = workers
+        self._client = PodResources(socket)
+        self._lock = threading.Lock()
+        self._warming: Future[None] | None = None
+
+    def begin(self) -> None:
+        """Have a worker connect, if the kubelet is there."""
+        with self._lock:
+            if self._warming is None and self._socket.exists():
+                self._warming = self._workers.submit("kubelet", self._warm)
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError, within
+        the client's budget: also while a worker still connects."""
+        if self._warming is None:
+            self.begin()
+            if self._warming is None:
+                return None
+        return self._client.of_pod(namespace, name)
+
+    def close(self) -> None:
+        """End the connection. Again is no error."""
+        self._client.close()
+
+    def _warm(self) -> None:
+        try:
+            self._client.warm()
+        except KubeletError as error:  # whoever asks tries again
+            log.warning("the kubelet does not answer", extra={"error": str(error)})
+        else:
+            log.info("the kubelet tells what it allocates", extra={"socket": str(self._socket)})

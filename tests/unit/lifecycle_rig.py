@@ -1,0 +1,118 @@
+"""A lifecycle on a fake kernel, wired as the daemon does it."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from nri_rdma.adopter import Adopter
+from nri_rdma.allocations import Allocations
+from nri_rdma.attach.processes import NoProcesses
+from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.inventory import assemble
+from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.limits import ContainerLimits
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.policy import Asker, default_policy
+from tests.fakes.kernel import FakeKernel
+from tests.unit.attach.builders import make_device, make_pod
+from tests.unit.attach.rig import SOON, Rig
+
+PREFIX = "rdma.noderesource.dev"
+ONE = {f"{PREFIX}/pod": "1"}
+
+
+def uverbs(number: int) -> CharDevice:
+    """The character device of the node's RDMA device of that number."""
+    path = f"/dev/infiniband/uverbs{number}"
+    return CharDevice(kind=CharKind.UVERBS, path=path, major=231, minor=192 + number, mode=0o666, uid=0, gid=0)
+
+
+class Daemon:
+    """A lifecycle wired as daemon.py does, on a fake kernel."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.reads = 0
+        self.broken: Exception | None = None
+        self.allocations = Allocations()
+        self.registry = Registry(devices={})
+        """The CDI specs of the node; `specify` gives it others."""
+        self.node = NodeSource(self._read)
+        self.cgroups = rig.state / "cgroup"
+        self.adopter = Adopter(node=lambda: self.node.current, registry=lambda: self.registry, prefix=PREFIX)
+        self.node.on_read = self.adopter.read_again
+        self.lifecycle = Lifecycle(
+            node=self.node,
+            policy=default_policy(True),
+            allocations=self.allocations,
+            sandboxes=rig.sandboxes,
+            workers=rig.workers,
+            spans=rig.spans,
+            limits=ContainerLimits(self.cgroups, NoProcesses()),
+            adopter=self.adopter,
+            annotation_prefix=PREFIX,
+            default_memlock=None,
+        )
+        rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
+
+    def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
+        pod = pod or make_pod()
+        asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
+        self.lifecycle.start(pod, annotations, time.monotonic() + seconds, asker)
+
+    def edits(
+        self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
+    ) -> ContainerEdits:
+        deadline = time.monotonic() + seconds
+        return self.lifecycle.edits(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
+
+    def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
+        self.lifecycle.stop(sandbox_id, time.monotonic() + seconds)
+
+    def sandbox(self, sandbox_id: str = "sandbox-1") -> Sandbox:
+        found = self.rig.sandboxes.get(sandbox_id)
+        assert found is not None
+        return found
+
+    def starting(self, container: str = "main", cgroups_path: str = "/pod/main") -> None:
+        self.lifecycle.starting("sandbox-1", container, cgroups_path)
+
+    def make_cgroup(self, path: str = "pod/main") -> Path:
+        """A cgroup that can be limited; its rdma.max."""
+        folder = self.cgroups / path
+        folder.mkdir(parents=True)
+        (folder / "rdma.max").write_text("")
+        return folder / "rdma.max"
+
+    @property
+    def holders(self) -> set[DeviceId]:
+        return set(self.allocations.taken())
+
+    def _read(self) -> Node:
+        self.reads += 1
+        if self.broken is not None:
+            raise self.broken
+        kernel = FakeKernel(self.rig.world)
+        links = kernel.links(kernel.host)
+        devices = tuple(
+            replace(make_device(f"mlx5_{number}", ()), index=number, char_devices=(uverbs(number),))
+            for number in range(4)
+        )
+        scan = Scan(
+            devices=devices,
+            netdev_names={device.id: (f"rail{number}",) for number, device in enumerate(devices)},
+            gpus=(),
+            rdma_cm=None,
+            rdma_netns=RdmaNetns.NONE,
+        )
+        node = assemble(scan, links, kernel.default_route_links(), (), rdma_cgroup=True)
+        held = self.allocations.taken()
+        return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
+
+    def _gone(self, sandbox_id: str) -> None:
+        self.node.refresh()
+        self.allocations.release(sandbox_id)

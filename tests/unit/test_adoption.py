@@ -1,0 +1,395 @@
+"""Devices that others gave to containers: by the kubelet's word, by the runtime's, by the nodes a container has."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.adopter import Brought, Sighting
+from nri_rdma.attach.record import State
+from nri_rdma.cdi.reading import parse
+from nri_rdma.cdi.registry import SpecFile, resolve
+from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
+from nri_rdma.lifecycle import Listed, ListedContainer
+from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
+from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import RdmaLimits
+from nri_rdma.policy import Asker
+from tests.fakes.kernel import FakeKernel, World
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
+from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon, uverbs
+
+VENDOR = "dra.example.com"
+NIC = f"{VENDOR}/nic=claim-1"
+FOREIGN = "sriov.example.org/vf=0000-08-00-2"
+OTHER_PATH = "/run/netns/pod-2"
+MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
+
+
+class Kubelet:
+    """Knows what it was told, or does not answer."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, PodAllocation] = {}
+        self.is_late = False
+        self.asked = 0
+
+    def give(self, pod: Pod, container: str, *names: str, resources: tuple[str, ...] = ()) -> None:
+        claim = ClaimDevice(
+            namespace=pod.namespace, claim="nics", driver=VENDOR, pool="p", device="d", cdi_devices=names
+        )
+        before = self.given.get(str(pod), PodAllocation()).containers
+        item = ContainerAllocation(
+            name=container,
+            claims=(claim,) if names else (),
+            resources=tuple(DeviceIds(resource=name, ids=("0",)) for name in resources),
+        )
+        self.given[str(pod)] = PodAllocation(containers=(*before, item))
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        self.asked += 1
+        if self.is_late:
+            raise KubeletError(ErrorCode.KUBELET_LATE, "no answer", hint="wait")
+        return self.given.get(f"{namespace}/{name}")
+
+
+class Node(Daemon):
+    """With specs, a kubelet, and containers that bring nodes."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.kubelet = Kubelet()
+        self.adopter.kubelet = self.kubelet
+
+    def specify(self, *specs: dict[str, object]) -> None:
+        files = [
+            SpecFile(
+                file=f"/cdi/{number}.json", priority=0, spec=parse(json.dumps(spec).encode(), f"/cdi/{number}.json")
+            )
+            for number, spec in enumerate(specs)
+        ]
+        self.registry = resolve(files)
+        self.adopter.read_again()
+
+    def create(
+        self,
+        container: str = "main",
+        *numbers: int,
+        pod: Pod | None = None,
+        cdi: tuple[str, ...] = (),
+        is_privileged: bool = False,
+        net_devices: frozenset[str] = frozenset(),
+        annotations: Mapping[str, str] | None = None,
+        seconds: float = SOON,
+    ) -> ContainerEdits:
+        """CreateContainer of a container that has the uverbs nodes of these numbers already."""
+        pod = pod or make_pod()
+        devices = {uverbs(number).path: (231, 192 + number) for number in numbers}
+        brought = Brought(
+            pod=pod,
+            asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
+            container=container,
+            cdi_devices=cdi,
+            devices=devices,
+            is_privileged=is_privileged,
+            net_devices=net_devices,
+        )
+        return self.lifecycle.edits(
+            pod.sandbox_id,
+            str(pod),
+            annotations or {},
+            container,
+            (),
+            devices,
+            time.monotonic() + seconds,
+            brought if self.adopter.concerns(brought) else None,
+        )
+
+    def seen(self) -> list[Sighting]:
+        return list(self.adopter.sightings())
+
+
+def spec(
+    name: str, *numbers: int, keys: str | None = None, own: str | None = None, **edits: object
+) -> dict[str, object]:
+    """A spec with one device, that has the uverbs nodes of these numbers; `keys` stand on the spec, `own` on it."""
+    kind, _, device = name.partition("=")
+    nodes = [{"path": uverbs(number).path} for number in numbers]
+    item: dict[str, object] = {"name": device, "containerEdits": {"deviceNodes": nodes, **edits}}
+    if own is not None:
+        item["annotations"] = {PREFIX: own}
+    made: dict[str, object] = {"cdiVersion": "1.1.0", "kind": kind, "devices": [item]}
+    if keys is not None:
+        made["annotations"] = {PREFIX: keys}
+    return made
+
+
+@pytest.fixture
+def world() -> World:
+    made = make_world()
+    add_rail(made, "rail1")
+    made.add_namespace(OTHER_PATH)
+    return made
+
+
+@pytest.fixture
+def node(world: World, tmp_path: Path) -> Iterator[Node]:
+    rig = Rig(state=tmp_path, world=world)
+    yield Node(rig)
+    rig.close()
+
+
+def refusal(work: object) -> NriRdmaError:
+    with pytest.raises(NriRdmaError) as caught:
+        work()  # type: ignore[operator]  # a lambda
+    return caught.value
+
+
+def on_host(world: World) -> set[str]:
+    """The netdevs that are on the host."""
+    kernel = FakeKernel(world)
+    return {link.name for link in kernel.links(kernel.host)}
+
+
+def names(edits: ContainerEdits) -> list[str]:
+    return [name for name, _ in edits.env]
+
+
+def test_the_kubelet_tells_and_the_devices_are_there_before_the_first_container(node: Node, world: World) -> None:
+    before = world.snapshot()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(make_pod(), "trainer", NIC)
+    node.start(annotations={})
+    assert "rail0" not in on_host(world)
+    edits = node.create("trainer", 0)
+    assert edits.rdma_max == ("mlx5_0 hca_handle=4 hca_object=max",)
+    assert edits.memlock is not None
+    assert "RDMA_DEVICES_CLAIM_1" in names(edits)
+    assert edits.char_devices == ()  # CDI has put them there
+    assert node.create("sidecar") == ContainerEdits()
+    node.stop()
+    assert world.snapshot() == before
+    assert not node.holders
+
+
+def test_nobody_told_and_the_devices_move_when_the_container_is_made(node: Node, world: World) -> None:
+    before = world.snapshot()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.start(annotations={})
+    assert not node.lifecycle.knows("sandbox-1")
+    assert node.create("trainer", 0).rdma_max == ("mlx5_0 hca_handle=4 hca_object=max",)
+    assert "rail0" not in on_host(world)
+    assert [it.part for it in node.rig.sandboxes.of("sandbox-1")] == ["trainer"]
+    node.stop()
+    assert world.snapshot() == before
+    assert not node.holders
+
+
+def test_a_container_that_is_made_again_finds_its_devices(node: Node, world: World) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    first = node.create("trainer", 0)
+    node.node.refresh()  # the netdev is not on the host any more
+    assert node.create("trainer", 0) == first
+    assert len(node.rig.sandboxes.of("sandbox-1")) == 1
+
+
+def test_a_claim_of_two_containers_moves_its_devices_once_and_both_are_served(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    first = node.create("trainer", 0)
+    second = node.create("helper", 0)
+    assert second.env == first.env
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    assert part.record is not None
+    (item,) = part.record.attached
+    assert sorted(item.admitted.request.scope.only or ()) == ["helper", "trainer"]
+    assert node.create("other") == ContainerEdits()
+
+
+def test_the_devices_key_counts_more_than_its_specs(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE, own="limits: {hcaObjects: 9}"))
+    assert node.create("trainer", 0).rdma_max == ("mlx5_0 hca_handle=max hca_object=9",)
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    assert part.record is not None
+    assert part.record.plan.moves == ()
+
+
+def test_netdevices_of_a_spec_move_under_their_own_names(node: Node, world: World) -> None:
+    before = world.snapshot()
+    node.specify(spec(NIC, 0, netDevices=[{"hostInterfaceName": "rail0", "name": "fabric0"}]))
+    edits = node.create("trainer", 0, net_devices=frozenset({"rail0", "eth9"}))
+    assert edits.moved_netdevs == ("rail0",)
+    assert ("RDMA_NETDEVS_CLAIM_1", "fabric0") in edits.env
+    node.stop()
+    assert world.snapshot() == before
+
+
+def test_a_spec_that_asks_what_cannot_be_read_refuses_its_container(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys="mode: exclusiv"))
+    told = refusal(lambda: node.create("trainer", 0))
+    assert "exclusiv" in str(told)
+    assert "/cdi/0.json" in str(told)
+    node.kubelet.give(make_pod(), "trainer", NIC)
+    assert "exclusiv" in str(refusal(lambda: node.start(annotations={})))
+    assert not node.lifecycle.knows("sandbox-1")
+
+
+def test_a_request_of_a_cdi_device_chooses_nothing(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys="{count: 2, mode: exclusive}"))
+    told = refusal(lambda: node.create("trainer", 0))
+    assert told.where.endswith(".count")
+
+
+def test_a_device_that_another_pod_has_is_not_given_again(node: Node) -> None:
+    node.start(annotations=ONE)  # rail0, by annotation
+    node.specify(spec(NIC, 0, keys=MOVE))
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    told = refusal(lambda: node.create("trainer", 0, pod=other))
+    assert told.code in {ErrorCode.DEVICE_CONFLICT, ErrorCode.DEVICE_UNKNOWN}
+    assert not node.rig.sandboxes.of("sandbox-2")
+
+
+def test_an_annotation_of_the_same_pod_gets_other_devices(node: Node, world: World) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(make_pod(), "main", NIC)
+    node.start(annotations={f"{PREFIX}/pod": "{mode: exclusive}"})
+    record = node.sandbox().record
+    assert record is not None
+    assert record.device_names == "mlx5_1, mlx5_0"
+    assert on_host(world).isdisjoint({"rail0", "rail1"})
+
+
+def test_a_late_kubelet_does_not_keep_the_pod(node: Node, world: World) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(make_pod(), "trainer", NIC)
+    node.kubelet.is_late = True
+    node.start(annotations={})
+    assert "rail0" in on_host(world)
+    assert node.create("trainer", 0).rdma_max
+
+
+def test_the_kubelet_is_not_asked_where_no_spec_concerns_us(node: Node) -> None:
+    node.specify(spec("gpu.example.com/gpu=0", env=["GPU=0"]))
+    node.start(annotations={})
+    assert node.kubelet.asked == 0
+
+
+def test_others_are_observed_and_get_nothing(node: Node) -> None:
+    node.specify(spec(FOREIGN, 0))
+    assert node.create("main", 0) == ContainerEdits()
+    (seen,) = node.seen()
+    assert (seen.pod, seen.container, seen.what) == (str(make_pod()), "main", FOREIGN)
+    assert (seen.devices, seen.source, seen.adopt) == (("mlx5_0",), "device nodes", "observe")
+    node.stop()
+    assert node.seen() == []
+
+
+def test_complete_adds_what_its_giver_left_out(node: Node, world: World) -> None:
+    node.adopter.adoption = Adoption(
+        vendors={
+            "sriov.example.org": VendorAdoption(
+                adopt=Adopt.COMPLETE, memlock=4096, limits=RdmaLimits(hca_handles=2, hca_objects=30)
+            )
+        }
+    )
+    node.specify(spec(FOREIGN, 0), spec(NIC, 1))
+    edits = node.create("main", 0)
+    assert edits.rdma_max == ("mlx5_0 hca_handle=2 hca_object=30",)
+    assert edits.memlock == 4096
+    assert ("NCCL_IB_HCA", "=mlx5_0") in edits.env
+    assert edits.char_devices == ()
+    assert "rail0" in on_host(world)
+    assert node.create("other", 1) == ContainerEdits()  # another vendor's
+
+
+def test_enforce_refuses_nodes_that_nobody_allocated(node: Node) -> None:
+    node.adopter.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.specify(spec(FOREIGN, 0))
+    told = refusal(lambda: node.create("main", 1))
+    assert told.code is ErrorCode.NOT_ALLOCATED
+    assert "mlx5_1" in str(told)
+    assert "RDMA_DEVICES_0000_08_00_2" in names(node.create("main", 0))  # looks like it, and nobody knows better
+
+
+def test_enforce_believes_the_kubelet_more_than_the_nodes(node: Node) -> None:
+    node.adopter.adoption = Adoption(vendors={"sriov.example.org": VendorAdoption(adopt=Adopt.ENFORCE)})
+    node.specify(spec(FOREIGN, 0))
+    node.kubelet.give(make_pod(), "main", FOREIGN)
+    node.start(annotations={})
+    assert node.create("main", 0).env
+    assert refusal(lambda: node.create("thief", 0)).code is ErrorCode.NOT_ALLOCATED
+
+
+def test_devices_of_an_annotation_are_allocated(node: Node) -> None:
+    node.adopter.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.start(annotations=ONE)
+    assert node.create("main", 0, annotations=ONE).env
+
+
+def test_privileged_containers_are_only_reported(node: Node) -> None:
+    node.adopter.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    node.specify(spec(NIC, 0, keys=MOVE))
+    assert node.create("agent", 0, 1, is_privileged=True) == ContainerEdits()
+    (seen,) = node.seen()
+    assert seen.is_privileged
+    assert seen.what == "device nodes"
+
+
+def test_one_word_is_for_the_containers_that_the_kubelet_gave_devices(node: Node) -> None:
+    node.kubelet.give(make_pod(), "trainer", resources=("nvidia.com/gpu",))
+    node.kubelet.give(make_pod(), "sidecar")
+    node.start(annotations=ONE)
+    assert node.create("trainer", annotations=ONE).char_devices
+    assert not node.create("sidecar", annotations=ONE).char_devices
+
+
+def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node) -> None:
+    node.kubelet.give(make_pod(), "trainer")
+    node.start(annotations=ONE)
+    assert node.create("trainer", annotations=ONE).char_devices
+    assert node.create("sidecar", annotations=ONE).char_devices
+
+
+def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World, tmp_path: Path) -> None:
+    before = world.snapshot()
+    first_rig = Rig(state=tmp_path, world=world)
+    first = Node(first_rig)
+    first.specify(spec(NIC, 0, keys=MOVE))
+    edits = first.create("trainer", 0)
+    first_rig.close()
+    rig = Rig(state=tmp_path, world=world)
+    second = Node(rig)
+    second.specify(spec(NIC, 0, keys=MOVE))
+    assert (
+        rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, str(record.pod), record.holdings))
+        == ()
+    )
+    assert second.create("trainer", 0) == edits
+    second.stop()
+    assert world.snapshot() == before
+    rig.close()
+
+
+def test_a_container_that_was_made_while_we_were_away_is_reported(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192)})
+    node.lifecycle.reconcile_later((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
+    (unserved,) = node.lifecycle.unserved
+    assert "trainer" in unserved.why
+
+
+def test_an_attach_that_takes_long_is_not_ready_and_goes_on(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.rig.gate.stop_at = "before"
+    told = refusal(lambda: node.create("trainer", 0, seconds=0.3))
+    assert told.code is ErrorCode.NOT_READY
+    assert "network is not ready" in str(told)
+    node.rig.gate.open.set()
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    part.attach_done.result(SOON)
+    assert part.state is State.ATTACHED
+    assert node.create("trainer", 0).rdma_max

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
 
-from nri_rdma.cdi import DEFAULT_DIRECTORIES
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
@@ -23,6 +22,8 @@ from nri_rdma.model.request import UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
+CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 
@@ -164,7 +165,7 @@ class Settings:
         Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
     )
     cdi_dirs: tuple[Path, ...] = _setting(
-        DEFAULT_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[:DIR...]"
+        CDI_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[:DIR...]"
     )
     kubelet_socket: Path = _setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),

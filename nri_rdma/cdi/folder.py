@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.cdi import DEFAULT_DIRECTORIES
 from nri_rdma.cdi.document import MAX_BYTES
 from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
@@ -34,7 +33,7 @@ class Scan:
     files: tuple[str, ...]
 
 
-def read_registry(directories: Iterable[Path] = DEFAULT_DIRECTORIES) -> Registry:
+def read_registry(directories: Iterable[Path]) -> Registry:
     """The devices of the directories, which rise in priority. One that does not exist has none."""
     found = scan(directories)
     return resolve(found.specs, found.problems)

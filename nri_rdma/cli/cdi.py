@@ -60,10 +60,10 @@ def list_(directories: tuple[Path, ...], output: str) -> None:
       nri-rdma cdi list
       nri-rdma cdi list --spec-dir /etc/cdi --spec-dir /run/cdi -o json
     """
-    from nri_rdma.cdi import DEFAULT_DIRECTORIES
     from nri_rdma.cdi.folder import read_registry
+    from nri_rdma.config import CDI_DIRECTORIES
 
-    directories = directories or DEFAULT_DIRECTORIES
+    directories = directories or CDI_DIRECTORIES
     registry = read_registry(directories)
     if output == "json":
         print_json(_registry_document(registry, directories))

@@ -125,11 +125,11 @@ def test_an_empty_value_asks_for_nothing(text: str) -> None:
 
 
 def test_a_number_is_a_count_from_the_default_pool() -> None:
-    assert only("2") == DeviceRequest(name="0", where=POD, count=2)
+    assert only("2") == DeviceRequest(name="0", where=POD, count=2, word=True)
 
 
 def test_a_word_is_a_pool() -> None:
-    assert only("fast") == DeviceRequest(name="0", where=POD, pool="fast")
+    assert only("fast") == DeviceRequest(name="0", where=POD, pool="fast", word=True)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "true", "1025", "0x2", "a b", "_x", "-"])

@@ -98,7 +98,7 @@ class Daemon:
             Journal(settings.state_dir / "journal"),
             self._workers,
             self._spans,
-            self._resolve,
+            partial(resolve_on_host, settings),
             on_held=self._watcher.watch,
             on_gone=self._gone,
             processes=self._processes,
@@ -207,7 +207,7 @@ class Daemon:
 
     def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
-        self._set_memlock(runtime)
+        set_memlock(self._lifecycle, self._settings.memlock, runtime)
         if runtime.abilities.nri is None:
             log.info("the runtime's release is not known: it is taken to apply all that we ask for")
         if self._door.launched and runtime.abilities.before_0_7:
@@ -219,33 +219,6 @@ class Daemon:
         self._workers.submit("preload", preload_grammar)
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
-
-    def _set_memlock(self, runtime: RuntimeFacts) -> None:
-        """Before the first event of the session; from then on it stays so."""
-        lifecycle, setting = self._lifecycle, self._settings.memlock
-        applied = runtime.abilities.applies_rlimits
-        wanted = default_memlock(setting, lifecycle.memlock_ceiling)
-        lifecycle.default_memlock = wanted if applied else None
-        lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
-        if wanted is not None and not applied:
-            log.warning(
-                "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
-                extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
-            )
-
-    def _resolve(self, known: Resolved) -> Resolved:
-        """The character devices as they are now: their numbers change when a device moves."""
-        now = read_char_devices(self._settings.sysfs_root, self._settings.dev_root, known.devices)
-        gone = [device.name for device in known.devices if device.id not in now.by_device]
-        if gone:
-            raise AttachError(
-                "the RDMA device is gone since its netdev left the host",
-                device=", ".join(gone),
-                where=str(self._settings.sysfs_root),
-                hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
-            )
-        devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
-        return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
@@ -307,6 +280,19 @@ def _log_reload_bug(done: Future[None]) -> None:
         log.error("the configuration was not read again", exc_info=error)
 
 
+def set_memlock(lifecycle: Lifecycle, setting: Memlock, runtime: RuntimeFacts) -> None:
+    """Before the first event of the session; from then on it stays so."""
+    applied = runtime.abilities.applies_rlimits
+    wanted = default_memlock(setting, lifecycle.memlock_ceiling)
+    lifecycle.default_memlock = wanted if applied else None
+    lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    if wanted is not None and not applied:
+        log.warning(
+            "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
+            extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
+        )
+
+
 def default_memlock(setting: Memlock, ceiling: int) -> int | None:
     """The RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
     if setting.automatic:
@@ -317,6 +303,21 @@ def default_memlock(setting: Memlock, ceiling: int) -> int | None:
 def preload_grammar() -> None:
     """Import what the first pod that asks would wait for: YAML, 8 ms."""
     importlib.import_module("nri_rdma.model.grammar")
+
+
+def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
+    """The character devices as they are now: their numbers change when a device moves."""
+    now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
+    gone = [device.name for device in known.devices if device.id not in now.by_device]
+    if gone:
+        raise AttachError(
+            "the RDMA device is gone since its netdev left the host",
+            device=", ".join(gone),
+            where=str(settings.sysfs_root),
+            hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
+        )
+    devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
+    return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
 
 def read_node(settings: Settings, kernel: LinuxKernel) -> Node:

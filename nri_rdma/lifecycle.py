@@ -14,14 +14,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandboxes import Sandbox, Sandboxes
+from nri_rdma.attach.sandboxes import Sandbox
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.inject import inject, rdma_max, shown_as
@@ -52,6 +52,20 @@ class Limits(Protocol):
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
         """See to it that the container's limits end with it. Never raises."""
+
+
+class Attaching(Protocol):
+    """Who attaches: nri_rdma.attach.sandboxes, or a dry run, which only plans."""
+
+    def get(self, sandbox_id: str) -> Sandbox | None: ...
+
+    def all(self) -> tuple[Sandbox, ...]: ...
+
+    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> Sandbox: ...
+
+    def end(self, sandbox_id: str) -> Future[None] | None: ...
+
+    def look_again(self, sandbox: Sandbox) -> Future[None]: ...
 
 
 class NodeSource:
@@ -90,11 +104,13 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A created or running container of a pod, with the device nodes it has: path to major and minor."""
+    """A created or running container of a pod, with the device nodes it has: path to major and minor, and the names
+    of its variables."""
 
     name: str
     devices: Mapping[str, tuple[int, int]]
     cgroups_path: str = ""
+    env: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +120,7 @@ class Listed:
     pod: Pod
     annotations: Mapping[str, str]
     containers: tuple[ListedContainer, ...]
+    asker: Asker = field(default_factory=Asker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +153,7 @@ class Lifecycle:
         node: NodeSource,
         policy: Policy,
         allocations: Allocations,
-        sandboxes: Sandboxes,
+        sandboxes: Attaching,
         workers: Workers,
         spans: Recorder,
         limits: Limits,

@@ -188,16 +188,7 @@ class Plugin:
             return more
         pods, self._collected_pods = self._collected_pods, []
         containers, self._collected_containers = self._collected_containers, {}
-        self._lifecycle.reconcile_later(
-            tuple(
-                Listed(
-                    pod=pod_from(pod),
-                    annotations=dict(pod.annotations),
-                    containers=tuple(containers.get(pod.id, ())),
-                )
-                for pod in pods
-            )
-        )
+        self._lifecycle.reconcile_later(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
         self._on_synchronized(self.runtime)
         return _EMPTY
 
@@ -238,8 +229,17 @@ def abilities_in(message: Any) -> Abilities:
     )
 
 
+def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
+    """A pod of a Synchronize with its containers."""
+    pod = pod_from(message)
+    return Listed(pod=pod, annotations=dict(message.annotations), containers=containers, asker=asker_from(message, pod))
+
+
 def listed_container(container: Any) -> ListedContainer:
     """A container of a Synchronize."""
     return ListedContainer(
-        name=container_name(container), devices=device_numbers(container), cgroups_path=container.linux.cgroups_path
+        name=container_name(container),
+        devices=device_numbers(container),
+        cgroups_path=container.linux.cgroups_path,
+        env=env_names(container),
     )

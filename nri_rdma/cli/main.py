@@ -20,6 +20,7 @@ from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.cdi import cdi
 from nri_rdma.cli.config import config
+from nri_rdma.cli.doctor import doctor
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
 from nri_rdma.cli.options import loaded_options, settings_options
@@ -64,8 +65,10 @@ def commands(context: click.Context) -> int | None:
 
     \b
     Example:
+      nri-rdma doctor                 what this machine lacks
       nri-rdma inventory              what this node has
       nri-rdma explain pod.yaml       what a pod would get here, and why
+      nri-rdma run --dry-run          what would be done for the pods here
       nri-rdma run                    the daemon
     """
     if context.invoked_subcommand is not None:
@@ -124,7 +127,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (cdi, inventory, explain, snapshot, status, trace, config):
+for command in (doctor, cdi, inventory, explain, snapshot, status, trace, config):
     commands.add_command(command)
 
 

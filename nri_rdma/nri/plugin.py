@@ -163,14 +163,7 @@ class Plugin:
 
     def _configure(self, request: Request) -> bytes:
         message = pb.ConfigureRequest.FromString(request.payload)
-        self.runtime = RuntimeFacts(
-            name=message.runtime_name,
-            version=message.runtime_version,
-            nri_version=message.NRI_version,
-            abilities=abilities_in(message),
-            request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
-            registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
-        )
+        self.runtime = runtime_facts(message)
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
         self._on_configured(self.runtime)
         events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
@@ -217,6 +210,18 @@ def answer_by(request: Request, budget_s: float) -> float:
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)
     return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
+
+
+def runtime_facts(message: Any) -> RuntimeFacts:
+    """What the runtime says of itself in a ConfigureRequest."""
+    return RuntimeFacts(
+        name=message.runtime_name,
+        version=message.runtime_version,
+        nri_version=message.NRI_version,
+        abilities=abilities_in(message),
+        request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
+        registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
+    )
 
 
 def abilities_in(message: Any) -> Abilities:

@@ -119,6 +119,54 @@ def assert_untouched(cri: Cri, container: Container) -> None:
     assert "rdma.max" not in linux.get("resources", {}).get("unified", {})
 
 
+def doctor(program: Path, *flags: str | Path) -> tuple[int, Mapping[str, Mapping[str, str]]]:
+    """The exit code, and each check's document by its name."""
+    done = subprocess.run(
+        [program, "doctor", "-o", "json", *flags],
+        cwd="/",
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    return done.returncode, {it["check"]: it for it in json.loads(done.stdout)["checks"]}
+
+
+def test_the_doctor_says_what_a_bare_machine_lacks(host_equal: None, program: Path, tmp_path: Path) -> None:
+    (tmp_path / "sys/class").mkdir(parents=True)
+    flags = ("--sysfs-root", tmp_path / "sys", "--nri-socket", tmp_path / "nri.sock", "--state-dir", tmp_path / "state")
+    code, checks = doctor(program, *flags)
+    assert code == 1
+    assert checks["python"]["result"] == checks["packages"]["result"] == "ok"
+    assert checks["packages"]["found"].endswith("with all that it depends on")
+    lacking = {name for name, check in checks.items() if check["result"] == "problem"}
+    assert lacking == {"rdma netns", "devices", "NRI socket"}
+    assert "no RDMA device" in checks["devices"]["found"]
+    assert 'plugins."io.containerd.nri.v1.nri"' in checks["NRI socket"]["fix"]
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.every_runtime
+def test_the_doctor_finds_a_real_runtime_and_a_daemon_and_disturbs_neither(
+    host_equal: None, program: Path, runtime: Runtime, node: Fabric, cri: Cri, daemon: Daemon
+) -> None:
+    pod = cri.run_pod("pod", annotations={POD: "- {match: {device: mlx5_4}}"})
+    where = ("--sysfs-root", node.sysfs, "--dev-root", node.dev, "--state-dir", daemon.state_dir)
+    code, checks = doctor(program, "--nri-socket", runtime.nri_socket, *where)
+    assert code == 0, checks
+    name, version = cri.version().split()[:2]
+    assert checks["runtime"]["found"].startswith(f"{name} {version}, NRI 0.")
+    assert checks["NRI socket"]["result"] == "ok"
+    assert checks["device nodes"]["result"] == "ok"
+    assert checks["daemon"]["found"].endswith(f"pid {daemon.pid}, synchronized")
+    assert checks["guard"]["result"] == "warning"
+    assert "uverbs4" in look(cri, cri.run_container(pod, "main")).nodes
+    assert daemon.log.count(" synchronized ") == 1
+    cri.delete_pod(pod)
+
+
 @pytest.mark.every_runtime
 def test_a_dry_run_beside_a_real_runtime_reports_every_pod_and_changes_nothing(
     host_equal: None, program: Path, tmp_path: Path, runtime: Runtime, node: Fabric, cri: Cri

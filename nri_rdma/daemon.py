@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
@@ -24,14 +23,11 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
-from nri_rdma.cdi.registry import Registry
-from nri_rdma.cdi.watch import CdiRegistry
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble
-from nri_rdma.kubelet.door import KubeletDoor
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node
@@ -45,6 +41,7 @@ from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.others import Others
 from nri_rdma.policy import policy_of
 from nri_rdma.reload import Reloader, contested_words
 from nri_rdma.signals import Signals
@@ -54,7 +51,6 @@ from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
-NO_SPECS = Registry(devices={})
 KEPT_SPANS = 4096
 """About three hundred pods of one device each."""
 
@@ -103,7 +99,7 @@ class Daemon:
             Journal(settings.state_dir / "journal"),
             self._workers,
             self._spans,
-            self._resolve,
+            partial(resolve_on_host, settings),
             on_held=self._watcher.watch,
             on_gone=self._gone,
             processes=self._processes,
@@ -111,16 +107,7 @@ class Daemon:
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
-        self._specs: CdiRegistry | None = None
-        self._kubelet = KubeletDoor(settings.kubelet_socket, self._workers)
-        self._adopter = Adopter(
-            node=lambda: self._node.current,
-            registry=self._registry,
-            prefix=settings.annotation_prefix,
-            adoption=settings.adopt,
-            kubelet=self._kubelet,
-        )
-        self._node.on_read = self._adopter.read_again
+        self._others = Others(settings, self._node, self._workers)
         self._lifecycle = Lifecycle(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
@@ -129,7 +116,7 @@ class Daemon:
             workers=self._workers,
             spans=self._spans,
             limits=self._limits,
-            adopter=self._adopter,
+            adopter=self._others.adopter,
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
         )
@@ -169,8 +156,7 @@ class Daemon:
         )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
-        self._watch_specs()
-        self._kubelet.begin()
+        self._others.open()
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
@@ -179,18 +165,6 @@ class Daemon:
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
-
-    def _watch_specs(self) -> None:
-        """Read the CDI specs, and again whenever they change."""
-        try:
-            self._specs = CdiRegistry(self._settings.cdi_dirs, lambda _registry: self._adopter.read_again())
-        except OSError as error:
-            log.warning("CDI specs are not read: no inotify instance is left", extra={"error": str(error)})
-        else:
-            self._adopter.read_again()
-
-    def _registry(self) -> Registry:
-        return self._specs.current if self._specs is not None else NO_SPECS
 
     def _runner(self) -> Runner:
         settings = self._settings
@@ -211,12 +185,10 @@ class Daemon:
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
-        if self._specs is not None:
-            self._specs.close()
+        self._others.close()
         running = self._workers.close(CLOSE_WORKERS_S)
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
-        self._kubelet.close()
         self._watcher.close()
         self._processes.close()
         self._sandboxes.close(busy=running)
@@ -240,7 +212,7 @@ class Daemon:
 
     def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
-        self._set_memlock(runtime)
+        set_memlock(self._lifecycle, self._settings.memlock, runtime)
         if runtime.abilities.nri is None:
             log.info("the runtime's release is not known: it is taken to apply all that we ask for")
         if self._door.launched and runtime.abilities.before_0_7:
@@ -252,33 +224,6 @@ class Daemon:
         self._workers.submit("preload", preload_grammar)
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
-
-    def _set_memlock(self, runtime: RuntimeFacts) -> None:
-        """Before the first event of the session; from then on it stays so."""
-        lifecycle, setting = self._lifecycle, self._settings.memlock
-        applied = runtime.abilities.applies_rlimits
-        wanted = default_memlock(setting, lifecycle.memlock_ceiling)
-        lifecycle.default_memlock = wanted if applied else None
-        lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
-        if wanted is not None and not applied:
-            log.warning(
-                "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
-                extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
-            )
-
-    def _resolve(self, known: Resolved) -> Resolved:
-        """The character devices as they are now: their numbers change when a device moves."""
-        now = read_char_devices(self._settings.sysfs_root, self._settings.dev_root, known.devices)
-        gone = [device.name for device in known.devices if device.id not in now.by_device]
-        if gone:
-            raise AttachError(
-                "the RDMA device is gone since its netdev left the host",
-                device=", ".join(gone),
-                where=str(self._settings.sysfs_root),
-                hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
-            )
-        devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
-        return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
@@ -340,6 +285,19 @@ def _log_reload_bug(done: Future[None]) -> None:
         log.error("the configuration was not read again", exc_info=error)
 
 
+def set_memlock(lifecycle: Lifecycle, setting: Memlock, runtime: RuntimeFacts) -> None:
+    """Before the first event of the session; from then on it stays so."""
+    applied = runtime.abilities.applies_rlimits
+    wanted = default_memlock(setting, lifecycle.memlock_ceiling)
+    lifecycle.default_memlock = wanted if applied else None
+    lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    if wanted is not None and not applied:
+        log.warning(
+            "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
+            extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
+        )
+
+
 def default_memlock(setting: Memlock, ceiling: int) -> int | None:
     """The RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
     if setting.automatic:
@@ -350,6 +308,21 @@ def default_memlock(setting: Memlock, ceiling: int) -> int | None:
 def preload_grammar() -> None:
     """Import what the first pod that asks would wait for: YAML, 8 ms."""
     importlib.import_module("nri_rdma.model.grammar")
+
+
+def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
+    """The character devices as they are now: their numbers change when a device moves."""
+    now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
+    gone = [device.name for device in known.devices if device.id not in now.by_device]
+    if gone:
+        raise AttachError(
+            "the RDMA device is gone since its netdev left the host",
+            device=", ".join(gone),
+            where=str(settings.sysfs_root),
+            hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
+        )
+    devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
+    return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
 
 def read_node(settings: Settings, kernel: LinuxKernel) -> Node:

@@ -209,7 +209,7 @@ def _plan(placed: tuple[Placed, ...]) -> Plan:
     captured = {
         netdev.ifindex: _link(netdev) for item in placed for device in item.devices for netdev in device.netdevs
     }
-    return plan_attach(placed, captured, _POD_LINKS)
+    return plan_attach(placed, captured, POD_LINKS)
 
 
 def _link(netdev: Netdev) -> LinkState:
@@ -229,7 +229,7 @@ def _link(netdev: Netdev) -> LinkState:
     )
 
 
-_POD_LINKS = tuple(
+POD_LINKS = tuple(
     _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
     for ifindex, name in enumerate(("lo", "eth0"), 1)
 )

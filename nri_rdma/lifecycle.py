@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import Protocol
 
@@ -24,7 +24,6 @@ from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.record import State, attach_key
 from nri_rdma.attach.sandbox import Sandbox
-from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.grants import Grant, Wanted, granted, refuse_unallocated, wanted, with_grants
@@ -61,6 +60,26 @@ class Limits(Protocol):
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
         """See to it that the container's limits end with it. Never raises."""
+
+
+class Attaching(Protocol):
+    """Who attaches: nri_rdma.attach.sandboxes, or a dry run, which only plans."""
+
+    def knows(self, sandbox_id: str) -> bool: ...
+
+    def get(self, sandbox_id: str) -> Sandbox | None: ...
+
+    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
+
+    def all(self) -> tuple[Sandbox, ...]: ...
+
+    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox: ...
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
+
+    def end(self, sandbox_id: str) -> Future[None] | None: ...
+
+    def look_again(self, sandbox: Sandbox) -> Future[None]: ...
 
 
 class NodeSource:
@@ -102,13 +121,15 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A created or running container of a pod, with the device nodes it has: path to major and minor."""
+    """A created or running container of a pod, with the device nodes it has: path to major and minor, and the names
+    of its variables."""
 
     name: str
     devices: Mapping[str, tuple[int, int]]
     cgroups_path: str = ""
     cdi_devices: tuple[str, ...] = ()
     is_privileged: bool = False
+    env: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +139,7 @@ class Listed:
     pod: Pod
     annotations: Mapping[str, str]
     containers: tuple[ListedContainer, ...]
+    asker: Asker = field(default_factory=Asker)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +172,7 @@ class Lifecycle:
         node: NodeSource,
         policy: Policy,
         allocations: Allocations,
-        sandboxes: Sandboxes,
+        sandboxes: Attaching,
         workers: Workers,
         spans: Recorder,
         limits: Limits,
@@ -342,15 +364,8 @@ class Lifecycle:
         self, pod: Pod, container: ListedContainer, attached: tuple[AttachedRequest, ...]
     ) -> bool:
         """Whether a container that runs has a CDI device for which nothing was attached; sees what it has."""
-        brought = Brought(
-            pod=pod,
-            asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
-            container=container.name,
-            cdi_devices=container.cdi_devices,
-            devices=container.devices,
-            is_privileged=container.is_privileged,
-        )
-        if not self.adopter.is_active or not self.adopter.concerns(brought):
+        brought = self.brought_by(pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container)
+        if brought is None:
             return False
         covering = {
             it.admitted.request.cdi_device for it in attached if it.admitted.request.scope.covers(container.name)
@@ -360,6 +375,18 @@ class Lifecycle:
             return bool(wanted((grant for grant in grants if grant.name not in covering), self.adopter.adoption))
         except NriRdmaError:
             return True
+
+    def brought_by(self, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
+        """What a container that is there has from others; None when that is nothing of ours."""
+        brought = Brought(
+            pod=pod,
+            asker=asker,
+            container=container.name,
+            cdi_devices=container.cdi_devices,
+            devices=container.devices,
+            is_privileged=container.is_privileged,
+        )
+        return brought if self.adopter.is_active and self.adopter.concerns(brought) else None
 
     def _limit_again(self, item: Listed) -> str:
         """Limit the containers of an attached sandbox; why that fails, "" when it does not.

@@ -5,22 +5,47 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Protocol
 
 from nri_rdma.attach.plan import Plan, RdmaMove, moving_netdevs, plan_attach, plan_rdma_moves
-from nri_rdma.attach.port import Kernel, Namespace, Survey
+from nri_rdma.attach.port import Namespace, Survey
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
 from nri_rdma.inventory import in_use_reasons, rdma_use_reasons
 from nri_rdma.model.device import CharDevice, RdmaNetns
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Placed
 from nri_rdma.policy import refuse_misfits
 
 
-def needs_namespace(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
+class Host(Protocol):
+    """What is asked of nri_rdma.attach.port.Kernel here: nothing that changes anything."""
+
+    @property
+    def host(self) -> Namespace: ...
+
+    def open_namespace(self, path: str) -> Namespace: ...
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
+
+    def survey(self, ifindexes: Collection[int]) -> Survey: ...
+
+    def rdma_netns(self) -> RdmaNetns: ...
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]: ...
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]: ...
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool: ...
+
+
+def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
     """Whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
     alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
     if any(device.netdevs or device.lacks_netdev for device in alone):
@@ -28,7 +53,7 @@ def needs_namespace(kernel: Kernel, placed: tuple[Placed, ...]) -> bool:
     return bool(alone) and kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
 
 
-def open_for(kernel: Kernel, pod: Pod) -> Namespace:
+def open_for(kernel: Host, pod: Pod) -> Namespace:
     """The pod's namespace, held open. Raises PlacementError for a pod that has none of its own."""
     if not pod.netns_path:
         raise PlacementError(
@@ -50,7 +75,7 @@ def open_for(kernel: Kernel, pod: Pod) -> Namespace:
 
 
 def prepare(
-    kernel: Kernel, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
+    kernel: Host, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
 ) -> SandboxRecord:
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
     survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
@@ -70,7 +95,7 @@ def prepare(
     )
 
 
-def _rdma_moves(kernel: Kernel, namespace: Namespace, placed: tuple[Placed, ...]) -> tuple[RdmaMove, ...]:
+def _rdma_moves(kernel: Host, namespace: Namespace, placed: tuple[Placed, ...]) -> tuple[RdmaMove, ...]:
     """The RDMA devices that move: none where the kernel shows each in all namespaces, or has none at all."""
     if kernel.rdma_netns() is not RdmaNetns.EXCLUSIVE:
         return ()

@@ -20,6 +20,7 @@ from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.cli.cdi import cdi
 from nri_rdma.cli.config import config
+from nri_rdma.cli.doctor import doctor
 from nri_rdma.cli.explain import explain
 from nri_rdma.cli.inventory import inventory
 from nri_rdma.cli.options import loaded_options, settings_options
@@ -64,8 +65,10 @@ def commands(context: click.Context) -> int | None:
 
     \b
     Example:
+      nri-rdma doctor                 what this machine lacks
       nri-rdma inventory              what this node has
       nri-rdma explain pod.yaml       what a pod would get here, and why
+      nri-rdma run --dry-run          what would be done for the pods here
       nri-rdma run                    the daemon
     """
     if context.invoked_subcommand is not None:
@@ -80,7 +83,16 @@ def commands(context: click.Context) -> int | None:
 
 @commands.command()
 @loaded_options()
-def run(loaded: Loaded) -> None:
+@click.option("--dry-run", is_flag=True, help="Report what would be done for each pod, and do nothing.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="With --dry-run: lines for people, or a JSON object per line for programs.",
+)
+def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     """Run the daemon.
 
     It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
@@ -89,22 +101,33 @@ def run(loaded: Loaded) -> None:
     The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
     and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
 
+    With --dry-run it says on stdout what it would do for each pod and container that there is or comes, and does none
+    of it: no pod is refused, and a daemon may run beside it.
+
     \b
     Example:
       nri-rdma run --allow-default-pool
+      nri-rdma run --dry-run -o json
       ln -s /opt/nri-rdma/bin/nri-rdma /opt/nri/plugins/90-nri-rdma
     """
+    if output != "text" and not dry_run:
+        raise click.UsageError("-o is for --dry-run")
     from nri_rdma.observe.logs import set_up_logging
 
     settings = loaded.settings
     set_up_logging(settings.log_level, settings.log_format, settings.log_file)
+    if dry_run:
+        from nri_rdma.cli.dry_run import dry_run as report_only
+
+        report_only(settings, output)
+        return
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (cdi, inventory, explain, snapshot, status, trace, config):
+for command in (doctor, cdi, inventory, explain, snapshot, status, trace, config):
     commands.add_command(command)
 
 

@@ -42,6 +42,19 @@ def loaded_options() -> Callable[[Command], Command]:
     return _options((), "loaded", lambda loaded: loaded)
 
 
+def setting_flags(*names: str) -> Callable[[Command], Command]:
+    """--config and a flag for each of these settings, not yet read: the command gets the values that were given."""
+    flags: list[Callable[[Command], Command]] = [*(_flag(it) for it in fields(Settings) if it.name in names), _CONFIG]
+
+    def decorate(command: Command) -> Command:
+        decorated = command
+        for flag in reversed(flags):
+            decorated = flag(decorated)
+        return decorated
+
+    return decorate
+
+
 def _options(
     names: tuple[str, ...], argument: str, chosen_of: Callable[[Loaded], object]
 ) -> Callable[[Command], Command]:

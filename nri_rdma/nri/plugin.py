@@ -186,14 +186,7 @@ class Plugin:
 
     def _configure(self, request: Request) -> bytes:
         message = pb.ConfigureRequest.FromString(request.payload)
-        self.runtime = RuntimeFacts(
-            name=message.runtime_name,
-            version=message.runtime_version,
-            nri_version=message.NRI_version,
-            abilities=abilities_in(message),
-            request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
-            registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
-        )
+        self.runtime = runtime_facts(message)
         self._whole_rdma_max = not self.runtime.abilities.heeds_start
         self._on_configured(self.runtime)
         events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
@@ -211,16 +204,7 @@ class Plugin:
             return more
         pods, self._collected_pods = self._collected_pods, []
         containers, self._collected_containers = self._collected_containers, {}
-        self._lifecycle.reconcile_later(
-            tuple(
-                Listed(
-                    pod=pod_from(pod),
-                    annotations=dict(pod.annotations),
-                    containers=tuple(containers.get(pod.id, ())),
-                )
-                for pod in pods
-            )
-        )
+        self._lifecycle.reconcile_later(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
         self._on_synchronized(self.runtime)
         return _EMPTY
 
@@ -251,6 +235,18 @@ def answer_by(request: Request, budget_s: float) -> float:
     return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
 
 
+def runtime_facts(message: Any) -> RuntimeFacts:
+    """What the runtime says of itself in a ConfigureRequest."""
+    return RuntimeFacts(
+        name=message.runtime_name,
+        version=message.runtime_version,
+        nri_version=message.NRI_version,
+        abilities=abilities_in(message),
+        request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
+        registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
+    )
+
+
 def abilities_in(message: Any) -> Abilities:
     """What the runtime of a ConfigureRequest can do."""
     return abilities_of(
@@ -261,6 +257,12 @@ def abilities_in(message: Any) -> Abilities:
     )
 
 
+def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
+    """A pod of a Synchronize with its containers."""
+    pod = pod_from(message)
+    return Listed(pod=pod, annotations=dict(message.annotations), containers=containers, asker=asker_from(message, pod))
+
+
 def listed_container(container: Any) -> ListedContainer:
     """A container of a Synchronize."""
     return ListedContainer(
@@ -269,4 +271,5 @@ def listed_container(container: Any) -> ListedContainer:
         cgroups_path=container.linux.cgroups_path,
         cdi_devices=cdi_devices(container),
         is_privileged=is_privileged(container),
+        env=env_names(container),
     )

@@ -22,8 +22,7 @@ from typing import TypeAlias
 from nri_rdma.nri.link import Link
 from nri_rdma.nri.pauses import ABSENT_S, Pauses, pieces
 from nri_rdma.nri.peer import peer_pid
-from nri_rdma.nri.plugin import Plugin
-from nri_rdma.nri.session import QUIET_S, RegistrationError, Session
+from nri_rdma.nri.session import QUIET_S, Answers, RegistrationError, Session
 from nri_rdma.wire.error import WireError
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class Runner:
     def __init__(
         self,
         socket_path: str,
-        make_plugin: Callable[[int], Plugin],
+        make_plugin: Callable[[int], Answers],
         *,
         name: str,
         index: str,

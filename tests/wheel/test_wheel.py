@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[2]
+from tests.rig.installed import PROJECT, clean_environment, install_wheel
+
 PAGE = PROJECT / "docs/ttrpc.md"
 TIMEOUT_S = 20.0
 
@@ -24,13 +22,7 @@ pytestmark = pytest.mark.timeout(300)  # pip may have to fetch what the wheel de
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new environment that holds the wheel, its dependencies and nothing else of ours."""
-    folder = tmp_path_factory.mktemp("wheel")
-    _pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(PROJECT))
-    (wheel,) = folder.glob("nri_rdma-*.whl")
-    venv.create(folder / "venv", with_pip=False)  # putting a pip into it takes longer than all the rest
-    python = folder / "venv/bin/python"
-    _pip("--python", str(python), "install", str(wheel))
-    return python
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_the_pages_server_and_client_talk(installed: Path, tmp_path: Path) -> None:
@@ -42,7 +34,7 @@ def test_the_pages_server_and_client_talk(installed: Path, tmp_path: Path) -> No
             client = subprocess.run(
                 [installed, "client.py"],
                 cwd=tmp_path,
-                env=_environment(),
+                env=clean_environment(),
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,
@@ -58,7 +50,7 @@ def test_the_pages_server_and_client_talk(installed: Path, tmp_path: Path) -> No
 def test_what_is_installed_is_the_wheel_and_tells_its_types(installed: Path, tmp_path: Path) -> None:
     code = "import nri_rdma.ttrpc.aio, pathlib; print(pathlib.Path(nri_rdma.__file__).parent)"
     told = subprocess.run(
-        [installed, "-c", code], cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=True
+        [installed, "-c", code], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=True
     )
     package = Path(told.stdout.strip())
     assert package.is_relative_to(installed.parents[1])
@@ -67,7 +59,11 @@ def test_what_is_installed_is_the_wheel_and_tells_its_types(installed: Path, tmp
 
 def test_the_command_is_there(installed: Path) -> None:
     done = subprocess.run(
-        [installed.with_name("nri-rdma"), "--version"], env=_environment(), capture_output=True, text=True, check=False
+        [installed.with_name("nri-rdma"), "--version"],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -88,7 +84,7 @@ def _process(python: Path, program: str, folder: Path) -> Iterator[subprocess.Po
         process = subprocess.Popen(
             [python, program],
             cwd=folder,
-            env=_environment(),
+            env=clean_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the trace of its KeyboardInterrupt
             text=True,
@@ -100,20 +96,3 @@ def _process(python: Path, program: str, folder: Path) -> Iterator[subprocess.Po
             yield process
         finally:
             process.kill()
-
-
-def _pip(*arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments],
-        cwd="/",
-        env=_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _environment() -> dict[str, str]:
-    """Without what would let the working tree be found."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}

@@ -14,7 +14,7 @@ from nri_rdma.sole import Sole
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
-COMMANDS = ("run", "cdi", "inventory", "explain", "snapshot", "status", "trace", "config")
+COMMANDS = ("run", "doctor", "cdi", "inventory", "explain", "snapshot", "status", "trace", "config")
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.control")
 
 

@@ -1,0 +1,133 @@
+"""The sandboxes of a dry run: planned as Sandboxes plans them, and never attached.
+
+Law: nothing here can change a host. There are no steps, no journal and no open namespace; a sandbox is "attached" with
+the record that a real one would have, so that its containers are answered for by the same code.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from nri_rdma.attach.port import KernelError, NamespaceIdentity
+from nri_rdma.attach.preparation import Host, needs_namespace, open_for, prepare
+from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.resolution import Resolve, with_char_devices
+from nri_rdma.attach.sandbox import Sandbox, cdi_devices_of
+from nri_rdma.attach.workers import Workers
+from nri_rdma.errors import AttachError
+from nri_rdma.model.device import CharDevice
+from nri_rdma.model.pod import Pod
+from nri_rdma.placement import Placed
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A network namespace that is only named."""
+
+    identity: NamespaceIdentity
+    is_host: bool
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class PlannedSandboxes:
+    """What Lifecycle asks of Sandboxes, without effects. `on_gone` is told when a sandbox has ended."""
+
+    def __init__(self, host: Host, workers: Workers, resolve: Resolve, on_gone: Callable[[str], None]) -> None:
+        self._host = host
+        self._workers = workers
+        self._resolve = resolve
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._sandboxes: dict[str, dict[str, Sandbox]] = {}
+
+    def knows(self, sandbox_id: str) -> bool:
+        """Whether the sandbox of that id would hold anything."""
+        return sandbox_id in self._sandboxes
+
+    def get(self, sandbox_id: str) -> Sandbox | None:
+        """What the sandbox of that id would be given at its start, if that is anything."""
+        return self._sandboxes.get(sandbox_id, {}).get("")
+
+    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]:
+        """All that the sandbox of that id would hold, by part, oldest first."""
+        with self._lock:
+            return tuple(self._sandboxes.get(sandbox_id, {}).values())
+
+    def all(self) -> tuple[Sandbox, ...]:
+        """All sandboxes that would hold anything, each of their parts, oldest first."""
+        with self._lock:
+            return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
+
+    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox:
+        """Have a worker plan; `attach_done` of the result tells the end or the refusal."""
+        sandbox = Sandbox(pod, part=part)
+        sandbox.cdi_devices = cdi_devices_of(placed)
+        with self._lock:
+            self._sandboxes.setdefault(pod.sandbox_id, {})[part] = sandbox
+            sandbox.attach_done = self._workers.submit(pod.sandbox_id, lambda: self._plan(sandbox, placed, rdma_cm))
+        return sandbox
+
+    def end(self, sandbox_id: str) -> Future[None] | None:
+        """The sandbox holds nothing any more; the future is done. None: it held nothing."""
+        with self._lock:
+            parts = self._sandboxes.pop(sandbox_id, {})
+        if not parts:
+            return None
+        done: Future[None] = Future()
+        for sandbox in parts.values():
+            self._end(sandbox, done)
+        done.set_result(None)
+        return done
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]:
+        """Another container of the sandbox would be covered, too."""
+        done: Future[None] = Future()
+        if sandbox.record is not None:
+            sandbox.record = sandbox.record.covering(cdi_device, container)
+        done.set_result(None)
+        return done
+
+    def _end(self, sandbox: Sandbox, done: Future[None]) -> None:
+        sandbox.state, sandbox.undo_done = State.GONE, done
+        self._on_gone(sandbox.key)
+
+    def _drop(self, sandbox: Sandbox) -> None:
+        """Its plan was refused."""
+        with self._lock:
+            parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
+            if parts.get(sandbox.part) is sandbox:
+                del parts[sandbox.part]
+                if not parts:
+                    del self._sandboxes[sandbox.pod.sandbox_id]
+        done: Future[None] = Future()
+        self._end(sandbox, done)
+        done.set_result(None)
+
+    def look_again(self, sandbox: Sandbox) -> Future[None]:
+        """Nothing of it is in a pod, where it could change: what was planned stays true."""
+        return sandbox.attach_done
+
+    def _plan(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
+        pod = sandbox.pod
+        try:
+            planned = self._planned(pod, placed, rdma_cm)
+            sandbox.record = replace(planned, state=State.ATTACHED, part=sandbox.part)
+        except KernelError as error:
+            self._drop(sandbox)
+            names = ", ".join(device.name for item in placed for device in item.devices)
+            raise AttachError(str(error), device=names, where=str(pod)) from error
+        except BaseException:
+            self._drop(sandbox)
+            raise
+        with self._lock:
+            if sandbox.state is State.PLANNED:
+                sandbox.state = State.ATTACHED
+
+    def _planned(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> SandboxRecord:
+        namespace = open_for(self._host, pod) if needs_namespace(self._host, placed) else None
+        return with_char_devices(prepare(self._host, namespace, pod, placed, rdma_cm), self._resolve)

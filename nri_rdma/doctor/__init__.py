@@ -1,0 +1,1 @@
+"""What is right and wrong with a machine, before and while a daemon runs on it."""

@@ -112,7 +112,7 @@ class DryRun:
 
     def run(self) -> None:
         """Report until a signal ends it. To be called by the main thread."""
-        signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self._door.stop))
+        signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self.stop))
         preload_grammar()
         self._others.open()
         try:
@@ -121,6 +121,10 @@ class DryRun:
             signals.close()
             self._others.close()
             self._workers.close(CLOSE_WORKERS_S)
+
+    def stop(self) -> None:
+        """Have `run` return. For another thread."""
+        self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
         self._verdicts.memlock_ceiling = memlock_ceiling(runtime_pid)

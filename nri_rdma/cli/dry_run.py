@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any  # Any: JSON documents
 
@@ -27,6 +28,7 @@ def dry_run(settings: Settings, output: str) -> None:
 
     reporter = Reporter(as_json=output == "json")
     run = DryRun(settings, reporter)
+    reporter.on_closed = run.stop
     identity = dry_identity(settings)
     reporter.began(settings, f"{identity.index}-{identity.name}", len(run.node.devices), _daemon(settings))
     try:
@@ -59,6 +61,9 @@ class Reporter:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._counts = _Counts()
+        self._is_closed = False
+        self.on_closed: Callable[[], None] = lambda: None
+        """Called when nobody reads on."""
 
     def began(self, settings: Settings, plugin: str, devices: int, daemon: int | None) -> None:
         """Say what this is."""
@@ -75,7 +80,7 @@ class Reporter:
             " no pod is refused. Ctrl-C ends it.",
         )
         if daemon is not None and not self._as_json:
-            print(f"A daemon runs too (pid {daemon}): devices that its pods have are not on the host.", flush=True)
+            print(f"A daemon runs too (pid {daemon}): what it gives to pods is not decided again.", flush=True)
 
     def pod(self, verdict: PodVerdict) -> None:
         """A line for a pod."""
@@ -114,7 +119,9 @@ class Reporter:
         self._print({"event": "ended", **_pod(pod)}, f"pod {pod}: ended")
 
     def finished(self) -> None:
-        """The summary."""
+        """The summary. Raises BrokenPipeError when nobody reads it."""
+        if self._is_closed:
+            raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed")
         pods, refused = self._counts.pods, dict(sorted(self._counts.refused.items()))
         codes = ", ".join(f"{code} {count}" for code, count in refused.items())
         self._print(
@@ -135,7 +142,13 @@ class Reporter:
         )
 
     def _print(self, document: dict[str, Any], words: str) -> None:
-        print(json.dumps(document) if self._as_json else printable(words), flush=True)
+        if self._is_closed:
+            return
+        try:
+            print(json.dumps(document) if self._as_json else printable(words), flush=True)
+        except BrokenPipeError:  # as of `| head`: the pods go on, and we have nobody to tell
+            self._is_closed = True
+            self.on_closed()
 
 
 def _word(verdict: PodVerdict) -> str:

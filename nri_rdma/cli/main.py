@@ -115,12 +115,13 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     from nri_rdma.observe.logs import set_up_logging
 
     settings = loaded.settings
-    set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     if dry_run:
         from nri_rdma.cli.dry_run import dry_run as report_only
 
+        set_up_logging(settings.log_level, settings.log_format)  # not log_file: a daemon may write there
         report_only(settings, output)
         return
+    set_up_logging(settings.log_level, settings.log_format, settings.log_file)
     gc.disable()  # until the daemon is made: it is no garbage
     from nri_rdma.daemon import Daemon
 

@@ -32,7 +32,9 @@ def packages(machine: Machine) -> Finding:
     faults = list(_faults(ours, machine))
     if faults:
         return problem(
-            "packages", f"nri-rdma {ours.version}: {'; '.join(faults)}", "pip install --force-reinstall nri-rdma"
+            "packages",
+            f"nri-rdma {ours.version}: {'; '.join(faults)}",
+            "install it again with what it needs: pip install --force-reinstall FILE.whl",
         )
     return ok("packages", f"nri-rdma {ours.version}, with all that it depends on")
 

@@ -86,6 +86,7 @@ def dry_run(program: Path, folder: Path, runtime: Runtime, node: Fabric) -> Iter
         "--dev-root": node.dev,
         "--state-dir": runtime.run / "nri-rdma",
         "--memlock": MEMLOCK,
+        "--log-file": runtime.run / "nri-rdma.log",  # the daemon's
     }
     command = [str(program), "run", "--dry-run", "-o", "json", "--allow-default-pool"]
     with out.open("wb") as stdout, err.open("wb") as stderr:

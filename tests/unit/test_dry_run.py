@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -326,6 +328,23 @@ def test_the_summary_counts_and_says_that_nothing_was_changed(
         "containers": 0,
         "changed": 0,
     }
+
+
+def test_when_nobody_reads_on_it_ends_and_the_pods_do_not_notice(
+    looking: Looking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended = threading.Event()
+    looking.reporter.on_closed = ended.set
+    runtime = looking.connect()
+    reading, writing = os.pipe()
+    os.close(reading)
+    with capsys.disabled(), os.fdopen(writing, "w") as closed, redirect_stdout(closed):
+        runtime.run_pod_sandbox(looking.pod("one", "1"))
+        assert ended.wait(SOON)
+        runtime.run_pod_sandbox(looking.pod("two", "1"))
+        with pytest.raises(BrokenPipeError):
+            looking.reporter.finished()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), writing)  # what is buffered goes nowhere
 
 
 def test_an_output_form_is_for_a_dry_run_only() -> None:

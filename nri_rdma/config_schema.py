@@ -51,6 +51,8 @@ def setting_text(value: object) -> str:
             return "keep" if value.bytes is None else "unlimited" if value.bytes == UNLIMITED else str(value.bytes)
         case None:
             return ""
+        case tuple():
+            return ",".join(map(str, value))
         case _:
             return str(value)
 

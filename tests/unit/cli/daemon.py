@@ -150,7 +150,7 @@ class InsideDaemon:
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
         rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
-        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=rdma_cgroup)
+        return assemble(found, self.kernel.host_use(), (), rdma_cgroup=rdma_cgroup)
 
     def _read_settings(self) -> Settings:
         return self.settings_now

@@ -20,6 +20,7 @@ from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
 from nri_rdma.model.refusals import nearest
 from nri_rdma.model.request import UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
+from nri_rdma.model.usage import Address, Lifelines, parse_address
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -59,8 +60,8 @@ def _path(name: str, value: Any) -> Path:
 
 
 def _paths(name: str, value: Any) -> tuple[Path, ...]:
-    """A list of a file, or directories with colons between them, as in PATH; the last counts most."""
-    items = value.split(":") if isinstance(value, str) else value
+    """A list, or a text with commas between the directories; the last counts most."""
+    items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise _refused(name, value, "a list of directories")
     return tuple(Path(item) for item in items)
@@ -102,6 +103,33 @@ def _memlock(name: str, value: Any) -> Memlock:
     raise _refused(name, value, "auto, unlimited, keep or a number of bytes")
 
 
+def _node_ips(name: str, value: Any) -> tuple[Address, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    allowed = "an address, or several with commas between them, as the kubelet's --node-ip"
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise _refused(name, value, allowed)
+    found = tuple(address for item in items if (address := parse_address(item.strip())) is not None)
+    if len(found) != len(items):  # also for 0.0.0.0 and ::, which are no address of the node's
+        raise _refused(name, value, allowed)
+    return found
+
+
+def _api_server(name: str, value: Any) -> Address:
+    """The port is of no interest: routes know none."""
+    address = parse_address(_without_port(_text(name, value)))
+    if address is None:
+        raise _refused(name, value, "an address, or ADDRESS:PORT; names are not resolved")
+    return address
+
+
+def _without_port(text: str) -> str:
+    """``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
+    bracketed = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text)
+    plain = re.fullmatch(r"([^:]*):[0-9]+", text)
+    found = bracketed or plain
+    return found[1] if found else text
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Reads one of some words."""
@@ -117,10 +145,12 @@ class _Choice:
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
     _path: {"type": "string"},
-    _paths: {"type": "array", "items": {"type": "string", "minLength": 1}},
+    _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", "minLength": 1}}]},
     _flag: {"type": "boolean"},
     _index: {"type": "string", "pattern": "^[0-9]{2}$"},
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
+    _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _api_server: {"type": "string"},
     _memlock: {
         "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
     },
@@ -165,7 +195,7 @@ class Settings:
         Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
     )
     cdi_dirs: tuple[Path, ...] = _setting(
-        CDI_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[:DIR...]"
+        CDI_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[,DIR...]"
     )
     kubelet_socket: Path = _setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
@@ -185,6 +215,20 @@ class Settings:
     )
     log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
 
+    node_ip: tuple[Address, ...] | None = _setting(
+        None,
+        "The node's own addresses (the kubelet's --node-ip, several with commas): the netdev that has one is in use."
+        " Without it the netdev with the default route is, as always.",
+        _node_ips,
+        "ADDRESS[,ADDRESS]",
+    )
+    api_server: Address | None = _setting(
+        None,
+        "Address of the API server (ADDRESS or ADDRESS:PORT): the netdev that the route to it leads to is in use."
+        " Default: KUBERNETES_SERVICE_HOST of the environment.",
+        _api_server,
+        "ADDRESS[:PORT]",
+    )
     log_file: Path | None = _setting(
         None,
         "File of the log; default: stderr, or syslog when the runtime starts the daemon (what syslog does not take goes"
@@ -202,6 +246,12 @@ class Settings:
     def control_path(self) -> Path:
         """The control socket."""
         return self.control_socket or self.state_dir / "control.sock"
+
+    def lifelines(self, environment: Mapping[str, str]) -> Lifelines:
+        """The addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is passed
+        over: to resolve it could take longer than all else."""
+        told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
+        return Lifelines(node_ips=self.node_ip or (), api_server=self.api_server or told)
 
     @property
     def fallback_log(self) -> Path:

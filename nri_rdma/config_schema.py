@@ -62,10 +62,10 @@ def setting_text(value: object) -> str:
             if value.automatic:
                 return "auto"
             return "keep" if value.bytes is None else "unlimited" if value.bytes == UNLIMITED else str(value.bytes)
-        case tuple():
-            return ":".join(map(str, value))
         case None:
             return ""
+        case tuple():
+            return ",".join(map(str, value))
         case _:
             return str(value)
 

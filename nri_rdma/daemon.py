@@ -84,7 +84,7 @@ class Daemon:
         self._spans = Recorder(
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
         )
-        self._kernel = LinuxKernel()
+        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
         self._node = NodeSource(lambda: read_node(settings, self._kernel))
         self._workers = Workers()
         self._allocations = Allocations()
@@ -329,8 +329,8 @@ def read_node(settings: Settings, kernel: LinuxKernel) -> Node:
     """The node as it is now: hardware from sysfs, netdevs and their use from the kernel."""
     return assemble(
         scan(settings.sysfs_root, settings.dev_root),
-        kernel.links(kernel.host),
-        kernel.default_route_links(),
+        kernel.host_use(),
         kernel.rdma_netdevs(),
+        kernel.rdma_holders(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
     )

@@ -77,7 +77,7 @@ class DryRun:
 
     def __init__(self, settings: Settings, report: Report) -> None:
         self._settings = settings
-        self._kernel = LinuxKernel()
+        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
         self._node = NodeSource(lambda: read_node(settings, self._kernel))
         self._workers = Workers()
         self._spans = Recorder(capacity=0)

@@ -199,7 +199,11 @@ def _given_back(facts: Facts, owner: str) -> Facts:
     taken = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in facts.taken.items()}
     home = [item for item in facts.away if item.owner == owner]
     devices = tuple(
-        replace(device, netdevs=(*device.netdevs, *(item.netdev for item in home if item.device == device.name)))
+        replace(
+            device,
+            netdevs=(*device.netdevs, *(item.netdev for item in home if item.device == device.name)),
+            used_by_some=device.used_by_some if taken.get(device.id) == facts.taken.get(device.id) else (),
+        )
         for device in facts.node.devices
     )
     return replace(facts, taken=taken, node=replace(facts.node, devices=devices))

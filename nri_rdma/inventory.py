@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from nri_rdma.model.device import Netdev, Node, RdmaDevice, Scan
+from nri_rdma.model.device import Netdev, Node, RdmaDevice, RdmaNetns, Scan
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
+from nri_rdma.model.usage import Address, HostSocket, HostUse
 
 _PCI = "pci/"
+_MAX_NAMED = 3
+"""Sockets that one reason names."""
+_DHCP_CLIENT_PORTS = frozenset({("udp", 68), ("udp", 546)})
+"""Who keeps an address alive has it no more in use than who set it by hand."""
+_RDMA_CORE = "ib_core"
+"""Holds a queue pair on every device, for management datagrams, and makes a new one after a move."""
+_IPOIB = "ib_ipoib"
+_DRIVERS = frozenset(
+    {"bng_re", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce_hw_v2", "ib_mthca", "ionic_rdma", "irdma", "iw_cxgb4"}
+    | {"mana_ib", "mlx4_ib", "mlx5_ib", "ocrdma", "qedr", "rdma_rxe", "rdmavt", "siw", "usnic_verbs", "vmw_pvrdma"}
+)
+"""Modules of drivers/infiniband/hw and sw: what these hold on a device they hold for its users (mlx5_ib has a queue
+pair for memory registration)."""
 
 
 def assemble(
     scan: Scan,
-    links: Collection[LinkState],
-    default_route_links: frozenset[int],
+    use: HostUse,
     rdma: Collection[RdmaNetdevs],
+    holders: Mapping[int, Collection[RdmaObject]] = MappingProxyType({}),
     *,
     rdma_cgroup: bool,
 ) -> Node:
-    """The node of a scan, of the host's links and of what the kernel says of the RDMA devices, at one time. Pure."""
+    """The node of a scan, of the host's links and of what the kernel says of the RDMA devices, at one time. Pure.
+
+    `holders` says by the kernel's index who holds what on them."""
     told = {(item.name, item.node_guid): item for item in rdma}
     devices = tuple(
-        _joined(
-            device, scan.netdev_names[device.id], told.get((device.name, device.node_guid)), links, default_route_links
+        _with_holders(
+            _joined(device, scan.netdev_names[device.id], told.get((device.name, device.node_guid)), use),
+            scan.rdma_netns,
+            holders,
         )
         for device in scan.devices
     )
@@ -37,46 +56,101 @@ def assemble(
     )
 
 
-def in_use_reasons(
-    link: LinkState, links: Collection[LinkState], default_route_links: frozenset[int]
-) -> tuple[str, ...]:
+def in_use_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
     """Why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no use."""
-    names = {other.ifindex: other.name for other in links}
-    reasons: list[str] = []
-    if link.master:
-        reasons.append(f"{link.name} is enslaved to {names.get(link.master, f'ifindex {link.master}')}")
-    if link.ifindex in default_route_links:
-        reasons.append(f"{link.name} carries a default route")
-    children = sorted(other.name for other in links if other.lower == link.ifindex)
-    if children:
-        reasons.append(f"{link.name} has the child interface {', '.join(children)}")
-    if link.xdp:
-        reasons.append(f"{link.name} has an XDP program attached")
-    return tuple(reasons)
+    own = use.addresses.get(link.ifindex, frozenset())
+    of_node = (f"{link.name} has the node's address {it}" for it in use.lifelines.node_ips if it in own)
+    return (*_reasons_of_links(link, use), *of_node)
 
 
-def rdma_use_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
-    """Why an RDMA device may not be moved away: whoever holds something on it would lose it. Empty when it may."""
-    pids = sorted({item.pid or 0 for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user})
-    users = sorted({item.kernel_user for item in objects if item.kernel_user and item.kernel_user != _RDMA_CORE})
-    return (
-        *(f"process {pid or 'of another pid namespace'} has it open" for pid in pids),
-        *(f"{it} uses it" for it in users),
+def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
+    """Which sockets of the host would lose a netdev's address, or the netdev: those of its processes, and those of pods
+    on its network."""
+    own = use.addresses.get(link.ifindex, frozenset())
+    by_address: dict[Address | None, list[HostSocket]] = {}
+    for item in use.sockets:
+        is_tied = item.ifindex == link.ifindex or (not item.ifindex and item.address in own)
+        if is_tied and (item.protocol, item.port) not in _DHCP_CLIENT_PORTS:
+            by_address.setdefault(item.address, []).append(item)
+    return tuple(
+        f"{link.name} {f'has the address {address} of' if address is not None else 'is bound to by'}"
+        f" {_socket_words(by_address[address])}"
+        for address in sorted(by_address, key=str)
     )
 
 
-_RDMA_CORE = "ib_core"
-"""Holds a queue pair on every device, for management datagrams, and makes a new one after a move."""
+def kernel_use_reasons(objects: Collection[RdmaObject], rdma_netns: RdmaNetns) -> tuple[str, ...]:
+    """Which parts of the kernel use an RDMA device, and would lose it by a move. Empty when none does.
+
+    IPoIB counts only where the RDMA device would move without it: else its netdev goes into the pod, and takes along
+    what it holds.
+    """
+    idle = _DRIVERS | {_RDMA_CORE} | (set() if rdma_netns is RdmaNetns.EXCLUSIVE else {_IPOIB})
+    users = sorted({item.kernel_user for item in objects} - idle - {""})
+    return tuple(f"{user} uses it ({_kinds(user, objects)})" for user in users)
 
 
-def _joined(
-    device: RdmaDevice,
-    names: tuple[str, ...],
-    told: RdmaNetdevs | None,
-    links: Collection[LinkState],
-    default_route_links: frozenset[int],
+def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
+    """Which processes have an RDMA device open, and would lose it by a move."""
+    contexts = [item for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user]
+    processes = {item.pid or 0: item.process for item in contexts}
+    return tuple(f"{_process_words(pid, processes[pid])} has it open" for pid in sorted(processes))
+
+
+# Links
+
+
+def _reasons_of_links(link: LinkState, use: HostUse) -> Iterator[str]:
+    names = {other.ifindex: other.name for other in use.links}
+    if link.master:
+        yield f"{link.name} is enslaved to {names.get(link.master, f'ifindex {link.master}')}"
+    if link.ifindex in use.default_route_links:
+        yield f"{link.name} carries a default route"
+    if link.ifindex in use.api_server_links:
+        yield f"{link.name} carries the route to the API server {use.lifelines.api_server}"
+    children = sorted(other.name for other in use.links if other.lower == link.ifindex)
+    if children:
+        yield f"{link.name} has the child interface {', '.join(children)}"
+    slaves = sorted(other.name for other in use.links if other.master == link.ifindex)
+    if slaves:  # the netdev of an RDMA LAG is the bond (mlx5_bond_0)
+        yield f"{link.name} is made of {', '.join(slaves)}"
+    if link.xdp:
+        yield f"{link.name} has an XDP program attached"
+
+
+def _socket_words(sockets: Collection[HostSocket]) -> str:
+    ports = sorted({(it.protocol, it.port) for it in sockets})
+    more = f" and {len(ports) - _MAX_NAMED} more" if len(ports) > _MAX_NAMED else ""
+    named = ", ".join(f"{protocol} port {port}" for protocol, port in ports[:_MAX_NAMED])
+    return f"{len(sockets)} host socket{'' if len(sockets) == 1 else 's'} ({named}{more})"
+
+
+# Devices
+
+
+def _with_holders(
+    device: RdmaDevice, rdma_netns: RdmaNetns, holders: Mapping[int, Collection[RdmaObject]]
 ) -> RdmaDevice:
-    present = _own_links(device, names, told, links)
+    objects = holders.get(device.kernel_index, ()) if device.kernel_index is not None else ()
+    if not objects:
+        return device
+    used = tuple(f"{device.name}: {reason}" for reason in kernel_use_reasons(objects, rdma_netns))
+    opened = tuple(f"{device.name}: {reason}" for reason in open_reasons(objects))
+    return replace(device, in_use=(*device.in_use, *used), used_by_some=(*device.used_by_some, *opened))
+
+
+def _kinds(user: str, objects: Collection[RdmaObject]) -> str:
+    return ", ".join(sorted({str(item.kind) for item in objects if item.kernel_user == user}))
+
+
+def _process_words(pid: int, name: str) -> str:
+    if not pid:
+        return "process of another pid namespace"
+    return f"process {pid} ({name})" if name else f"process {pid}"
+
+
+def _joined(device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, use: HostUse) -> RdmaDevice:
+    present = _own_links(device, names, told, use.links)
     return replace(
         device,
         netdevs=tuple(
@@ -84,8 +158,9 @@ def _joined(
         ),
         in_use=(
             *_split_reasons(device),
-            *(reason for link in present for reason in in_use_reasons(link, links, default_route_links)),
+            *(reason for link in present for reason in in_use_reasons(link, use)),
         ),
+        used_by_some=tuple(reason for link in present for reason in socket_reasons(link, use)),
         kernel_index=told.index if told is not None else None,
     )
 

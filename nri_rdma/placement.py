@@ -192,11 +192,10 @@ def _obstacle(
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)
-    if device.in_use:
+    uses = device.in_use if holders else (*device.in_use, *device.used_by_some)
+    if uses:
         hint = "free it on the node, or ask for another device"
-        return _Obstacle(
-            code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.in_use)}", hint=hint
-        )
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
     if admitted.mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, admitted.request, node)):
         return obstacle
     missing = sorted(admitted.request.char_kinds - {char.kind for char in device.char_devices} - {CharKind.RDMA_CM})

@@ -15,6 +15,7 @@ from typing import Protocol
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
+from nri_rdma.model.usage import HostUse
 
 
 class KernelError(Exception):
@@ -51,10 +52,9 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The host at one time: all links, those that default routes lead to, and some captured, by ifindex."""
+    """The host at one time: all links with what goes through them, and some captured, by ifindex."""
 
-    links: tuple[LinkState, ...]
-    default_route_links: frozenset[int]
+    use: HostUse
     captured: Mapping[int, LinkState]
 
 
@@ -70,13 +70,13 @@ class Kernel(Protocol):
         """All links without their addresses and routes."""
         ...
 
-    def default_route_links(self) -> frozenset[int]:
-        """The host's links that a default route of any table and family leads to."""
+    def host_use(self) -> HostUse:
+        """The host's links, and what goes through them."""
         ...
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        """`links`, `default_route_links` and `capture` of the host in one: the table of routes, which may be long, is
-        read once. Of `ifindexes` those that are not there are left out."""
+        """`host_use` and `capture` of the host in one: the table of routes, which may be long, is read once. Of
+        `ifindexes` those that are not there are left out."""
         ...
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
@@ -139,7 +139,8 @@ class Kernel(Protocol):
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
-        """What processes and the kernel hold on an RDMA device of the host: contexts, queue pairs, ids, regions."""
+        """What is held on an RDMA device of the host: the contexts of processes, and the queue pairs, ids and regions
+        of the kernel's own users. EINVAL: the host does not have it."""
         ...
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:

@@ -5,7 +5,7 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,12 +14,13 @@ from nri_rdma.attach.port import Namespace, Survey
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
-from nri_rdma.inventory import in_use_reasons, rdma_use_reasons
+from nri_rdma.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
 from nri_rdma.model.device import CharDevice, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
+from nri_rdma.model.usage import HostUse
 from nri_rdma.placement import Placed
 from nri_rdma.policy import refuse_misfits
 
@@ -79,12 +80,13 @@ def prepare(
 ) -> SandboxRecord:
     """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
     survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
-    _refuse_use(_uses_by_host(placed, survey))
-    refuse_misfits(kernel.rdma_netns(), (item.admitted for item in placed))
+    rdma_netns = kernel.rdma_netns()
+    _refuse_use((*_uses_by_host(placed, survey.use), *_rdma_uses(kernel, placed, rdma_netns)))
+    refuse_misfits(rdma_netns, (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
         plan = plan_attach(placed, survey.captured, kernel.links(namespace))
-        plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed))
+        plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
     return SandboxRecord(
         pod=pod,
         state=State.ATTACHING,
@@ -95,13 +97,16 @@ def prepare(
     )
 
 
-def _rdma_moves(kernel: Host, namespace: Namespace, placed: tuple[Placed, ...]) -> tuple[RdmaMove, ...]:
+def _rdma_moves(
+    kernel: Host, namespace: Namespace, placed: tuple[Placed, ...], rdma_netns: RdmaNetns
+) -> tuple[RdmaMove, ...]:
     """The RDMA devices that move: none where the kernel shows each in all namespaces, or has none at all."""
-    if kernel.rdma_netns() is not RdmaNetns.EXCLUSIVE:
+    if rdma_netns is not RdmaNetns.EXCLUSIVE:
         return ()
     moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
     for move in moves:
-        _refuse_use(rdma_use_reasons(kernel.rdma_objects(move.index)))
+        objects = kernel.rdma_objects(move.index)
+        _refuse_use((*kernel_use_reasons(objects, rdma_netns), *open_reasons(objects)))
         if not kernel.can_move_rdma(move.index, namespace):
             raise PlacementError(
                 ErrorCode.RDMA_NETNS,
@@ -112,15 +117,32 @@ def _rdma_moves(kernel: Host, namespace: Namespace, placed: tuple[Placed, ...]) 
     return moves
 
 
-def _uses_by_host(placed: tuple[Placed, ...], survey: Survey) -> tuple[str, ...]:
-    """What the host has come to use since the inventory was read is not given, shared as little as exclusively."""
-    netdevs = {netdev.ifindex for item in placed for device in item.devices for netdev in device.netdevs}
-    return tuple(
-        reason
-        for link in survey.links
-        if link.ifindex in netdevs
-        for reason in in_use_reasons(link, survey.links, survey.default_route_links)
+def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
+    """What the host has come to use since the inventory was read is not given, shared as little as exclusively. Sockets
+    on the addresses of a shared one may be those of other pods."""
+    modes = {
+        netdev.ifindex: item.admitted.mode for item in placed for device in item.devices for netdev in device.netdevs
+    }
+    given = [link for link in use.links if link.ifindex in modes]
+    alone = [link for link in given if modes[link.ifindex] is Mode.EXCLUSIVE]
+    return (
+        *(reason for link in given for reason in in_use_reasons(link, use)),
+        *(reason for link in alone for reason in socket_reasons(link, use)),
     )
+
+
+def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], rdma_netns: RdmaNetns) -> Iterator[str]:
+    """Who has come to hold something on an RDMA device that stays in the host's namespace; of those that move the
+    move's own look tells. The processes that have a shared one open may be those of other pods."""
+    if rdma_netns is RdmaNetns.EXCLUSIVE:
+        return
+    for item in placed:
+        for device in item.devices:
+            if device.kernel_index is not None:
+                objects = kernel.rdma_objects(device.kernel_index)
+                yield from kernel_use_reasons(objects, rdma_netns)
+                if item.admitted.mode is Mode.EXCLUSIVE:
+                    yield from open_reasons(objects)
 
 
 def _refuse_use(reasons: tuple[str, ...]) -> None:

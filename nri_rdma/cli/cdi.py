@@ -199,7 +199,7 @@ def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ..
 
 
 @cdi.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root")
+@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
 @snapshot_option
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
 @click.option(

@@ -29,6 +29,8 @@ MAX_MANIFEST_BYTES = 4 << 20
     "sysfs_root",
     "dev_root",
     "cgroup_root",
+    "node_ip",
+    "api_server",
     "allow_default_pool",
     "memlock",
     "annotation_prefix",

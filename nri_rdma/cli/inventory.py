@@ -20,7 +20,7 @@ _NETNS_WORDS = {
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root")
+@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
 @snapshot_option
 @output_option
 def inventory(settings: Settings, snapshot: Path | None, output: str) -> None:
@@ -87,7 +87,7 @@ def _devices(node: Node) -> Table:
                 device.link_layer or "-",
                 f"{device.speed_gbps}G" if device.speed_gbps else "-",
                 device.ports[0].state if device.ports else "-",
-                "; ".join(device.in_use) or "no",
+                "; ".join((*device.in_use, *device.used_by_some)) or "no",
             )
             for device in node.devices
         ),

@@ -7,8 +7,9 @@ are then as the tree describes them. What neither the host nor the tree has is i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nri_rdma.cgroup import has_rdma_controller
@@ -16,7 +17,8 @@ from nri_rdma.config import Settings
 from nri_rdma.inventory import assemble
 from nri_rdma.model.device import Node
 from nri_rdma.model.link import LinkState
-from nri_rdma.model.nldev import RdmaNetdevs
+from nri_rdma.model.nldev import RdmaNetdevs, RdmaObject
+from nri_rdma.model.usage import HostUse, Lifelines
 from nri_rdma.sysfs.scan import scan
 
 _IFF_UP = 0x1
@@ -35,9 +37,9 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostLinks:
-    links: tuple[LinkState, ...] = ()
-    default_route_links: frozenset[int] = frozenset()
+    use: HostUse = field(default_factory=HostUse)
     rdma: tuple[RdmaNetdevs, ...] = ()
+    holders: Mapping[int, tuple[RdmaObject, ...]] = field(default_factory=dict)
     problem: str = ""
 
 
@@ -56,12 +58,13 @@ def read_local_node(settings: Settings) -> LocalNode:
     """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
     found = scan(settings.sysfs_root, settings.dev_root)
     names = tuple(name for of_device in found.netdev_names.values() for name in of_device)
-    host = _host_links() if names else _HostLinks()
-    described = _only_described(settings.sysfs_root / "class/net", names, host.links)
-    links, default_routes = _side_by_side(host, described)
-    present = {link.name for link in links}
+    host = _host_links(settings.lifelines(os.environ)) if names else _HostLinks()
+    described = _only_described(settings.sysfs_root / "class/net", names, host.use.links)
+    use = _side_by_side(host.use, described)
+    present = {link.name for link in use.links}
+    rdma_cgroup = has_rdma_controller(settings.cgroup_root)
     return LocalNode(
-        node=assemble(found, links, default_routes, host.rdma, rdma_cgroup=has_rdma_controller(settings.cgroup_root)),
+        node=assemble(found, use, host.rdma, host.holders, rdma_cgroup=rdma_cgroup),
         described=tuple(link.name for link in described),
         elsewhere=tuple(name for name in names if name not in present),
         problem=host.problem,
@@ -84,21 +87,20 @@ def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _host_links() -> _HostLinks:
+def _host_links(lifelines: Lifelines) -> _HostLinks:
     from nri_rdma.attach.port import KernelError
+    from nri_rdma.netlink.holders import read_holders
+    from nri_rdma.netlink.hostuse import read_host_use
     from nri_rdma.netlink.rdma import RdmaSocket, read_netdevs
-    from nri_rdma.netlink.routes import default_links, read_routes
-    from nri_rdma.netlink.rtnl import IPRoute, NetlinkError, link_state
+    from nri_rdma.netlink.rtnl import NetlinkError
 
     try:
-        with IPRoute() as ip:
-            links = tuple(link_state(message) for message in ip.get_links())
-        routes = read_routes((), ())
+        use = read_host_use(lifelines)
         with RdmaSocket() as sock:
-            rdma = read_netdevs(sock)
+            rdma, holders = read_netdevs(sock), read_holders(sock)
     except (OSError, NetlinkError, KernelError) as error:
         return _HostLinks(problem=str(error))
-    return _HostLinks(links=links, default_route_links=default_links(routes), rdma=rdma)
+    return _HostLinks(use=use, rdma=rdma, holders=holders)
 
 
 def _only_described(class_net: Path, names: Iterable[str], links: Collection[LinkState]) -> tuple[LinkState, ...]:
@@ -135,11 +137,18 @@ def _ifindex_of(folder: Path) -> int:
         return 0  # enslaved to nothing
 
 
-def _side_by_side(host: _HostLinks, described: tuple[LinkState, ...]) -> tuple[tuple[LinkState, ...], frozenset[int]]:
+def _side_by_side(use: HostUse, described: tuple[LinkState, ...]) -> HostUse:
     """Described links beside the host's. Names and numbers of two machines may clash: the host's give way."""
     names, numbers = {link.name for link in described}, {link.ifindex for link in described}
-    kept = tuple(link for link in host.links if link.name not in names and link.ifindex not in numbers)
-    return (*described, *kept), host.default_route_links - numbers
+    kept = tuple(link for link in use.links if link.name not in names and link.ifindex not in numbers)
+    return replace(
+        use,
+        links=(*described, *kept),
+        default_route_links=use.default_route_links - numbers,
+        addresses={ifindex: own for ifindex, own in use.addresses.items() if ifindex not in numbers},
+        sockets=tuple(item for item in use.sockets if item.ifindex not in numbers),
+        api_server_links=use.api_server_links - numbers,
+    )
 
 
 def _and(words: tuple[str, ...]) -> str:

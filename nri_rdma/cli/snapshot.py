@@ -16,7 +16,7 @@ _STDOUT = Path("-")
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root")
+@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
 @click.option(
     "-o",
     "--output",

@@ -126,6 +126,9 @@ class RdmaDevice:
     """None for what is no virtual function."""
     vf_count: int = 0
     """How many virtual functions it has as a physical one."""
+    used_by_some: tuple[str, ...] = ()
+    """Reasons that count as `in_use` while no pod holds the device: processes that have it open, and sockets on its
+    addresses. While pods do, these are taken to be theirs."""
 
     @property
     def link_layer(self) -> LinkLayer | None:

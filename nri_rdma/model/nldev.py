@@ -93,13 +93,15 @@ class RdmaObject:
     """An object on a device, with who made it: a process, or a part of the kernel (``ib_core``, ``nvme_rdma``).
 
     `pid` is None for the kernel's own, and 0 for a process that this one's pid namespace does not show. `type` is the
-    kernel's number of the QP's type; None for what has no type.
+    kernel's number of the QP's type; None for what has no type. `process` is the name of the process where it was
+    looked up, which netlink does not tell.
     """
 
     kind: ObjectKind
     kernel_user: str
     pid: int | None
     type: int | None
+    process: str = ""
 
 
 class RdmaEventKind(StrEnum):

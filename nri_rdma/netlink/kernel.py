@@ -7,7 +7,7 @@ side by side here, because they would only queue in the kernel and stall every C
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
@@ -15,11 +15,14 @@ from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
 from nri_rdma.attach.port import KernelError, Namespace, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
-from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
+from nri_rdma.model.usage import HostUse, Lifelines
+from nri_rdma.netlink.holders import holders_of, read_holders
+from nri_rdma.netlink.hostuse import host_use, read_host_use
 from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
 from nri_rdma.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.netlink.replay import Replayer
-from nri_rdma.netlink.routes import Route, captured_routes, default_links, read_routes, unreturnable
+from nri_rdma.netlink.routes import Route, captured_routes, read_routes, unreturnable
 from nri_rdma.netlink.rtnl import (
     IPRoute,
     Message,
@@ -31,17 +34,19 @@ from nri_rdma.netlink.rtnl import (
 )
 
 T = TypeVar("T")
+_NO_LIFELINES = Lifelines()
 
 
 class LinuxKernel:
     """Links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
 
-    def __init__(self, host_path: str = "/proc/self/ns/net") -> None:
+    def __init__(self, host_path: str = "/proc/self/ns/net", lifelines: Lifelines = _NO_LIFELINES) -> None:
         """`host_path` names the namespace that counts as the host's; by default the one this process started in."""
         self._boot_id = read_boot_id()
         self._host = HeldNamespace(host_path, boot_id=self._boot_id)
         self._host.is_host = True
         self._moves = threading.Lock()
+        self._lifelines = lifelines
 
     @property
     def host(self) -> HeldNamespace:
@@ -55,11 +60,11 @@ class LinuxKernel:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._in(namespace, "list links", lambda ip: tuple(link_state(message) for message in ip.get_links()))
 
-    def default_route_links(self) -> frozenset[int]:
-        return _visit(self._host, "list routes", lambda: default_links(read_routes((), ())))
+    def host_use(self) -> HostUse:
+        return _visit(self._host, "read the host's links", lambda: read_host_use(self._lifelines))
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        return self._in(self._host, "read the host's links", lambda ip: _survey(ip, ifindexes))
+        return self._in(self._host, "read the host's links", lambda ip: _survey(ip, ifindexes, self._lifelines))
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         def read(ip: IPRoute) -> LinkState:
@@ -167,10 +172,11 @@ class LinuxKernel:
         return visit(_held(namespace).fd, f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
-        def look(rdma: RdmaSocket) -> tuple[RdmaObject, ...]:
-            return tuple(item for kind in ObjectKind for item in rdma.objects(index, kind))
+        return visit(self._host.fd, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
-        return visit(self._host.fd, f"list the objects of RDMA device {index}", look)
+    def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
+        """`rdma_objects` of all RDMA devices of the host, by index."""
+        return visit(self._host.fd, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
         return can_move(self._host.fd, index, _held(target).fd)
@@ -210,14 +216,10 @@ def _held(namespace: Namespace) -> HeldNamespace:
     return namespace
 
 
-def _survey(ip: IPRoute, ifindexes: Collection[int]) -> Survey:
+def _survey(ip: IPRoute, ifindexes: Collection[int], lifelines: Lifelines) -> Survey:
     links = tuple(link_state(message) for message in ip.get_links())
     captured, routes = _capture(ip, [link for link in links if link.ifindex in ifindexes])
-    return Survey(
-        links=links,
-        default_route_links=default_links(routes),
-        captured={link.ifindex: link for link in captured},
-    )
+    return Survey(use=host_use(links, routes, lifelines), captured={link.ifindex: link for link in captured})
 
 
 def _capture(ip: IPRoute, links: Collection[LinkState]) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:

@@ -173,6 +173,11 @@ class RdmaSocket:
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
+    def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
+        """The same of the kernel's own users only, without decoding those of processes."""
+        answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
+        return tuple(item for answer in answers for item in answer)
+
     def counters(self, index: int, port: int) -> tuple[Count, ...]:
         """The hardware counters of a port."""
         return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))

@@ -17,6 +17,7 @@ from ipaddress import ip_address
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.model.link import Captured
+from nri_rdma.netlink.dumps import ATTEMPTS, DUMP_INTERRUPTED
 from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES, attributes
 
 _RTM_GETROUTE = 26
@@ -24,6 +25,7 @@ _REQUEST_DUMP = 0x1 | 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
 _LENGTH_AND_KIND = struct.Struct("=IH")
+_FLAGS, _FLAGS_AT = struct.Struct("=H"), 6
 _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _DST_LEN_AT = 17
 _PATH = struct.Struct("=HBBI")  # struct rtnexthop
@@ -154,14 +156,27 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
     return tuple(sorted(found))
 
 
-def _dump(pattern: re.Pattern[bytes] | None) -> Iterator[bytes]:
+def _dump(pattern: re.Pattern[bytes] | None) -> list[bytes]:
     """The routes that cannot be ruled out, in the namespace of the calling thread."""
+    for _ in range(ATTEMPTS):
+        found, interrupted = _dump_once(pattern)
+        if not interrupted:
+            break
+    return found
+
+
+def _dump_once(pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
+    """The same, asked for once, and whether the table changed meanwhile."""
+    every: list[bytes] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as sock:
         sock.send(_HEADER.pack(28, _RTM_GETROUTE, _REQUEST_DUMP, 1, 0) + bytes(12))
-        done = False
+        done = interrupted = False
         while not done:
-            found, done = _candidates(sock.recv(1 << 16), pattern)
-            yield from found
+            answer = sock.recv(1 << 16)
+            found, done = _candidates(answer, pattern)
+            every += found
+            interrupted = interrupted or bool(_FLAGS.unpack_from(answer, _FLAGS_AT)[0] & DUMP_INTERRUPTED)
+    return every, interrupted
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:

@@ -45,7 +45,8 @@ class CharDevices:
 
 
 def scan(sysfs_root: Path, dev_root: Path) -> Scan:
-    """Read the hardware below `sysfs_root`; node modes come from `dev_root`. Raises InventoryError without sysfs."""
+    """Read the hardware below `sysfs_root`; node modes come from `dev_root`. A device that goes while it is read is
+    left out. Raises InventoryError without sysfs."""
     if not (sysfs_root / "class").is_dir():
         raise InventoryError(
             ErrorCode.INVENTORY,
@@ -65,6 +66,8 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
         netdev_names = _netdev_names(folder, ports)
         place = _place(sysfs_root, folder, netdev_names)
         found = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
+        if not folder.exists():  # it went meanwhile, and what was read of it is no device
+            continue
         device = replace(found, virtual=virtual.get(parent)) if parent is not None else found
         devices.append(device)
         names[device.id] = netdev_names

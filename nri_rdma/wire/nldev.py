@@ -186,6 +186,18 @@ def get_objects(kind: ObjectKind, index: int) -> Request[tuple[RdmaObject, ...]]
     return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
+def get_kernel_objects(kind: ObjectKind, index: int) -> Request[tuple[RdmaObject, ...]]:
+    """Of these objects those that a part of the kernel made. A busy node has regions of processes by the hundred
+    thousand, with nothing in them to be decoded for."""
+    command, table, entry = _OBJECTS[kind]
+
+    def read(fields: Fields) -> tuple[RdmaObject, ...]:
+        likely = (Fields(item) for item in fields.entries(table, entry) if _KERN_NAME in item)
+        return tuple(found for item in likely if (found := _read_object(kind, item)).kernel_user)
+
+    return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
+
+
 def get_counters(index: int, port: int) -> Request[tuple[Count, ...]]:
     """The hardware counters of a port; EINVAL when its driver has none."""
     return _request(
@@ -263,9 +275,11 @@ class Fields:
 
     def table(self, table: Attribute, entry: Attribute) -> Iterator[Fields]:
         """The entries of a table; none when the table is not there."""
-        for kind, data in _attributes(self._first(table) or b""):
-            if kind == entry:
-                yield Fields(data)
+        return map(Fields, self.entries(table, entry))
+
+    def entries(self, table: Attribute, entry: Attribute) -> Iterator[bytes]:
+        """The same, not decoded."""
+        return (data for kind, data in _attributes(self._first(table) or b"") if kind == entry)
 
     def _first(self, attribute: Attribute) -> bytes | None:
         return next((data for kind, data in self._items if kind == attribute), None)
@@ -286,6 +300,9 @@ _PHYS_STATES = {
 
 _EVENTS = dict(enumerate(kind for kind in RdmaEventKind if kind is not RdmaEventKind.OTHER))
 """enum rdma_nl_notify_event_type counts in the order of RdmaEventKind."""
+
+_KERN_NAME = struct.pack("=H", Attribute.RES_KERN_NAME)
+"""What an entry of the kernel's own has somewhere; one of a process has it by chance only."""
 
 _OBJECTS = {
     ObjectKind.QP: (Command.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),

@@ -320,11 +320,11 @@ def test_a_route_that_cannot_be_is_refused(machine: Machine, rail: int) -> None:
 
 
 def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
-    assert rail not in machine.kernel.default_route_links()
+    assert rail not in machine.kernel.host_use().default_route_links
     machine.set("rail0", up=True)
     machine.add_address("rail0", "10.0.0.1/24")
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
-    assert machine.kernel.default_route_links() == {rail}
+    assert machine.kernel.host_use().default_route_links == {rail}
 
 
 def test_a_survey_is_links_default_routes_and_captures_in_one(machine: Machine, rail: int) -> None:
@@ -334,8 +334,8 @@ def test_a_survey_is_links_default_routes_and_captures_in_one(machine: Machine, 
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
     wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
     survey = kernel.survey({rail, other, 4711})
-    assert survey.links == kernel.links(host)
-    assert survey.default_route_links == kernel.default_route_links() == {rail}
+    assert survey.use.links == kernel.links(host)
+    assert survey.use.default_route_links == kernel.host_use().default_route_links == {rail}
     assert {number: _told(link) for number, link in survey.captured.items()} == {
         number: _told(kernel.capture(host, number)) for number in (rail, other)
     }

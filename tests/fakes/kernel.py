@@ -18,6 +18,7 @@ from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdenti
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
+from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
 
 T = TypeVar("T")
 LINK_LOCAL = IPv6Network("fe80::/64")
@@ -222,6 +223,8 @@ class World:
         self.rdma_netns = RdmaNetns.NONE
         self.rdma: list[Rdma] = []
         self._last_minor = 191
+        self.sockets: list[HostSocket] = []
+        self.lifelines = Lifelines()
 
     def namespace(self, path: str) -> Netns | None:
         """The namespace at a path."""
@@ -338,15 +341,25 @@ class FakeKernel:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
 
-    def default_route_links(self) -> frozenset[int]:
+    def host_use(self) -> HostUse:
         links = self._world.host.links.values()
-        return frozenset(link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes))
+        addresses = {link.ifindex: frozenset(it.interface.ip for it in link.addresses) for link in links}
+        api_server = self._world.lifelines.api_server
+        return HostUse(
+            links=self.links(self.host),
+            default_route_links=frozenset(
+                link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes)
+            ),
+            addresses={ifindex: own for ifindex, own in addresses.items() if own},
+            sockets=tuple(self._world.sockets),
+            lifelines=self._world.lifelines,
+            api_server_links=_links_to(links, api_server) if api_server is not None else frozenset(),
+        )
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
         links = self._world.host.links
         return Survey(
-            links=self.links(self.host),
-            default_route_links=self.default_route_links(),
+            use=self.host_use(),
             captured={number: _state(links[number], whole=True) for number in ifindexes if number in links},
         )
 
@@ -564,8 +577,8 @@ class FaultyKernel:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._do("links", lambda: self._kernel.links(namespace))
 
-    def default_route_links(self) -> frozenset[int]:
-        return self._do("default_route_links", self._kernel.default_route_links)
+    def host_use(self) -> HostUse:
+        return self._do("host_use", self._kernel.host_use)
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes))
@@ -638,6 +651,13 @@ def _link(namespace: Namespace, ifindex: int) -> Link:
     if link is None:
         raise KernelError("find the link", errno.ENODEV)
     return link
+
+
+def _links_to(links: Collection[Link], address: IPv4Address | IPv6Address) -> frozenset[int]:
+    """Where the narrowest of the main table's routes to an address leads."""
+    fitting = [(route.to.prefixlen, link.ifindex) for link in links for route in link.routes if address in route.to]
+    longest = max((prefix for prefix, _ in fitting), default=0)
+    return frozenset(ifindex for prefix, ifindex in fitting if prefix == longest)
 
 
 def _rdma_state(device: Rdma) -> RdmaDeviceState:

@@ -97,7 +97,6 @@ class Daemon:
         if self.broken is not None:
             raise self.broken
         kernel = FakeKernel(self.rig.world)
-        links = kernel.links(kernel.host)
         devices = tuple(
             replace(make_device(f"mlx5_{number}", ()), index=number, char_devices=(uverbs(number),))
             for number in range(4)
@@ -109,7 +108,7 @@ class Daemon:
             rdma_cm=None,
             rdma_netns=RdmaNetns.NONE,
         )
-        node = assemble(scan, links, kernel.default_route_links(), (), rdma_cgroup=True)
+        node = assemble(scan, kernel.host_use(), (), rdma_cgroup=True)
         held = self.allocations.taken()
         return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
 

@@ -1,9 +1,6 @@
 """What the daemon tells over its control socket."""
 
 import json
-import os
-import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +20,11 @@ from nri_rdma.control import (
     policy_document,
     policy_from,
 )
-from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.explain import ContainerManifest, PodManifest, explain
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.policy import Asker, policy_of
+from nri_rdma.policy import policy_of
 from nri_rdma.ttrpc import Server
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
@@ -174,34 +171,6 @@ def test_a_daemon_of_another_version_is_told_apart(tmp_path: Path) -> None:
         server.close()
 
 
-# explain and the daemon are of one opinion
-
-CONTAINERS = ("a", "b")
-REQUESTS = (
-    "count: 1",
-    "count: 2",
-    "count: all",
-    "mode: shared",
-    "mode: exclusive",
-    "match: {numaNode: 1}",
-    "match: {device: mlx5_3}",
-    "match: {device: mlx5_0}",
-    "match: {linkLayer: InfiniBand}",
-    'gpus: ["0000:be:00.0"], align: {to: gpu, strict: true}',
-    'count: 2, gpus: ["0000:18:00.0", "0000:f8:00.0"]',
-    "align: numa, count: 2",
-    "containers: [a]",
-    "interface: {name: net1, mtu: 4200}",
-    "interface: {name: eth0}",
-    "devices: [umad]",
-    "pool: gold",
-    "pool: gold, match: {device: mlx5_2}",
-    "pool: silver",
-    "memlock: 65536",
-    "limits: {hcaHandles: 3}",
-    "isolation: hard",
-    "cuont: 1",
-)
 POOLS = """
 [pools.default]
 select = { numaNode = 0 }
@@ -223,92 +192,6 @@ devices = ["umad", "uverbs"]
 pools = ["default"]
 interface = ["mtu"]
 """
-SPLIT = """
-[pools.default]
-select = { pfName = "ens1f0#0-5" }
-modes = ["exclusive", "shared"]
-[pools.gold]
-select = [{ rootDevice = "0000:41:00.0#5-7" }, { pfName = "ens1f0", device = "mlx5_0" }]
-modes = ["shared", "exclusive"]
-[pools.silver]
-select = { vendor = "14e4", minSpeedGbps = 200 }
-modes = ["exclusive"]
-"""
-INFINIBAND = """
-[pools.default]
-select = { protocol = "ib", pkey = 0x7fff, numaNode = 0 }
-modes = ["exclusive"]
-[pools.silver]
-select = { device = "none" }
-modes = ["exclusive"]
-requireIsolation = true
-[pools.gold]
-select = { linkLayer = "InfiniBand", numaNode = 1 }
-modes = ["exclusive"]
-[[rules]]
-podLabels = { team = "*" }
-[[rules]]
-namespaces = ["default"]
-modes = ["exclusive"]
-interface = []
-"""
-ASKERS = (
-    Asker(namespace="default"),
-    Asker(namespace="default", labels=(("team", "ml"),)),
-    Asker(namespace="default", runtime_handler="kata"),
-)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(
-    ("node", "config"),
-    [("eight", ""), ("eight", POOLS), ("vf8", ""), ("vf8", SPLIT), ("ib2", ""), ("ib2", INFINIBAND)],
-    ids=lambda value: "pools" if "[" in value else value or "default",
-)
-def test_explain_and_the_daemon_agree(node: str, config: str, seed: int, tmp_path: Path) -> None:
-    chance = random.Random(f"{node}{seed}")
-    described = replace(load_node(node), rdma_netns_mode="shared")  # as the fake kernel's
-    build_tree(described, tmp_path / "sys")
-    with InsideDaemon(tmp_path, tmp_path / "sys", node) as daemon:
-        daemon.make_cgroups()
-        if config:
-            settings = load({}, {}, Document(name="FILE", text=config)).settings
-            daemon.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
-        outcomes = Counter(_outcome(chance, daemon, number) for number in range(PODS))
-    assert outcomes["given"], outcomes
-    assert len(outcomes) > 3, outcomes
-
-
-PODS = int(os.environ.get("NRI_RDMA_PODS", "20"))
-"""Of one run; with 56 they are a thousand over all runs."""
-
-
-def _outcome(chance: random.Random, daemon: InsideDaemon, number: int) -> str:
-    """What became of one pod of chance: the same to both, a refusal's code or `given`."""
-    running = daemon.sandboxes.all()
-    if running and (len(running) > 2 or chance.random() < 0.4):
-        daemon.stop_pod(chance.choice(running).pod)
-    asked = ", ".join(f"{{{item}}}" for item in chance.sample(REQUESTS, chance.choice((1, 1, 2))))
-    annotations, asker = {PREFIX: f"[{asked}]"}, chance.choice(ASKERS)
-    manifest = PodManifest(
-        kind="Pod",
-        namespace="default",
-        name=f"pod-{number}",
-        labels=asker.labels,
-        runtime_class=asker.runtime_handler,
-        annotations=annotations,
-        containers=tuple(ContainerManifest(name=name) for name in CONTAINERS),
-    )
-    explanation = explain(manifest, gather(daemon.settings).facts)
-    try:
-        pod = daemon.start_pod(manifest.name, annotations, asker)
-    except NriRdmaError as refusal:
-        assert str(explanation.refusal) == str(refusal), asked
-        return refusal.code
-    assert explanation.refusal is None, asked
-    edits = [daemon.edits(pod, annotations, name) for name in CONTAINERS]
-    assert [it.edits for it in explanation.containers] == edits, asked
-    return "given"
 
 
 def test_a_running_pod_is_explained_as_if_it_started_anew(daemon: InsideDaemon) -> None:

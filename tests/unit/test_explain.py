@@ -165,6 +165,17 @@ def test_what_the_pod_holds_itself_is_given_back_before(facts: Facts) -> None:
     assert [(move.link.name, move.pod_name) for move in explanation.moves] == [("rail5", "rdma0")]
 
 
+def test_what_the_pods_own_processes_have_open_does_not_keep_it_from_starting_anew(facts: Facts) -> None:
+    node = facts.node
+    opened = replace(node.devices[5], used_by_some=("mlx5_5: process 7 (train.py) has it open",))
+    devices = (*node.devices[:5], opened, *node.devices[6:])
+    asked = pod("[{match: {device: mlx5_5}, mode: shared}]")
+    busy = replace(facts, node=replace(node, devices=devices))
+    assert "process 7 (train.py) has it open" in str(explain(asked, busy).refusal)
+    shared = {opened.id: frozenset({Holding(owner="default/train-0", mode=Mode.SHARED)})}
+    assert explain(asked, replace(busy, taken=shared)).refusal is None
+
+
 # Manifests
 
 

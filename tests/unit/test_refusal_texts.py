@@ -77,6 +77,8 @@ PODS: tuple[tuple[str, str, str, str], ...] = (
 FILES: tuple[tuple[str, str], ...] = (
     ("an unknown setting", 'log_levle = "info"'),
     ("a value that a setting cannot have", 'log_level = "loud"'),
+    ("an address of the node that is none", 'node_ip = "node-1"'),
+    ("an API server by name", 'api_server = "api.example.com:6443"'),
     ("pools and allow_default_pool", 'allow_default_pool = true\npools.a.modes = ["shared"]'),
     ("an unknown key of a pool", '[pools.a]\nselct = { vendor = "15b3" }'),
     ("an unknown condition", '[pools.a]\nmodes = ["shared"]\nselect = { vendors = "15b3" }'),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.config import Document, Settings, load, load_settings
+from nri_rdma.config_schema import setting_text
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import Mode
 
@@ -48,6 +50,48 @@ def test_a_flag_comes_before_the_environment_that_before_the_file_and_that_befor
         "log_format": "FILE:3",
         "annotation_prefix": "default",
     }
+
+
+@pytest.mark.parametrize(
+    "written", ['"10.0.0.1,fd00::1"', '"10.0.0.1, fd00::1"', '["10.0.0.1", "fd00::1"]', '["10.0.0.1","fd00:0::1"]']
+)
+def test_a_node_has_several_addresses(written: str) -> None:
+    settings = load({}, {}, Document(name="FILE", text=f"node_ip = {written}")).settings
+    assert settings.node_ip == (ip_address("10.0.0.1"), ip_address("fd00::1"))
+    assert setting_text(settings.node_ip) == "10.0.0.1,fd00::1"
+
+
+@pytest.mark.parametrize("written", ["10.0.0.1", "10.0.0.1:6443", "fd00::1", "[fd00::1]", "[fd00::1]:6443"])
+def test_the_api_servers_address_is_written_with_a_port_or_without(written: str) -> None:
+    settings = load({"api_server": written}, {}, Document(name="FILE")).settings
+    assert str(settings.api_server) == ("fd00::1" if "f" in written else "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('node_ip = "node-1"', "node_ip = 'node-1' cannot be used"),
+        ('node_ip = "0.0.0.0"', "node_ip = '0.0.0.0' cannot be used"),
+        ('node_ip = "10.0.0.1,"', "node_ip = '10.0.0.1,' cannot be used"),
+        ("node_ip = 10", "node_ip = 10 cannot be used"),
+        ("node_ip = [10]", "node_ip = [10] cannot be used"),
+        ('api_server = "api.example.com:6443"', "api_server = 'api.example.com:6443' cannot be used"),
+        ('api_server = "10.0.0.1:https"', "api_server = '10.0.0.1:https' cannot be used"),
+        ('api_server = "https://10.0.0.1"', "api_server = 'https://10.0.0.1' cannot be used"),
+        ('api_server = "[fd00::1]6443"', "api_server = '[fd00::1]6443' cannot be used"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, what: str) -> None:
+    assert what in refusal(text).what
+
+
+def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over() -> None:
+    told, named = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, {"KUBERNETES_SERVICE_HOST": "api.example.com"}
+    settings = load({}, {}, Document(name="FILE")).settings
+    assert settings.lifelines(told).api_server == ip_address("10.96.0.1")
+    assert settings.lifelines(named).api_server is settings.lifelines({}).api_server is None
+    mine = load({"api_server": "10.0.0.1:6443"}, {}, Document(name="FILE")).settings
+    assert mine.lifelines(told).api_server == ip_address("10.0.0.1")
 
 
 def test_every_setting_has_an_origin() -> None:

@@ -151,7 +151,7 @@ def test_a_device_that_a_process_has_open_is_refused(rig: Rig, index: int) -> No
         finally:
             holder.kill()
     assert error.code is ErrorCode.DEVICE_IN_USE
-    assert f"process {holder.pid} has it open" in error.what
+    assert f"process {holder.pid} (ibv_asyncwatch) has it open" in error.what
 
 
 @needs_stock_rxe

@@ -3,6 +3,7 @@
 import errno
 from collections.abc import Iterator
 from dataclasses import replace
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNet
 from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaObject
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Isolation, Mode
+from nri_rdma.model.usage import HostSocket
 from nri_rdma.placement import Placed
-from tests.fakes.kernel import FakeKernel, FaultyKernel, Rdma, World
+from tests.fakes.kernel import Address, FakeKernel, FaultyKernel, Rdma, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
 
@@ -273,6 +275,46 @@ def test_a_device_that_somebody_uses_is_refused(rig: Rig, world: World, held: Rd
     error = _refused(rig)
     assert error.code is ErrorCode.DEVICE_IN_USE
     assert words in error.what
+
+
+@pytest.mark.parametrize(
+    ("mode", "held", "words"),
+    [
+        (Mode.EXCLUSIVE, CONTEXT, "process 4711 (ib_write_bw) has it open"),
+        (Mode.EXCLUSIVE, STORAGE, "nvme_rdma uses it"),
+        (Mode.SHARED, STORAGE, "nvme_rdma uses it"),
+        (Mode.SHARED, CONTEXT, ""),  # another pod that shares it may have it open
+    ],
+)
+def test_where_the_rdma_device_stays_its_users_count_too(
+    rig: Rig, world: World, mode: Mode, held: RdmaObject, words: str
+) -> None:
+    """The netdev that a storage connection goes over would leave."""
+    world.rdma_netns = RdmaNetns.SHARED
+    _device(world).objects = (MANAGEMENT, replace(held, process="ib_write_bw") if held is CONTEXT else held)
+    (item,) = placed_on(world, "rail0", mode=mode)
+    placed = (replace(item, devices=(replace(item.devices[0], kernel_index=_device(world).index),)),)
+    if words:
+        error = _refused(rig, placed)
+        assert error.code is ErrorCode.DEVICE_IN_USE
+        assert words in error.what
+    else:
+        _attached(rig, placed)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_socket_that_was_opened_since_the_inventory_was_read_keeps_the_device_from_leaving(
+    rig: Rig, world: World, mode: Mode
+) -> None:
+    rail = next(iter(world.host.links.values()))
+    rail.add_address(Address(interface=ip_interface("10.0.0.5/24")))
+    world.sockets.append(HostSocket(protocol="tcp", address=ip_address("10.0.0.5"), port=4420))
+    placed = placed_on(world, "rail0", mode=mode)
+    if mode is Mode.EXCLUSIVE:
+        assert "rail0 has the address 10.0.0.5 of 1 host socket (tcp port 4420)" in _refused(rig, placed).what
+    else:
+        world.rdma_netns = RdmaNetns.SHARED
+        _attached(rig, placed)
 
 
 def test_what_the_rdma_core_holds_on_every_device_is_no_use(rig: Rig, world: World) -> None:

@@ -24,8 +24,9 @@ from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.limits import ContainerLimits
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.model.pod import Pod
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
@@ -45,7 +46,8 @@ class InsideDaemon:
 
     def __init__(self, work: Path, sysfs_root: Path, node: str = "eight") -> None:
         self.world = World()
-        for netdev in load(node).netdevs:
+        self._described = load(node)
+        for netdev in self._described.netdevs:
             mac = netdev.mac[-_ETHERNET_LENGTH:]  # of IPoIB's twenty octets what the fake kernel's links have
             self.world.add_link(self.world.host, netdev.name, mac=mac, mtu=netdev.mtu, up=True)
         self.settings = Settings(
@@ -113,6 +115,10 @@ class InsideDaemon:
         """The node as the daemon knows it."""
         return self._source.current
 
+    def read_again(self) -> None:
+        """Have the daemon know the node as it is now."""
+        self._source.refresh()
+
     def start_pod(self, name: str, annotations: Mapping[str, str], asker: Asker | None = None) -> Pod:
         """Give a pod what it asks for, traced as the runtime's event. Raises what the runtime would be told."""
         path = f"/run/netns/{name}"
@@ -133,6 +139,16 @@ class InsideDaemon:
         """What CreateContainer is answered."""
         deadline = time.monotonic() + 5
         return self.lifecycle.edits(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
+
+    def add_rdma_devices(self) -> None:
+        """Have the kernel know the node's RDMA devices, shown in every network namespace; without, only sysfs does."""
+        self.world.rdma_netns = RdmaNetns.SHARED
+        rails = {link.name: link for link in self.world.host.links.values()}
+        for device in self._described.rdma:
+            netdev = self._described.netdev_of(device)
+            assert netdev is not None
+            self.world.add_rdma(device.name, node_guid=device.node_guid, netdev=rails[netdev.name])
+        self._source.refresh()
 
     def make_cgroups(self, *paths: str) -> None:
         """Have a hierarchy that limits RDMA, with a cgroup at each of these paths."""
@@ -157,7 +173,18 @@ class InsideDaemon:
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root)
         rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
-        return assemble(found, self.kernel.links(self.kernel.host), frozenset(), (), rdma_cgroup=rdma_cgroup)
+        told = [
+            RdmaNetdevs(
+                index=device.index,
+                name=device.name,
+                node_guid=device.node_guid,
+                ifindexes=(device.netdev.ifindex,) if device.netdev in self.world.host.links.values() else (),
+            )
+            for device in self.world.rdma
+            if device.netdev is not None
+        ]
+        holders = {device.index: device.objects for device in self.world.rdma}
+        return assemble(found, self.kernel.host_use(), told, holders, rdma_cgroup=rdma_cgroup)
 
     def _read_settings(self) -> Settings:
         return self.settings_now

@@ -45,6 +45,19 @@ def _root_of(node: description.Node, address: str) -> str:
     return address
 
 
+def test_a_device_that_goes_while_it_is_read_is_left_out(tree: Path) -> None:
+    """Its entry is listed, and leads nowhere by then."""
+    link = tree / "class/infiniband/mlx5_3"
+    if link.is_symlink():
+        shutil.rmtree(link.resolve())
+    else:
+        shutil.rmtree(link)
+        link.symlink_to(tree / "devices/gone")
+    found = scan(tree, tree)
+    assert [device.name for device in found.devices] == [f"mlx5_{number}" for number in range(8) if number != 3]
+    assert set(found.netdev_names) == {device.id for device in found.devices}
+
+
 def test_every_rdma_device_is_found_as_it_is_described(node: description.Node, tmp_path: Path) -> None:
     found = {device.name: device for device in _scan(node, tmp_path).devices}
     assert list(found) == [device.name for device in node.rdma]

@@ -30,6 +30,7 @@ QUESTIONS: list[Request[Any]] = [
     nldev.get_resources(3),
     nldev.get_counters(3, 1),
     *(nldev.get_objects(kind, 3) for kind in ObjectKind),
+    *(nldev.get_kernel_objects(kind, 3) for kind in ObjectKind),
 ]
 
 
@@ -146,6 +147,17 @@ def test_objects_tell_who_made_them() -> None:
             RdmaObject(kind=ObjectKind.QP, kernel_user="", pid=4711, type=2),
         )
     ]
+
+
+def test_of_many_objects_those_of_the_kernel_are_read() -> None:
+    kernels = attribute(29, b"nvme_rdma\0") + attribute(26, b"\x02")
+    decoy = u32(28, 4711) + u32(39, 0x1D001D)  # a number that looks like the kernel's attribute
+    entries = [attribute(20 | 0x8000, item) for item in (u32(28, 4711), kernels, decoy, attribute(29, b"\0"))]
+    request = nldev.get_kernel_objects(ObjectKind.QP, 3)
+    replies = read(
+        request, answer(Command.RES_QP_GET, *DEVICE[:2], attribute(19 | 0x8000, b"".join(entries * 100))), DONE
+    )
+    assert replies.results == [(RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2),) * 100]
 
 
 def test_attributes_that_are_not_known_are_skipped_at_every_level() -> None:

@@ -69,6 +69,10 @@ RECORDED: dict[str, tuple[Request[Any], list[Any]]] = {
     ),
     "mr": (nldev.get_objects(ObjectKind.MR, 1), []),
 }
+OF_THE_KERNEL: dict[str, tuple[Request[Any], list[Any]]] = {
+    "qp": (nldev.get_kernel_objects(ObjectKind.QP, 1), RECORDED["qp"][1]),
+    "mr": (nldev.get_kernel_objects(ObjectKind.MR, 1), []),
+}
 
 
 def datagrams(name: str) -> Iterator[bytes]:
@@ -105,6 +109,12 @@ def test_a_recorded_answer_is_read(name: str) -> None:
     request, expected = RECORDED[name]
     replies = read(request, datagrams(name))
     assert (replies.results, replies.errno) == (expected, 0)
+
+
+@pytest.mark.parametrize("name", OF_THE_KERNEL)
+def test_a_recorded_answer_has_the_kernels_own(name: str) -> None:
+    request, expected = OF_THE_KERNEL[name]
+    assert read(request, datagrams(name)).results == expected
 
 
 def test_all_devices_are_read() -> None:

@@ -1,0 +1,60 @@
+"""How the host uses its links at one time: all that decides whether a netdev may be given away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TypeAlias
+
+from nri_rdma.model.link import LinkState
+
+Address: TypeAlias = IPv4Address | IPv6Address
+
+
+def parse_address(text: str) -> Address | None:
+    """The address that a text is; None for anything else, 0.0.0.0 and :: too."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return None
+    return None if address.is_unspecified else address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSocket:
+    """A socket of the host's namespace that is tied to one of its addresses or links.
+
+    `protocol` is ``tcp`` or ``udp``, `address` its own end (an IPv4 one also of an IPv6 socket), None for every
+    address; `ifindex` is the link that it is bound to (SO_BINDTODEVICE), or 0.
+    """
+
+    protocol: str
+    address: Address | None
+    port: int
+    ifindex: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifelines:
+    """The addresses that the node lives by, as its administrator names them: its own, and the API server's."""
+
+    node_ips: tuple[Address, ...] = ()
+    api_server: Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """The host's links with what goes through them.
+
+    `addresses` are those of each link by ifindex; `sockets` those that are tied to one of these addresses or links (of
+    a busy host some thousand others are not listed); `api_server_links` the links that the kernel's route to the API
+    server leads to.
+    """
+
+    links: tuple[LinkState, ...] = ()
+    default_route_links: frozenset[int] = frozenset()
+    addresses: Mapping[int, frozenset[Address]] = field(default_factory=dict)
+    sockets: tuple[HostSocket, ...] = ()
+    lifelines: Lifelines = Lifelines()
+    api_server_links: frozenset[int] = frozenset()

@@ -1,0 +1,73 @@
+"""Plain questions to the kernel over netlink, answered with its messages as they are.
+
+For what is asked often or has long answers: pyroute2 decodes every attribute of every message, at a tenth of a
+millisecond each.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+
+from nri_rdma.attach.port import KernelError
+
+HEADER = struct.Struct("=IHHII")
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+DUMP_INTERRUPTED = 0x10
+"""NLM_F_DUMP_INTR: what is listed changed meanwhile, so that something may be missing or told twice."""
+ATTEMPTS = 5
+"""How often a list is asked for that changes while it is made. What may be missing in the last one, the next reading
+has: every change makes one."""
+
+_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_LENGTH_KIND_FLAGS = struct.Struct("=IHH")
+_DATAGRAM_MAX = 1 << 16
+_PATIENCE_S = 5
+
+
+def dump(protocol: int, kind: int, body: bytes) -> list[bytes]:
+    """All messages of a list, whole, in the namespace of the calling thread. Raises KernelError."""
+    for _ in range(ATTEMPTS):
+        messages, interrupted = _ask(protocol, kind, _REQUEST | _DUMP, body)
+        if not interrupted:
+            break
+    return messages
+
+
+def ask(protocol: int, kind: int, body: bytes) -> list[bytes]:
+    """The answer to a question about one thing. Raises KernelError with the kernel's errno when there is none."""
+    return _ask(protocol, kind, _REQUEST | _ACK, body)[0]
+
+
+def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, flags and the whole message (with its header) of each in a datagram. Raises KernelError at a broken one."""
+    offset = 0
+    while offset + HEADER.size <= len(datagram):
+        length, kind, flags = _LENGTH_KIND_FLAGS.unpack_from(datagram, offset)
+        if not HEADER.size <= length <= len(datagram) - offset:
+            raise KernelError("read the kernel's answer", 0, f"a message claims {length} bytes")
+        yield kind, flags, datagram[offset : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _ask(protocol: int, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
+    operation = f"ask netlink {protocol} for {kind}"
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
+        sock.settimeout(_PATIENCE_S)
+        sock.send(HEADER.pack(HEADER.size + len(body), kind, flags, 1, 0) + body)
+        found: list[bytes] = []
+        interrupted = False
+        while True:
+            for number, of_message, message in messages_of(sock.recv(_DATAGRAM_MAX)):
+                interrupted = interrupted or bool(of_message & DUMP_INTERRUPTED)
+                if number in {NLMSG_DONE, NLMSG_ERROR}:
+                    _raise_if_error(operation, message)
+                    return found, interrupted
+                found.append(message)
+
+
+def _raise_if_error(operation: str, message: bytes) -> None:
+    error = struct.unpack_from("=i", message, HEADER.size)[0] if len(message) >= HEADER.size + 4 else 0
+    if error:
+        raise KernelError(operation, -error)

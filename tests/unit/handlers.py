@@ -1,0 +1,122 @@
+"""A runtime's calls to the daemon's own handlers, as protobuf, and what it reads from the answers.
+
+Between this and the node's hardware all is the daemon's: only kernel and socket are not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import Message
+
+from nri_rdma.explain import ContainerManifest, PodManifest
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.nri.plugin import Plugin
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.wire.ttrpc import Request
+from tests.unit.cli.daemon import InsideDaemon
+
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+SOON = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Got:
+    """What a container has of an answer: nodes as path, major and minor; `rdma_max` line by line."""
+
+    nodes: tuple[tuple[str, int, int], ...]
+    env: Mapping[str, str]
+    memlock: int | None
+    rdma_max: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the nodes."""
+        return [path.rpartition("/")[2] for path, _, _ in self.nodes]
+
+
+NOTHING = Got(nodes=(), env={}, memlock=None, rdma_max=())
+
+
+def of_edits(edits: ContainerEdits) -> Got:
+    """The same of what `explain` says."""
+    return Got(
+        nodes=tuple((char.path, char.major, char.minor) for char in edits.char_devices),
+        env=dict(edits.env),
+        memlock=edits.memlock,
+        rdma_max=edits.rdma_max,
+    )
+
+
+class Handlers:
+    """One connection of a runtime that has been configured and synchronized. Calls raise what the runtime is told."""
+
+    def __init__(self, inside: InsideDaemon) -> None:
+        self.inside = inside
+        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None)
+        self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version="v2.1.9"))
+        self._call("Synchronize", nri.SynchronizeRequest())
+
+    def run_pod(self, manifest: PodManifest) -> nri.PodSandbox:
+        """RunPodSandbox of such a pod, and the end of its attach."""
+        pod = nri.PodSandbox(
+            id=f"sandbox-{manifest.name}",
+            uid=f"uid-{manifest.name}",
+            name=manifest.name,
+            namespace=manifest.namespace,
+            runtime_handler=manifest.runtime_class,
+            annotations=manifest.annotations,
+            labels=dict(manifest.labels),
+        )
+        if not manifest.host_network:
+            path = f"/run/netns/{manifest.name}"
+            namespace = self.inside.world.add_namespace(path)
+            for interface in ("lo", "eth0"):
+                self.inside.world.add_link(namespace, interface)
+            pod.linux.namespaces.add(type="network", path=path)
+        self._call("RunPodSandbox", nri.RunPodSandboxRequest(pod=pod))
+        sandbox = self.inside.sandboxes.get(pod.id)
+        if sandbox is not None:
+            sandbox.attach_done.result(SOON)
+        self.inside.read_again()
+        return pod
+
+    def create(self, pod: nri.PodSandbox, container: ContainerManifest) -> Got:
+        """CreateContainer and StartContainer: what it is answered, and what is written for it then."""
+        message = nri.Container(id=f"{pod.id}-{container.name}", pod_sandbox_id=pod.id, name=container.name)
+        message.env.extend(f"{name}=mine" for name in sorted(container.env))
+        message.linux.cgroups_path = f"/{pod.id}/{container.name}"
+        if self.inside.node.rdma_cgroup:
+            self.inside.make_cgroups(message.linux.cgroups_path)
+        answer = nri.CreateContainerResponse.FromString(
+            self._call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=message))
+        )
+        self._call("StartContainer", nri.StartContainerRequest(pod=pod, container=message))
+        return self._got(answer.adjust, message.linux.cgroups_path)
+
+    def stop_pod(self, pod: nri.PodSandbox) -> None:
+        """StopPodSandbox and RemovePodSandbox."""
+        self._call("StopPodSandbox", nri.StopPodSandboxRequest(pod=pod))
+        self._call("RemovePodSandbox", nri.RemovePodSandboxRequest(pod=pod))
+        self.inside.read_again()
+
+    def _got(self, adjust: nri.ContainerAdjustment, cgroups_path: str) -> Got:
+        """Of several limits the runtime is told the first, and the start writes all."""
+        told = tuple(adjust.linux.resources.unified.get("rdma.max", "").splitlines())
+        file = self.inside.cgroup_file(cgroups_path, "rdma.max")
+        written = tuple(file.read_text().splitlines()) if file.exists() else ()
+        assert written[:1] in {(), told}
+        limits = {item.type: item.soft for item in adjust.rlimits}
+        assert [item.soft for item in adjust.rlimits] == [item.hard for item in adjust.rlimits]
+        return Got(
+            nodes=tuple((device.path, device.major, device.minor) for device in adjust.linux.devices),
+            env={entry.key: entry.value for entry in adjust.env},
+            memlock=limits.pop("RLIMIT_MEMLOCK", None),
+            rdma_max=written or told,
+        )
+
+    def _call(self, method: str, message: Message) -> bytes:
+        call = ttrpc.Request(service=SERVICE, method=method, payload=message.SerializeToString())
+        return self._plugin.answer(Request(1, call, 0))

@@ -27,6 +27,7 @@ from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
 from nri_rdma.cli.told import told
 from nri_rdma.cli.trace import trace
+from nri_rdma.cli.validate import validate
 from nri_rdma.config import Loaded
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.nri.identity import SOCKET_VARIABLE
@@ -66,6 +67,7 @@ def commands(context: click.Context) -> int | None:
     Example:
       nri-rdma inventory              what this node has
       nri-rdma explain pod.yaml       what a pod would get here, and why
+      nri-rdma validate pod.yaml      what is wrong in what you wrote
       nri-rdma run                    the daemon
     """
     if context.invoked_subcommand is not None:
@@ -104,7 +106,7 @@ def run(loaded: Loaded) -> None:
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (cdi, inventory, explain, snapshot, status, trace, config):
+for command in (cdi, inventory, explain, validate, snapshot, status, trace, config):
     commands.add_command(command)
 
 

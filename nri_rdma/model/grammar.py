@@ -7,7 +7,7 @@ alone is checked here; what concerns all requests of a pod is for nri_rdma.annot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TypeAlias
 
@@ -86,8 +86,33 @@ def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceReques
     if own and "containers" in fields:
         hint = "leave it out, or move the request to the pod's list"
         raise refused(f"{where}.containers", "this list belongs to one container already", hint)
+    return _request_of(fields, where, scope, fields.read("count", _COUNT, 1))
+
+
+def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
+    """The parameters of a claim, for `count` devices (None: unknown, or all). They are a request without what the claim
+    says itself and what the scheduler has decided: which devices, how many, for whom. Raises RequestError."""
+    fields = Fields(node, where, REQUEST_KEYS)
+    for key in CLAIM_DECIDES:
+        if key in fields:
+            hint = f"leave it out, and write it as the claim does: {CLAIM_DECIDES[key]}"
+            raise refused(f"{where}.{key}", "the claim decides it", hint)
+    return _request_of(fields, where, Scope(), count)
+
+
+CLAIM_DECIDES: Mapping[str, str] = {
+    "pool": "in deviceClassName",
+    "match": "in selectors of the request",
+    "count": "in count or allocationMode of the request",
+    "containers": "in resources.claims of the containers",
+    "align": "in constraints of the claim",
+    "gpus": "in constraints of the claim",
+}
+"""Keys of a request that a claim's parameters do not have, and where the claim says it."""
+
+
+def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> DeviceRequest:
     only = fields.read("containers", list_of(matching(LABEL, LABEL_HINT)), None)
-    count = fields.read("count", _COUNT, 1)
     return DeviceRequest(
         name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
         where=where,

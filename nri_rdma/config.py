@@ -17,7 +17,7 @@ from typing import Any  # Any: values before they are parsed
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
-from nri_rdma.model.refusals import nearest
+from nri_rdma.model.refusals import bounded, nearest
 from nri_rdma.model.request import UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
 from nri_rdma.model.usage import Address, Lifelines, parse_address
@@ -291,9 +291,13 @@ class Document:
         offers. What was sent is not sent again. Raises as `read`."""
         return self if self.is_sent else Document.read(self.file)
 
+    def line_of(self, path: str) -> int:
+        """The line of a key (``rules[0].namespaces``), 0 when there is none."""
+        return line_of(lines_of(self.text), path)
+
     def place_of(self, path: str) -> str:
-        """Name and line of a key (``rules[0].namespaces``)."""
-        line = line_of(lines_of(self.text), path)
+        """Name and line of a key."""
+        line = self.line_of(path)
         return f"{self.name}:{line}" if line else self.name
 
 
@@ -319,7 +323,9 @@ def load_settings(
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
     """Settings from all sources, with their origins. Raises as load_settings."""
-    table = _parse_document(document)
+    table = parse_table(document)
+    for key in table:
+        refuse_unknown(key, document)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for item in fields(Settings):
@@ -332,9 +338,10 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
         )
         origin, value = next((source for source in sources if source[1] is not None), ("default", None))
         if value is not None:
+            line = 0
             if origin == document.name:
-                origin = document.place_of(item.name)
-            values[item.name] = _parsed(item.metadata["parse"], item.name, value, origin)
+                origin, line = document.place_of(item.name), document.line_of(item.name)
+            values[item.name] = _parsed(item.metadata["parse"], item.name, value, origin, line)
         origins[item.name] = origin
     tables = _read_tables(table, document)
     settings = Settings(**values, **tables)
@@ -346,33 +353,41 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], document: 
             ErrorCode.SETTING,
             "allow_default_pool is for a configuration without pools",
             where=origins["allow_default_pool"],
+            line=document.line_of("allow_default_pool"),
+            path="allow_default_pool",
             hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
         )
     return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
 
 
-def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str) -> object:
+def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str, line: int) -> object:
     try:
         return parse(name, value)
     except SettingError as error:
-        raise SettingError(error.code, error.what, where=origin, hint=error.hint) from error
+        raise SettingError(error.code, error.what, where=origin, hint=error.hint, line=line, path=name) from error
 
 
-def _parse_document(document: Document) -> Mapping[str, Any]:
+def parse_table(document: Document) -> Mapping[str, Any]:
+    """The keys of a text, unread. Raises SettingError when it is no TOML."""
     try:
-        table = tomllib.loads(document.text)
+        return tomllib.loads(document.text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise _bad_document(document.name, str(error)) from error
-    known = [item.name for item in fields(Settings)]
-    for key in table:
-        if key not in known:
-            raise SettingError(
-                ErrorCode.SETTING,
-                f"unknown setting {key}",
-                where=document.place_of(key),
-                hint=f"{nearest(key, tuple(known))}known are {', '.join(sorted(known))}",
-            )
-    return table
+        found = re.search(r"at line (\d+)", str(error))
+        raise _bad_document(document.name, str(error), int(found[1]) if found else 0) from error
+
+
+def refuse_unknown(key: str, document: Document) -> None:
+    """Raise SettingError when that is no setting."""
+    known = tuple(item.name for item in fields(Settings))
+    if key not in known:
+        raise SettingError(
+            ErrorCode.SETTING,
+            f"unknown setting {bounded(key)}",
+            where=document.place_of(key),
+            hint=f"{nearest(key, known)}known are {', '.join(sorted(known))}",
+            line=document.line_of(key),
+            path=bounded(key),
+        )
 
 
 def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
@@ -393,8 +408,7 @@ def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, A
         rules = read_rules(node_of(table["rules"])) if "rules" in table else ()
         check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
     except RequestError as error:
-        where = f"{document.place_of(error.where)} {error.where}"
-        raise SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint) from error
+        raise refusal_in(document, error) from error
     return {
         "pools": tuple(replace(pool, where=document.place_of(pool.where)) for pool in pools),
         "rules": tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules),
@@ -402,5 +416,21 @@ def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, A
     }
 
 
-def _bad_document(name: str, why: str) -> SettingError:
-    return SettingError(ErrorCode.SETTING, f"the configuration cannot be used: {why}", where=name, hint="mend the file")
+def check_setting(name: str, value: object, document: Document) -> None:
+    """Raise SettingError when a setting of the text cannot have its value. Pools and rules are not looked at."""
+    item = next(item for item in fields(Settings) if item.name == name)
+    if not item.metadata.get("table"):
+        _parsed(item.metadata["parse"], name, value, document.place_of(name), document.line_of(name))
+
+
+def refusal_in(document: Document, error: RequestError) -> SettingError:
+    """What is wrong with a pool or a rule, with its place in the document."""
+    path = f"{error.where}.{error.key}" if error.key else error.where
+    where = f"{document.place_of(path)} {error.where}"
+    line = document.line_of(path)
+    return SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint, line=line, path=error.where)
+
+
+def _bad_document(name: str, why: str, line: int = 0) -> SettingError:
+    what = f"the configuration cannot be used: {why}"
+    return SettingError(ErrorCode.SETTING, what, where=name, hint="mend the file", line=line)

@@ -19,6 +19,12 @@ class ErrorCode(StrEnum):
     ANNOTATION_DUPLICATE_KEY = "ANNOTATION-DUPLICATE-KEY"
     ANNOTATION_UNKNOWN_KEY = "ANNOTATION-UNKNOWN-KEY"
     ANNOTATION_VALUE = "ANNOTATION-VALUE"
+    ANNOTATION_PLACE = "ANNOTATION-PLACE"
+    MANIFEST_SIZE = "MANIFEST-SIZE"
+    MANIFEST_SYNTAX = "MANIFEST-SYNTAX"
+    MANIFEST_DUPLICATE_KEY = "MANIFEST-DUPLICATE-KEY"
+    MANIFEST_VALUE = "MANIFEST-VALUE"
+    NOTHING_TO_CHECK = "NOTHING-TO-CHECK"
     POOL_UNKNOWN = "POOL-UNKNOWN"
     POOL_MODE = "POOL-MODE"
     NOT_IN_POOL = "NOT-IN-POOL"
@@ -86,7 +92,28 @@ class NriRdmaError(Exception):
 
 
 class RequestError(NriRdmaError):
-    """What the pod asked for cannot be understood: its author has to change the text."""
+    """What the pod asked for cannot be understood: its author has to change the text.
+
+    `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
+    those of the text, from 1; 0 where only `where` is known.
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        what: str,
+        *,
+        where: str = "",
+        hint: str = "",
+        detail: str = "",
+        key: str = "",
+        line: int = 0,
+        column: int = 0,
+    ) -> None:
+        super().__init__(code, what, where=where, hint=hint, detail=detail)
+        self.key = key
+        self.line = line
+        self.column = column
 
 
 class PlacementError(NriRdmaError):
@@ -128,7 +155,14 @@ class StateError(NriRdmaError):
 
 
 class SettingError(NriRdmaError):
-    """A setting has a value that cannot be used."""
+    """A setting has a value that cannot be used: in a file, on a line (0: none) and under a path ("": all of it)."""
+
+    def __init__(
+        self, code: ErrorCode, what: str, *, where: str = "", hint: str = "", line: int = 0, path: str = ""
+    ) -> None:
+        super().__init__(code, what, where=where, hint=hint)
+        self.line = line
+        self.path = path
 
 
 class InventoryError(NriRdmaError):

@@ -174,14 +174,21 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
     """Raise RequestError for a container that is asked for and that the pod does not have."""
+    for refusal in unknown_containers(pod, request, prefix):
+        raise refusal
+
+
+def unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[RequestError]:
+    """The containers that are asked for and that the pod does not have, by key or by a request's `containers`."""
     names = {container.name for container in pod.containers}
     own = f"{prefix}/container."
     for key in sorted(pod.annotations):
         if key.startswith(own) and key.removeprefix(own) not in names:
-            raise _unknown_container(key.removeprefix(own), key, names)
+            yield _unknown_container(key.removeprefix(own), key, names)
     for item in request.requests if request is not None else ():
-        for name in sorted((item.scope.only or frozenset()) - names):
-            raise _unknown_container(name, f"{item.where}.containers", names)
+        if not item.where.startswith(own):  # its key has been told
+            for name in sorted((item.scope.only or frozenset()) - names):
+                yield _unknown_container(name, f"{item.where}.containers", names)
 
 
 def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
@@ -321,6 +328,11 @@ def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
 # Manifests
 
 
+def way_to_pod(kind: str) -> tuple[str, ...] | None:
+    """The keys from a manifest of that kind to its pod; None when the kind has none that is known."""
+    return _TEMPLATES.get(kind)
+
+
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
     """The pods of one document of a manifest: a pod, the template of a workload, or the items of a list; none when it
     is something else. Raises RequestError where Kubernetes would not take it."""
@@ -375,7 +387,7 @@ def _texts(value: object, where: str) -> Mapping[str, str]:
     for key, text in annotations.items():
         if not isinstance(key, str) or not isinstance(text, str):
             what = f"{key} is not text, and Kubernetes takes nothing else"
-            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |')
+            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |', str(key))
     return annotations
 
 
@@ -383,7 +395,7 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise refused(where, "it is not a mapping", "write key: value there, as Kubernetes does")
+        raise _unlike(where, "it is not a mapping", "write key: value there, as Kubernetes does")
     return value
 
 
@@ -391,5 +403,9 @@ def _list(value: object, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise refused(where, "it is not a list", "write - in front of each entry, as Kubernetes does")
+        raise _unlike(where, "it is not a list", "write - in front of each entry, as Kubernetes does")
     return value
+
+
+def _unlike(where: str, what: str, hint: str) -> RequestError:
+    return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=hint)

@@ -80,7 +80,7 @@ def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
-    """Say what is wrong with a configuration file, with its line and key.
+    """Say everything that is wrong with a configuration file, with its line and key.
 
     Ends with 1 when a daemon would refuse it. Needs neither root nor a daemon.
 
@@ -88,11 +88,18 @@ def check(context: click.Context, file: Path) -> None:
     Example:
       nri-rdma config check /etc/nri-rdma/config.toml
     """
+    from nri_rdma.config_problems import problems_of
+
     try:
-        settings = load({}, {}, Document.read(file)).settings
+        document = Document.read(file)
+        problems = problems_of(document)
     except SettingError as error:
-        click.echo(str(error), err=True)
+        problems = (error,)
+    for problem in problems:
+        click.echo(str(problem), err=True)
+    if problems:
         context.exit(EXIT_REFUSED)
+    settings = load({}, {}, document).settings
     Screen().line(f"{file} can be used: {_counted(settings.pools, 'pool')}, {_counted(settings.rules, 'rule')}.")
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from nri_rdma.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation, PodManifest
 
 EXIT_REFUSED = 1
-MAX_MANIFEST_BYTES = 4 << 20
 
 
 @click.command()
@@ -83,22 +82,16 @@ def _read_manifest(path: Path) -> tuple[PodManifest, ...]:
 
 
 def _documents(path: Path) -> Iterator[tuple[str, object]]:
-    import yaml
+    from nri_rdma.model.placedyaml import MAX_BYTES, Placed, read_documents
 
     with click.open_file(str(path), "rb") as file:
-        data = file.read(MAX_MANIFEST_BYTES + 1)
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise _unreadable(path, f"it is larger than {MAX_MANIFEST_BYTES} bytes")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        for number, document in enumerate(yaml.load_all(data, loader)):
-            yield (f"{path.name}" if number == 0 else f"{path.name} document {number + 1}"), document
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date of month 13 is a ValueError
-        raise _unreadable(path, " ".join(str(error).split())) from error
-
-
-def _unreadable(path: Path, why: str) -> SettingError:
-    return SettingError(ErrorCode.SETTING, f"the manifest cannot be read: {why}", where=str(path), hint="mend the file")
+        data = file.read(MAX_BYTES + 1)
+    for document in read_documents(data):
+        if not isinstance(document, Placed):
+            where = ":".join(str(part) for part in (path, document.line, document.column) if part)
+            what = f"the manifest cannot be read: {document.what}"
+            raise SettingError(ErrorCode.SETTING, what, where=where, hint=document.hint) from document
+        yield f"{path.name}:{document.place_of(()).line}", document.value
 
 
 # For people

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: a JSON document
 
 import click
 
@@ -17,7 +18,7 @@ DEFAULT_LAST = 20
 
 
 @click.command()
-@click.argument("pod", default="")
+@click.argument("pod", default="", metavar="[POD|FILE]")
 @click.option(
     "--last",
     type=click.IntRange(min=1),
@@ -32,17 +33,19 @@ def trace(pod: str, last: int, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.
 
     POD is namespace/name, name, UID or sandbox id; without it, all pods. One waterfall per event of the runtime, oldest
-    first; the daemon remembers recent ones only.
+    first; the daemon remembers recent ones only. FILE is what -o json printed, under a name that ends with .json, or -
+    for stdin: it is shown on any machine, and no daemon is asked.
 
     \b
     Example:
       nri-rdma trace default/train-0
       nri-rdma trace --last 1
+      nri-rdma trace -o json > trace.json; nri-rdma trace trace.json
     """
     from nri_rdma.cli.waterfall import make_blocks, read_spans
-    from nri_rdma.control import ask_trace
 
-    document = ask_trace(settings.control_path, pod)
+    is_file = pod == "-" or pod.endswith(".json")
+    document = _saved(Path(pod)) if is_file else _asked(settings, pod)
     blocks = make_blocks(read_spans(document))[-last:]
     if output == "json":
         kept = {row.span.span_id for block in blocks for row in block.rows}
@@ -50,9 +53,22 @@ def trace(pod: str, last: int, settings: Settings, output: str) -> None:
         return
     if not blocks:
         of = f" of a pod {pod}" if pod else ""
-        Screen().line(f"The daemon remembers nothing{of}. A pod that asks for no RDMA device leaves no trace.")
+        who = f"There is nothing in {pod}" if is_file else f"The daemon remembers nothing{of}"
+        Screen().line(f"{who}. A pod that asks for no RDMA device leaves no trace.")
         return
     _show(blocks)
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    from nri_rdma.cli.tracefile import read_trace
+
+    return read_trace(path)
+
+
+def _asked(settings: Settings, pod: str) -> dict[str, Any]:
+    from nri_rdma.control import ask_trace
+
+    return ask_trace(settings.control_path, pod)
 
 
 def _show(blocks: tuple[Block, ...]) -> None:

@@ -7,7 +7,7 @@ up to the end of its last span: an attach goes on in a worker after RunPodSandbo
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
@@ -98,23 +98,25 @@ def make_blocks(spans: Iterable[SpanRow]) -> tuple[Block, ...]:
     ordered = sorted(spans, key=lambda span: (span.start_ns, -span.end_ns))
     children: dict[tuple[str, str], list[SpanRow]] = {}
     events: list[SpanRow] = []
+    newest: dict[str, SpanRow] = {}
     known = {(span.trace_id, span.span_id) for span in ordered}
     for span in ordered:
         parent = (span.trace_id, span.parent_id)
-        if parent not in known and (unfinished := _event_around(span, events)) is not None:
+        if parent not in known and (unfinished := _event_around(span, newest)) is not None:
             parent = (unfinished.trace_id, unfinished.span_id)
         if parent in known:
             children.setdefault(parent, []).append(span)
         else:
             events.append(span)
+            newest[span.trace_id] = span
     return tuple(Block(rows=tuple(_rows(event, children, ()))) for event in events)
 
 
-def _event_around(span: SpanRow, events: Sequence[SpanRow]) -> SpanRow | None:
+def _event_around(span: SpanRow, newest: Mapping[str, SpanRow]) -> SpanRow | None:
     """The event of a span whose parent still runs and so is not told yet; only an event says which sandbox it is of."""
     if "sandbox" in span.attributes:
         return None
-    return next((event for event in reversed(events) if event.trace_id == span.trace_id), None)
+    return newest.get(span.trace_id)
 
 
 def _rows(span: SpanRow, children: Mapping[tuple[str, str], list[SpanRow]], last: tuple[bool, ...]) -> Iterator[Row]:
@@ -145,13 +147,15 @@ class _Columns:
 def draw(block: Block, width: int, pen: Pen) -> Iterator[Line]:
     """The block as lines of at most `width` characters."""
     columns = _Columns.of(width)
+    period = (block.event.start_ns, block.end_ns)
+    errors = {(row.span.parent_id, row.span.error) for row in block.rows}
     for text in textwrap.wrap(_header(block), width, subsequent_indent="  ", break_on_hyphens=False):
         yield Line(text=text, is_header=True)
     for row, following in zip_longest(block.rows, block.rows[1:]):
         gutter = _gutter(row, following, pen)
-        details, error = _details(row.span), _error(row, block)
+        details, error = _details(row.span), _error(row.span, errors)
         beside = details if len(details) <= columns.details else ""
-        yield Line(text=_row_text(row, block, columns, pen, beside), is_error=bool(error))
+        yield Line(text=_row_text(row, period, columns, pen, beside), is_error=bool(error))
         for text in _below("" if beside else details, gutter, width):
             yield Line(text=text)
         for text in _below(error, gutter, width):
@@ -169,9 +173,9 @@ def _header(block: Block) -> str:
     return "  ".join(filter(None, (event.name, pod, when, total, failed)))
 
 
-def _row_text(row: Row, block: Block, columns: _Columns, pen: Pen, details: str) -> str:
+def _row_text(row: Row, period: tuple[int, int], columns: _Columns, pen: Pen, details: str) -> str:
     name = _shortened(_branches(row.last, pen) + row.span.name, columns.name)
-    bar = _bar(row.span, block, columns.bar, pen)
+    bar = _bar(row.span, period, columns.bar, pen)
     duration = _time(row.span.end_ns - row.span.start_ns)
     return f"{name:<{columns.name}} {bar:<{columns.bar}} {duration:>{_DURATION_WIDTH}}  {details}".rstrip()
 
@@ -194,22 +198,23 @@ def _below(text: str, gutter: str, width: int) -> Iterator[str]:
         yield f"{gutter}  {line}"
 
 
-def _bar(span: SpanRow, block: Block, width: int, pen: Pen) -> str:
-    """A bar from start to end in a line of `width` cells; the shortest one is one piece."""
-    total = max(1, block.end_ns - block.event.start_ns)
+def _bar(span: SpanRow, period: tuple[int, int], width: int, pen: Pen) -> str:
+    """A bar from start to end in a line of `width` cells, which is the period; the shortest one is one piece."""
+    begin, total = period[0], max(1, period[1] - period[0])
     pieces = len(pen.pieces)
-    first = min(width - 1, (span.start_ns - block.event.start_ns) * width // total)
-    end = round((span.end_ns - block.event.start_ns) * width * pieces / total)
+    first = min(width - 1, (span.start_ns - begin) * width // total)
+    end = round((span.end_ns - begin) * width * pieces / total)
     length = max(1, min(end, width * pieces) - first * pieces)
     full, rest = divmod(length, pieces)
     return " " * max(0, first) + pen.pieces[-1] * full + (pen.pieces[rest - 1] if rest else "")
 
 
-def _error(row: Row, block: Block) -> str:
-    """The error is told where it comes from: above that only that there is one."""
-    error = row.span.error
-    inside = any(other.span.error == error for other in block.rows if other.span.parent_id == row.span.span_id)
-    return "" if not error else "ERROR, see below" if inside else f"ERROR {error}"
+def _error(span: SpanRow, errors: Set[tuple[str, str]]) -> str:
+    """The error is told where it comes from: above that only that there is one. `errors` are the block's, each with the
+    span above it."""
+    if not span.error:
+        return ""
+    return "ERROR, see below" if (span.span_id, span.error) in errors else f"ERROR {span.error}"
 
 
 def _details(span: SpanRow) -> str:

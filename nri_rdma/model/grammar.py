@@ -7,7 +7,7 @@ alone is checked here; what concerns all requests of a pod is for nri_rdma.annot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TypeAlias
@@ -52,8 +52,6 @@ REQUEST_KEYS = (
     "memlock",
     "limits",
 )
-_CHOOSING_KEYS = ("pool", "match", "count", "containers", "align", "gpus")
-"""What a request has to say which devices it is about, and for which containers."""
 MATCH_KEYS = ("device", "netdev", "pci", "vendor", "driver", "linkLayer", "numaNode", "minSpeedGbps")
 ALIGN_KEYS = ("to", "strict")
 INTERFACE_KEYS = ("name", "mtu", "addresses")
@@ -76,12 +74,11 @@ def read_granted(text: str, where: str, name: str, count: int) -> DeviceRequest:
     """The request in a text about `count` devices that something else has chosen: it says how they are given, and not
     which. Its default name is `name`; an empty text asks for nothing special."""
     node = read_yaml(text, where)
-    if node is None:
-        node = {}
-    for key in node if isinstance(node, dict) else ():
-        if key in _CHOOSING_KEYS:
-            raise refused(f"{where}.{key}", "which devices it is about is chosen already", f"leave {key} out")
-    request = _request(node, where, Scope(), own=True, count=count)
+    fields = Fields({} if node is None else node, where, REQUEST_KEYS)
+    for key in CLAIM_DECIDES:
+        if key in fields:
+            raise refused(f"{where}.{key}", "which devices it is about is decided already", f"leave {key} out")
+    request = _request_of(fields, where, Scope(), count)
     return request if request.name else replace(request, name=name)
 
 
@@ -97,14 +94,38 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     return [DeviceRequest(name="", where=where, pool=value, scope=scope, word=True)]
 
 
-def _request(node: Node, where: str, scope: Scope, *, own: bool, count: int | None = 0) -> DeviceRequest:
-    """`count` is that of what chose the devices; 0: the request says it itself."""
+def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceRequest:
     fields = Fields(node, where, REQUEST_KEYS)
     if own and "containers" in fields:
         hint = "leave it out, or move the request to the pod's list"
         raise refused(f"{where}.containers", "this list belongs to one container already", hint)
+    return _request_of(fields, where, scope, fields.read("count", _COUNT, 1))
+
+
+def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
+    """The parameters of a claim, for `count` devices (None: unknown, or all). They are a request without what the claim
+    says itself and what the scheduler has decided: which devices, how many, for whom. Raises RequestError."""
+    fields = Fields(node, where, REQUEST_KEYS)
+    for key in CLAIM_DECIDES:
+        if key in fields:
+            hint = f"leave it out, and write it as the claim does: {CLAIM_DECIDES[key]}"
+            raise refused(f"{where}.{key}", "the claim decides it", hint)
+    return _request_of(fields, where, Scope(), count)
+
+
+CLAIM_DECIDES: Mapping[str, str] = {
+    "pool": "in deviceClassName",
+    "match": "in selectors of the request",
+    "count": "in count or allocationMode of the request",
+    "containers": "in resources.claims of the containers",
+    "align": "in constraints of the claim",
+    "gpus": "in constraints of the claim",
+}
+"""Keys of a request that a claim's parameters do not have, and where the claim says it."""
+
+
+def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> DeviceRequest:
     only = fields.read("containers", list_of(matching(LABEL, LABEL_HINT)), None)
-    count = count if count != 0 else fields.read("count", _COUNT, 1)
     return DeviceRequest(
         name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
         where=where,

@@ -56,8 +56,10 @@ class Key:
 
 
 def node_of(value: object) -> Node:
-    """A value of tomllib as the readers take it. Its kind is kept: what is text in TOML is no number."""
+    """A value of TOML or JSON as the readers take it. Its kind is kept: what is text there is no number."""
     match value:
+        case None:
+            return Scalar("null", plain=True)
         case dict():
             return {str(key): node_of(item) for key, item in value.items()}
         case list():
@@ -87,7 +89,7 @@ def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:
     """The rules, in the order in which they are asked. Raises RequestError."""
     if not isinstance(node, list) or not node:
         raise refused(where, f"{shown(node)} is no list of rules", "write [[rules]], or leave rules out")
-    rules = tuple(_rule(item, f"{where}[{index}]", index + 1) for index, item in enumerate(node))
+    rules = tuple(read_rule(item, f"{where}[{index}]", index + 1) for index, item in enumerate(node))
     names: dict[str, str] = {}
     for rule in rules:
         if rule.name in names:
@@ -160,7 +162,8 @@ def _refuse_defaults_above_maxima(pool: Pool) -> None:
             raise refused(f"{pool.where}.limits.{key}", f"{default} is above maxLimits.{key}, {most}", "lower it")
 
 
-def _rule(node: Node, where: str, number: int) -> Rule:
+def read_rule(node: Node, where: str, number: int) -> Rule:
+    """One rule, whose name is its number when it has none. Raises RequestError."""
     given = {"name": str(number), **_table(node, where, RULE_KEYS)}
     rule = Rule(where=where, **given)
     if not rule.allow:

@@ -11,9 +11,9 @@ MAX_QUOTED = 64
 """Characters of strangers' text in one place of a sentence."""
 
 
-def refused(where: str, what: str, hint: str) -> RequestError:
-    """The refusal of a value."""
-    return RequestError(ErrorCode.ANNOTATION_VALUE, what, where=where, hint=hint)
+def refused(where: str, what: str, hint: str, key: str = "") -> RequestError:
+    """The refusal of a value, or of one key of it."""
+    return RequestError(ErrorCode.ANNOTATION_VALUE, what, where=where, hint=hint, key=key)
 
 
 def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
@@ -23,6 +23,7 @@ def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
         f"unknown key {quoted(key)}",
         where=where,
         hint=f"{nearest(key, known)}the keys are {listed(known)}",
+        key=key,
     )
 
 

@@ -188,21 +188,19 @@ class _Reader:
         return event
 
     def _refuse(self, code: ErrorCode, what: str, event: Event, hint: str) -> RequestError:
-        return RequestError(code, what, where=self._place(event.start_mark), hint=hint)
+        return self._error(code, what, hint, event.start_mark)
+
+    def _error(self, code: ErrorCode, what: str, hint: str, mark: object) -> RequestError:
+        line, column = getattr(mark, "line", None), getattr(mark, "column", None)
+        if line is None or column is None:
+            return RequestError(code, what, where=self._where, hint=hint)
+        line, column = line + 1, column + 1
+        where = f"{self._where} line {line} column {column}"
+        return RequestError(code, what, where=where, hint=hint, line=line, column=column)
 
     def _syntax(self, error: Exception) -> RequestError:
         problem, mark = "a character that YAML does not allow", None
         if isinstance(error, MarkedYAMLError):
             problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
-        return RequestError(
-            ErrorCode.ANNOTATION_SYNTAX,
-            f"not YAML: {problem}",
-            where=self._place(mark),
-            hint="check indentation, brackets and quotes there",
-        )
-
-    def _place(self, mark: object) -> str:
-        line, column = getattr(mark, "line", None), getattr(mark, "column", None)
-        if line is None or column is None:
-            return self._where
-        return f"{self._where} line {line + 1} column {column + 1}"
+        hint = "check indentation, brackets and quotes there"
+        return self._error(ErrorCode.ANNOTATION_SYNTAX, f"not YAML: {problem}", hint, mark)

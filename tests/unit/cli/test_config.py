@@ -116,7 +116,7 @@ def test_check_says_what_there_is_in_a_good_file(config: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ('selct = { vendor = "15b3" }', "unknown key 'selct', {}:19 rules[1]. Next: the keys are name, "),
+        ('selct = { vendor = "15b3" }', "unknown key 'selct', {}:23 rules[1]. Next: the keys are name, "),
         ('modes = ["both"]', "'both' is not allowed, {}:23 rules[1].modes[0]. Next: write one of exclusive, shared."),
         ("podLabels = 1", "Cannot overwrite a value (at line 23, column 14), {}. Next: mend the file."),
     ],
@@ -124,6 +124,17 @@ def test_check_says_what_there_is_in_a_good_file(config: Path) -> None:
 def test_check_ends_with_one_and_names_line_and_key(config: Path, wrong: str, told: str) -> None:
     config.write_text(f"{POOLS}{wrong}\n")
     assert told.format(config) in assert_one_error(nri_rdma("config", "check", config), "SETTING", 1)
+
+
+def test_check_tells_everything_that_is_wrong_at_once(config: Path) -> None:
+    config.write_text(f'{POOLS}alow = false\n[pools.tin]\nmodes = ["both"]\n'.replace('"debug"', '"loud"'))
+    done = nri_rdma("config", "check", config)
+    assert done.returncode == 1
+    assert [line.split(". Next")[0] for line in done.stderr.splitlines()] == [
+        f"nri-rdma: SETTING: log_level = 'loud' cannot be used, {config}:1",
+        f"nri-rdma: SETTING: unknown key 'alow', {config}:23 rules[1]",
+        f"nri-rdma: SETTING: 'both' is not allowed, {config}:25 pools.tin.modes[0]",
+    ]
 
 
 def test_a_file_that_is_not_there_ends_with_two(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nri_rdma.sole import Sole
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
-COMMANDS = ("run", "doctor", "cdi", "inventory", "explain", "snapshot", "status", "trace", "config")
+COMMANDS = ("run", "doctor", "cdi", "inventory", "explain", "validate", "snapshot", "status", "trace", "config")
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.control")
 
 
@@ -58,6 +58,9 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         ["inventory", "-o", "xml"],
         ["explain"],
         ["explain", "/no/such/file.yaml"],
+        ["validate"],
+        ["validate", "/no/such/file.yaml"],
+        ["validate", "/"],
         ["inventory", "--snapshot", "/no/such/file.json"],
         ["snapshot", "-o", "/no/such/folder/node.json"],
         ["trace", "--last", "0"],

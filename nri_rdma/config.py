@@ -27,6 +27,8 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
+MAX_DEPTH = 16
+"""Of tables and lists; a label's value in a list of a rule is five deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +161,8 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
 
 
 def _refused(name: str, value: Any, allowed: str) -> SettingError:
-    return SettingError(
-        ErrorCode.SETTING, f"{name} = {value!r} cannot be used", hint=f"{name.replace('_', '-')} is {allowed}"
-    )
+    what, hint = f"{name} = {bounded(repr(value))} cannot be used", f"{name.replace('_', '-')} is {allowed}"
+    return SettingError(ErrorCode.SETTING, what, hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -370,10 +371,29 @@ def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origi
 def parse_table(document: Document) -> Mapping[str, Any]:
     """The keys of a text, unread. Raises SettingError when it is no TOML."""
     try:
-        return tomllib.loads(document.text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"at line (\d+)", str(error))
-        raise _bad_document(document.name, str(error), int(found[1]) if found else 0) from error
+        table = tomllib.loads(document.text)
+    except tomllib.TOMLDecodeError as error:
+        raise _bad_document(document.name, str(error), _line_told(str(error), document.text)) from error
+    except ValueError as error:
+        raise _bad_document(document.name, "a number in it has too many digits") from error
+    except RecursionError as error:
+        raise _bad_document(document.name, "it is nested too deep") from error
+    if _is_deeper(table, MAX_DEPTH):
+        raise _bad_document(document.name, f"it is nested deeper than {MAX_DEPTH} levels")
+    return table
+
+
+def _line_told(told: str, text: str) -> int:
+    """The line that tomllib names, 0 when it names none."""
+    if "(at end of document)" in told:
+        return text.count("\n") + 1
+    found = re.search(r"\(at line (\d+), ", told)
+    return int(found[1]) if found else 0
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_is_deeper(item, depth - 1) for item in inner)
 
 
 def refuse_unknown(key: str, document: Document) -> None:

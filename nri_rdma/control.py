@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from nri_rdma import __version__
 from nri_rdma.allocations import Allocations
@@ -88,15 +89,13 @@ class ControlServer:
 
 def ask_status(path: Path) -> dict[str, Any]:
     """The status document of the daemon that serves `path`. Raises NotReadyError when it cannot be asked."""
-    reply = pb.StatusReply.FromString(_ask(path, "Status", pb.StatusRequest().SerializeToString()))
-    return _document(reply.json, path)
+    return _document(pb.StatusReply, _ask(path, "Status", pb.StatusRequest().SerializeToString()), path)
 
 
 def ask_trace(path: Path, pod: str) -> dict[str, Any]:
     """The trace document for a pod (namespace/name, name, uid or sandbox id); of all pods when it is "". Raises as
     ask_status."""
-    reply = pb.TraceReply.FromString(_ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()))
-    return _document(reply.json, path)
+    return _document(pb.TraceReply, _ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()), path)
 
 
 def _ask(path: Path, method: str, payload: bytes) -> bytes:
@@ -119,8 +118,15 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
         ) from error
 
 
-def _document(text: str, path: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(text)
+def _document(kind: Any, answer: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json_of(kind.FromString(answer).json)
+    except DecodeError as error:
+        raise _no_daemon("the answer is no document: it is no message of ours", path) from error
+    except ValueError as error:
+        raise _no_daemon(f"the answer is no document: {error}", path) from error
+    if not isinstance(document, dict):
+        raise _no_daemon("the answer is no document: it is no JSON object", path)
     if document.get("version") != DOCUMENT_VERSION:
         raise NotReadyError(
             ErrorCode.DAEMON_ABSENT,
@@ -129,6 +135,24 @@ def _document(text: str, path: Path) -> dict[str, Any]:
             hint="restart the daemon after an upgrade",
         )
     return document
+
+
+def _no_daemon(what: str, path: Path) -> NotReadyError:
+    hint = "give the --control-socket of an nri-rdma daemon"
+    return NotReadyError(ErrorCode.DAEMON_ABSENT, what, where=str(path), hint=hint)
+
+
+def json_of(text: str | bytes) -> object:
+    """What a JSON text says. Raises ValueError for every text that is none, with a reason for people."""
+    try:
+        value: object = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as error:
+        raise ValueError("a number in it has too many digits") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    return value
 
 
 def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
@@ -238,8 +262,8 @@ def node_from(document: Mapping[str, Any]) -> Node:
         node: Node = msgspec.convert(
             {
                 **document,
-                "devices": [_device_fields(device) for device in document["devices"]],
-                "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in document["gpus"]],
+                "devices": [_device_fields(device) for device in _mappings(document, "devices")],
+                "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in _mappings(document, "gpus")],
             },
             Node,
         )
@@ -250,6 +274,13 @@ def node_from(document: Mapping[str, Any]) -> Node:
             hint="restart the daemon after an upgrade",
         ) from error
     return node
+
+
+def _mappings(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+    items = document[key]
+    if not isinstance(items, list | tuple) or not all(isinstance(item, dict) for item in items):
+        raise TypeError(f"{key} is no list of mappings")
+    return items
 
 
 def _device_fields(device: Mapping[str, Any]) -> dict[str, Any]:

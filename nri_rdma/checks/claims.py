@@ -30,7 +30,7 @@ MAX_BYTES = 10 * 1024
 
 def is_claim(document: Mapping[str, Any]) -> bool:
     """Whether it is of a kind that can have parameters."""
-    return document.get("kind") in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
+    return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
 def claim_problems(document: Mapping[str, Any], at: Path, placed: Placed, file: str, driver: str) -> Iterator[Problem]:

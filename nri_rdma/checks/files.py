@@ -66,7 +66,7 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
 
 
 def _nothing(file: str, found: list[CheckedDocument]) -> Problem:
-    what = f"there is nothing for nri-rdma in it{f': {found[0].skipped}' if found else ''}"
+    what = f"nothing in it could be checked: {found[0].skipped if found else 'it is empty'}"
     hint = "give a pod, a workload, a resource claim or device class, a CDI spec or a configuration"
     return Problem.of(NriRdmaError(ErrorCode.NOTHING_TO_CHECK, what, hint=hint), file, NOWHERE, "")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any  # Any: the daemon's JSON document
 
+from nri_rdma.cli.answers import look_through
 from nri_rdma.cli.node import read_node
 from nri_rdma.config import Settings
 from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from, policy_from
@@ -37,6 +38,7 @@ def gather(settings: Settings, snapshot: Path | None = None) -> Source:
         document = ask_status(settings.control_path)
     except NotReadyError as error:
         return _from_node(settings, f"What pods hold now counts as free: {error.what} ({settings.control_path}).")
+    look_through(document)
     told = Path(document["sysfs_root"])
     default = next(item.default for item in fields(Settings) if item.name == "sysfs_root")
     if settings.sysfs_root not in {told, default}:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any  # Any: a JSON document
 
 import click
 
-from nri_rdma.control import DOCUMENT_VERSION
+from nri_rdma.control import DOCUMENT_VERSION, json_of
 from nri_rdma.errors import SettingError
 
 MAX_BYTES = 16 << 20
@@ -22,8 +21,8 @@ def read_json_object(path: Path, refused: Callable[[str], SettingError]) -> dict
     if len(data) > MAX_BYTES:
         raise refused(f"it is larger than {MAX_BYTES} bytes")
     try:
-        document: object = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = json_of(data)
+    except ValueError as error:
         raise refused(f"it is no JSON: {error}") from error
     if not isinstance(document, dict):
         raise refused("it is no JSON object")

@@ -33,12 +33,14 @@ def status(settings: Settings, output: str) -> None:
       nri-rdma status
       nri-rdma status -o json
     """
+    from nri_rdma.cli.answers import look_through
     from nri_rdma.control import ask_status
 
     document = ask_status(settings.control_path)
     if output == "json":
         print_json(document)
         return
+    look_through(document)
     screen = Screen()
     screen.facts(tuple(_facts(document)))
     for table in _tables(document):

@@ -148,10 +148,7 @@ class _Reader:
         self._places[()] = self._place(first)
         value = self._node(first, (), 1)
         self._next()  # DocumentEndEvent
-        after = self._next()
-        if not isinstance(after, StreamEndEvent):
-            what, hint = "something follows the end of the document", "write --- between documents"
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, what, hint, after)
+        self._next()  # StreamEndEvent: to the parser a document begins with ---, and the text was cut there
         if value is None and not self._texts:
             return None
         return Placed(value=value, places=self._places, texts=self._texts)
@@ -223,7 +220,8 @@ class _Reader:
         """The key, and whether it is the merge key."""
         self._check(event, depth)
         if not isinstance(event, ScalarEvent):
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, "a key has to be one word", "write key: value", event)
+            hint = "write key: value; a template with {{ }} has to be rendered first"
+            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, "a key has to be one word", hint, event)
         text = str(event.value)
         return text, text == "<<" and not event.style
 

@@ -29,7 +29,7 @@ from nri_rdma.model.grammar import (
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.pool import DEFAULT_POOL, Door, Pool, Rule
 from nri_rdma.model.reading import Fields, Reader, boolean, core_value, list_of, matching, one_of, shown, string, whole
-from nri_rdma.model.refusals import listed, quoted, refused
+from nri_rdma.model.refusals import bounded, listed, quoted, refused
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.model.yamltext import Node, Scalar
@@ -76,7 +76,7 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
     """The pools, in the order they are written. Raises RequestError."""
     if not isinstance(node, dict) or not node:
         raise refused(where, f"{shown(node)} is no table of pools", "write [pools.NAME], or leave pools out")
-    pools = tuple(_pool(name, item, f"{where}.{name}") for name, item in node.items())
+    pools = tuple(_pool(name, item, f"{where}.{bounded(name)}") for name, item in node.items())
     for index, pool in enumerate(pools):
         for other in pools[:index]:
             if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -9,10 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4)
 def lines_of(text: str) -> Mapping[str, int]:
-    """The line on which each key of a TOML document begins, by its path (``rules[0].namespaces``); of valid text only.
-
-    A statement is as few whole lines as are valid together, which tomllib can tell.
-    """
+    """The line on which each key of a TOML text begins, by its path (``rules[0].namespaces``); of valid text only."""
     lines: dict[str, int] = {}
     tables: dict[str, int] = {}
     home = ""
@@ -34,18 +32,32 @@ def line_of(lines: Mapping[str, int], path: str) -> int:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Headers and settings with the numbers of their first lines."""
-    pending, begin = "", 0
-    for number, line in enumerate(text.split("\n"), start=1):
-        begin = begin if pending else number
-        pending += f"{line}\n"
-        try:
-            tomllib.loads(pending)
-        except tomllib.TOMLDecodeError:
-            continue  # a list or a text goes on in the next line
-        if pending.strip() and not pending.lstrip().startswith("#"):
-            yield begin, pending
-        pending = ""
+    """Headers and settings with the numbers of their first lines. One pass: a statement ends with the line in which all
+    its brackets and texts are closed."""
+    line, begin, open_brackets = 1, 0, 0
+    first = line
+    for found in _TOKEN.finditer(f"{text}\n"):
+        token = found[0]
+        line += token.count("\n")
+        if token in _BRACKETS:
+            open_brackets += _BRACKETS[token]
+        elif token == "\n" and not open_brackets:
+            statement = text[begin : found.end()]  # with its newline, before which there may be a carriage return
+            if statement.strip() and not statement.lstrip().startswith("#"):
+                yield first, statement
+            begin, first = found.end(), line
+
+
+_TOKEN = re.compile(
+    r"""\"{3}(?:[^\\]|\\.)*?\"{3,5}   # a text of several lines, which may end with quotes of its own
+    |'{3}.*?'{3,5}
+    |"(?:[^"\\\n]|\\.)*"
+    |'[^'\n]*'
+    |\#[^\n]*
+    |[\[\]{}\n]""",
+    re.VERBOSE | re.DOTALL,
+)
+_BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _header(statement: str, tables: dict[str, int]) -> str:

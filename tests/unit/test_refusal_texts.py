@@ -1,21 +1,15 @@
-"""The words of refusals about pools, rules and the configuration, as a person reads them: golden/refusals.txt.
-
-Texts change on purpose only: `NRI_RDMA_GOLDEN=write` writes the file anew, and the difference is for a person to read.
-"""
+"""The words of refusals about pools, rules and the configuration, as a person reads them: golden/refusals.txt."""
 
 from __future__ import annotations
-
-import os
-from pathlib import Path
 
 from nri_rdma.config import Document, load
 from nri_rdma.errors import NriRdmaError, SettingError
 from nri_rdma.explain import ContainerManifest, Facts, PodManifest, explain
 from nri_rdma.model.device import Node
 from nri_rdma.policy import policy_of
+from tests.unit.golden import assert_as_before
 from tests.unit.model.hardware import eight, node
 
-GOLDEN = Path(__file__).resolve().parent / "golden/refusals.txt"
 KUBELET_SHOWS = 200
 """Characters of an error that the kubelet keeps, at the least."""
 
@@ -94,10 +88,7 @@ FILES: tuple[tuple[str, str], ...] = (
 
 
 def test_refusals_read_as_they_did() -> None:
-    told = "".join(f"# {title}\n{text}\n\n" for title, text in (*_of_pods(), *_of_files()))
-    if os.environ.get("NRI_RDMA_GOLDEN") == "write":
-        GOLDEN.write_text(told)
-    assert told == GOLDEN.read_text()
+    assert_as_before("refusals.txt", (*_of_pods(), *_of_files()))
 
 
 def test_code_and_cause_of_a_refusal_come_before_the_kubelet_cuts() -> None:

@@ -116,7 +116,7 @@ def test_pools_are_not_for_the_environment() -> None:
         ("a b", "FILE", "the configuration cannot be used: Expected '=' after a key"),
         ('\nlog_levle = "info"', "FILE:2", "unknown setting log_levle"),
         ('\nlog_level = "loud"', "FILE:2", "log_level = 'loud' cannot be used"),
-        (POOLS + 'mode = ["shared"]', "FILE:9 rules[1]", "unknown key 'mode'"),
+        (POOLS + 'mode = ["shared"]', "FILE:11 rules[1]", "unknown key 'mode'"),
         (POOLS + 'modes = ["shared"]', "FILE:11 rules[1].modes[0]", "none of its pools serves mode shared"),
         ('[pools.a]\nmodes = [\n"both"]', "FILE:2 pools.a.modes[0]", "'both' is not allowed"),
         (f"allow_default_pool = true\n{POOLS}", "FILE:1", "allow_default_pool is for a configuration without pools"),

@@ -99,6 +99,28 @@ def test_a_broken_file_beside_a_good_one_is_told_and_the_good_one_served(folder:
     ]
 
 
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", ErrorCode.CDI_SYNTAX),
+        (b"\0" * 4096, ErrorCode.CDI_SYNTAX),
+        (b"\x7fELF\x02\x01\x01\0" + bytes(range(256)), ErrorCode.CDI_SYNTAX),
+        (b"[" * 100_000, ErrorCode.CDI_SIZE),
+        (b"{" * 100_000, ErrorCode.CDI_SYNTAX),
+        (b"a: &a [*a, *a]", ErrorCode.CDI_SYNTAX),
+        (b"kind: Pod\nmetadata: {name: a}\n", ErrorCode.CDI_VALUE),
+    ],
+    ids=["empty", "zeroes", "a program", "brackets", "braces", "an alias of itself", "a pod"],
+)
+def test_whatever_lies_beside_a_good_spec_is_told_and_the_good_one_served(
+    folder: Path, data: bytes, code: ErrorCode
+) -> None:
+    (folder / "foreign.json").write_bytes(data)
+    problems = only_good(in_time(folder))
+    assert {name for _, name in problems} == {"foreign.json"}
+    assert code in {problem for problem, _ in problems}
+
+
 def test_a_huge_file_is_not_read(folder: Path) -> None:
     with (folder / "huge.json").open("wb") as file:
         file.truncate(1 << 40)
@@ -151,6 +173,37 @@ def test_a_link_over_a_directory_that_leaves_is_not_followed(folder: Path) -> No
 def test_a_link_to_nothing_is_told(folder: Path, target: str) -> None:
     (folder / "link.json").symlink_to(target)
     assert only_good(read_registry([folder])) == [(ErrorCode.CDI_FILE, "link.json")]
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"a.json": "b", "b": "a.json"},
+        {"a.json": "inner/a", "inner": "."},
+        {"a.json": "inner/inner/inner/a.json", "inner": "."},
+        {"a.json": "up/cdi/a.json", "up": ".."},
+    ],
+    ids=["of two", "over a directory to nothing", "over a directory to itself", "over the directory above"],
+)
+def test_a_loop_of_links_is_told_and_does_not_block(folder: Path, links: dict[str, str]) -> None:
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    assert only_good(in_time(folder)) == [(ErrorCode.CDI_FILE, "a.json")]
+
+
+def test_a_link_within_the_directory_to_what_is_no_file_is_told_and_does_not_block(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "inner").mkdir()
+    (folder / "fifo.json").symlink_to("pipe")
+    (folder / "folder.json").symlink_to("inner")
+    assert only_good(in_time(folder)) == [(ErrorCode.CDI_FILE, "fifo.json"), (ErrorCode.CDI_FILE, "folder.json")]
+
+
+def test_a_huge_file_behind_a_link_is_not_read(folder: Path) -> None:
+    with (folder / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    (folder / "link.json").symlink_to("huge")
+    assert only_good(in_time(folder)) == [(ErrorCode.CDI_SIZE, "link.json")]
 
 
 def test_links_within_the_directory_are_followed_as_kubernetes_mounts_files(tmp_path: Path) -> None:
@@ -269,6 +322,28 @@ def test_such_a_conflict_is_not_healed_by_a_later_directory(tmp_path: Path) -> N
     (static / "b.json").write_text(spec("a"))
     (dynamic / "c.json").write_text(spec("a"))
     assert read_registry([static, dynamic]).devices == {}
+
+
+def test_two_files_of_one_kind_give_the_devices_of_both(tmp_path: Path) -> None:
+    static, dynamic = folders(tmp_path, "etc", "run")
+    (static / "a.json").write_text(spec("a"))
+    (static / "b.yaml").write_text(spec("b"))
+    (dynamic / "a.json").write_text(spec("c"))
+    registry = read_registry([static, dynamic])
+    assert {name: Path(it.file).name for name, it in registry.devices.items()} == {
+        "v/c=a": "a.json",
+        "v/c=b": "b.yaml",
+        "v/c=c": "a.json",
+    }
+    assert registry.problems == ()
+
+
+def test_a_device_in_three_files_is_one_conflict_that_names_them_all(folder: Path) -> None:
+    for name in ("a.json", "b.json", "c.json"):
+        (folder / name).write_text(spec("thrice"))
+    (problem,) = read_registry([folder]).problems
+    assert (problem.code, Path(problem.file).name) == (ErrorCode.CDI_CONFLICT, "a.json")
+    assert f"{folder}/b.json and in {folder}/c.json" in problem.what
 
 
 def test_the_same_name_of_two_kinds_is_no_conflict(folder: Path) -> None:

@@ -105,11 +105,11 @@ def test_other_documents_are_skipped_and_said_to_be() -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("", "there is nothing for nri-rdma in it"),
-        ("# only a comment\n", "there is nothing for nri-rdma in it"),
-        ("kind: Service\n", "there is nothing for nri-rdma in it: kind Service has nothing for nri-rdma"),
-        ("hello\n", "there is nothing for nri-rdma in it: it is no object of Kubernetes"),
-        ("kind: List\nitems: []\n", "there is nothing for nri-rdma in it"),
+        ("", "nothing in it could be checked: it is empty"),
+        ("# only a comment\n", "nothing in it could be checked: it is empty"),
+        ("kind: Service\n", "nothing in it could be checked: kind Service has nothing for nri-rdma"),
+        ("hello\n", "nothing in it could be checked: it is no object of Kubernetes"),
+        ("kind: List\nitems: []\n", "nothing in it could be checked: it is empty"),
     ],
 )
 def test_a_file_in_which_nothing_was_checked_is_a_problem(text: str, what: str) -> None:
@@ -362,7 +362,7 @@ def test_everything_wrong_in_a_configuration_is_told_with_key_and_line() -> None
 @pytest.mark.parametrize(
     ("text", "line", "path"),
     [
-        ("[pools.a]\nmodes = [\n", 0, ""),
+        ("[pools.a]\nmodes = [\n", 3, ""),
         ("a = 1\nb 2\n", 2, ""),
         ('[pools.a]\nmodes = ["shared"]\n[pools.b]\nmodes = ["shared"]\n', 3, "pools.b"),
         ('allow_default_pool = true\n[pools.a]\nmodes = ["shared"]\n', 1, "allow_default_pool"),

@@ -120,7 +120,7 @@ def test_a_file_without_end_is_refused() -> None:
 def test_a_file_in_which_nothing_was_checked_ends_with_one() -> None:
     done = nri_rdma("validate", "-", text="kind: Service\n", columns=300)
     assert done.returncode == 1
-    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: there is nothing for nri-rdma in it: kind Service ")
+    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: kind Service ")
 
 
 def test_names_from_files_do_not_move_the_cursor() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.grants import Grant, Numbers, Source, shown_devices
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
@@ -69,7 +70,7 @@ class Sighting:
 
 
 class Adopter:
-    """Safe for use by several threads. `is_active` tells at once whether anything can be found at all."""
+    """Safe for use by several threads."""
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class Adopter:
         prefix: str,
         adoption: Adoption | None = None,
         kubelet: Kubelet | None = None,
+        is_ready: bool = True,
     ) -> None:
-        """`node` and `registry` give what was read last, and never block."""
+        """`node` and `registry` give what was read last, and never block. One that is not ready knows no specs yet:
+        `set_ready` is still to come."""
         self._node = node
         self._registry = registry
         self._prefix = prefix
@@ -89,12 +92,17 @@ class Adopter:
         self._lock = threading.Lock()
         self._told: OrderedDict[str, PodAllocation] = OrderedDict()
         self._seen: OrderedDict[tuple[str, str], tuple[Sighting, ...]] = OrderedDict()
+        self._ready = threading.Event()
         self._index = Index(registry(), node(), prefix)
         self._numbers: frozenset[Numbers] = frozenset()
-        self.is_active = False
+        self.majors: frozenset[int] | None = None
+        """The major numbers of the node's RDMA devices; None: not ready."""
         self.asks_kubelet = False
         """Whether there are CDI devices that concern us, so that it matters which the kubelet allocated."""
-        self.read_again()
+        if is_ready:
+            self.set_ready()
+        else:
+            self.read_again()
 
     @property
     def adoption(self) -> Adoption:
@@ -117,8 +125,24 @@ class Adopter:
                 for char in device.char_devices
                 if char.kind is CharKind.UVERBS
             )
-            self.is_active = self._index.is_relevant or bool(self._numbers)
             self.asks_kubelet = self.kubelet is not None and self._index.is_relevant
+            if self._ready.is_set():
+                self.majors = frozenset(major for major, _ in self._numbers)
+
+    def set_ready(self) -> None:
+        """The specs were read, or cannot be."""
+        self._ready.set()
+        self.read_again()
+
+    def await_ready(self, pod: Pod | None, deadline: float) -> None:
+        """Wait until then (seconds of `time.monotonic`). Raises NotReadyError."""
+        if self.majors is None and not self._ready.wait(max(0.0, deadline - time.monotonic())):
+            raise NotReadyError(
+                ErrorCode.NOT_READY,
+                "network is not ready: the CDI specs of the node are still being read",
+                where=str(pod or ""),
+                hint="nothing to do: the kubelet asks again",
+            )
 
     def ask(self, pod: Pod) -> PodAllocation | None:
         """What the kubelet allocated to the pod; None when it does not tell. Blocks for its budget at most."""

@@ -156,7 +156,6 @@ class Daemon:
         )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
         self._recover()
-        self._others.open()
         self._control.serve(self._settings.control_path)
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
@@ -185,8 +184,8 @@ class Daemon:
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
-        self._others.close()
         running = self._workers.close(CLOSE_WORKERS_S)
+        self._others.close()
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
         self._watcher.close()
@@ -222,6 +221,7 @@ class Daemon:
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
         self._workers.submit("preload", preload_grammar)
+        self._others.open_later()
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
 

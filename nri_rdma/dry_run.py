@@ -114,13 +114,12 @@ class DryRun:
         """Report until a signal ends it. To be called by the main thread."""
         signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self.stop))
         preload_grammar()
-        self._others.open()
         try:
             self._door.run()
         finally:
             signals.close()
-            self._others.close()
             self._workers.close(CLOSE_WORKERS_S)
+            self._others.close()
 
     def stop(self) -> None:
         """Have `run` return. For another thread."""
@@ -135,6 +134,7 @@ class DryRun:
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
+        self._others.open_later()
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "dry_run": True})
 
 

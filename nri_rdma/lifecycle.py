@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 BARRIER_PAUSE_S = 0.8
 """The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
+_SPECS_S = 60.0
+"""For a worker: the CDI specs are being read."""
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
@@ -318,6 +320,7 @@ class Lifecycle:
 
         `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
         """
+        self.adopter.await_ready(None, time.monotonic() + _SPECS_S)
         listed = {item.pod.sandbox_id for item in pods}
         for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
@@ -386,7 +389,7 @@ class Lifecycle:
             devices=container.devices,
             is_privileged=container.is_privileged,
         )
-        return brought if self.adopter.is_active and self.adopter.concerns(brought) else None
+        return brought if self.adopter.concerns(brought) else None
 
     def _limit_again(self, item: Listed) -> str:
         """Limit the containers of an attached sandbox; why that fails, "" when it does not.

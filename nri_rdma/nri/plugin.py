@@ -128,7 +128,7 @@ class Plugin:
     def _create_container(self, request: Request) -> bytes:
         message = pb.CreateContainerRequest.FromString(request.payload)
         pod, container = message.pod, message.container
-        brought = self._brought(message) if self._lifecycle.adopter.is_active else None
+        brought = self._brought(message, request)
         if brought is None and not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
             return _EMPTY
         name = container_name(container)
@@ -148,11 +148,14 @@ class Plugin:
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
 
-    def _brought(self, message: Any) -> Brought | None:
-        """What the container has from others; None when that is nothing of ours."""
-        if not brings_devices(message.container) and not self._lifecycle.adopter.was_told(message.pod.id):
+    def _brought(self, message: Any, request: Request) -> Brought | None:
+        """What the container has from others; None when that is nothing of ours. Every container of the node pays for
+        the first lines."""
+        adopter = self._lifecycle.adopter
+        if not brings_devices(message.container, adopter.majors) and not adopter.was_told(message.pod.id):
             return None
         pod = pod_from(message.pod)
+        adopter.await_ready(pod, self._deadline(request))
         brought = Brought(
             pod=pod,
             asker=asker_from(message.pod, pod),
@@ -162,7 +165,7 @@ class Plugin:
             is_privileged=is_privileged(message.container),
             net_devices=net_devices(message.container),
         )
-        return brought if self._lifecycle.adopter.concerns(brought) else None
+        return brought if adopter.concerns(brought) else None
 
     def _start(self, message: Any, request: Request) -> bytes:
         """The runtime waits with the container's process: what is raised here fails the start."""

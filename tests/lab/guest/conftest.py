@@ -46,6 +46,7 @@ conf_dir = "/run/lab/net.d"
 CONTAINERD_1 = f"""version = 2
 [plugins."io.containerd.grpc.v1.cri"]
 sandbox_image = "{PAUSE}"
+enable_cdi = true
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "/usr/lib/cni"
 conf_dir = "/run/lab/net.d"

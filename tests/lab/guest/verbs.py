@@ -43,9 +43,10 @@ def start(
     command: Sequence[str] = ("/bin/sleep", "1000000"),
     *,
     user: int | None = None,
+    cdi_devices: Sequence[str] = (),
 ) -> Container:
     """A running container of the workload image. What the product refuses is an OutcomeError with its code."""
-    container = create(cri, sandbox, name, command, user=user)
+    container = create(cri, sandbox, name, command, user=user, cdi_devices=cdi_devices)
     cri.start(container)
     return container
 
@@ -57,9 +58,13 @@ def create(
     command: Sequence[str] = ("/bin/sleep", "1000000"),
     *,
     user: int | None = None,
+    cdi_devices: Sequence[str] = (),
 ) -> Container:
     """The same, not yet started."""
-    return _patiently(cri, lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user))
+    return _patiently(
+        cri,
+        lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user, cdi_devices=cdi_devices),
+    )
 
 
 def end_refused(cri: Cri) -> None:

@@ -9,7 +9,7 @@ What is left out, and why:
 - Mode and owner, for the same reason: the runtime takes the host's.
 - The environment. Of two devices in one container both would set NCCL_IB_HCA, and the last one wins.
 - umad and issm, which send fabric management datagrams.
-- Annotations of ours: nothing reads them in a spec yet. They would need CDI 0.6.0, and this is 0.3.0.
+- Our annotation key: with it a daemon would allocate the devices. It would need CDI 0.6.0, and this is 0.3.0.
 
 The one rdma_cm of the node stands at the spec: it comes once, however many devices a container has.
 """

@@ -7,32 +7,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nri_rdma.cdi.meaning import CdiMeaning, Hardware, meaning
+from nri_rdma.cdi.meaning import CdiMeaning, Hardware, Numbers, is_uverbs, meaning
 from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.model.device import CharKind, DeviceId, Node
+from nri_rdma.model.device import DeviceId, Node
 
-Numbers = tuple[int, int]
+_Nodes = frozenset[tuple[str, Numbers]]
+"""Paths in a container, and what is found there."""
 
 
 class Index:
     """Frozen; safe for use by several threads."""
 
     def __init__(self, registry: Registry, node: Node, prefix: str) -> None:
-        hardware = Hardware.of(node.devices)
+        hardware = Hardware.of(node)
         self._meanings: dict[str, CdiMeaning | NriRdmaError] = {}
-        self._by_number: dict[Numbers, list[tuple[str, frozenset[tuple[str, Numbers]]]]] = {}
+        names: dict[_Nodes, str] = {}
         vendors: dict[DeviceId, str] = {}
-        for name, device in registry.devices.items():
+        for name, device in registry.devices.items():  # in the order of names
             found = _meaning(device, hardware, prefix)
             if isinstance(found, CdiMeaning) and not found.devices:
                 continue
             self._meanings[name] = found
+            names.setdefault(_nodes(device, hardware), name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, name.partition("/")[0])
-            nodes = _nodes(device, hardware)
-            for _, number in nodes:
-                self._by_number.setdefault(number, []).append((name, nodes))
+        names.pop(frozenset(), None)
+        self._names: Mapping[_Nodes, str] = names
+        """The first name of those with the same nodes: a driver that writes a spec per claim has many."""
+        self._by_number: dict[Numbers, list[_Nodes]] = {}
+        for nodes in names:
+            for number in {number for _, number in nodes}:
+                self._by_number.setdefault(number, []).append(nodes)
         self.vendor_of: Mapping[DeviceId, str] = vendors
         """Whose CDI devices have the nodes of each RDMA device."""
 
@@ -45,7 +51,7 @@ class Index:
         """What a CDI device means, None when it is none of ours. Raises what its spec does wrong that asks us."""
         found = self._meanings.get(name)
         if isinstance(found, NriRdmaError):
-            raise found
+            raise found.with_traceback(None)  # else it would grow with every raise
         return found
 
     def recognise(self, present: Mapping[str, Numbers]) -> tuple[str, ...]:
@@ -53,17 +59,8 @@ class Index:
         their paths and with the numbers that the node has now. Of two, one of which has all nodes of the other, it is
         the bigger one; of two with the same nodes the first by name."""
         have = frozenset(present.items())
-        candidates = {
-            name: nodes
-            for number in {*present.values()}
-            for name, nodes in self._by_number.get(number, ())
-            if nodes <= have
-        }
-        return tuple(
-            name
-            for name, nodes in sorted(candidates.items())
-            if not any(nodes < other or (nodes == other and rival < name) for rival, other in candidates.items())
-        )
+        found = {nodes for number in {*present.values()} for nodes in self._by_number.get(number, ()) if nodes <= have}
+        return tuple(sorted(self._names[nodes] for nodes in found if not any(nodes < other for other in found)))
 
 
 def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning | NriRdmaError:
@@ -73,15 +70,9 @@ def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMean
         return problem
 
 
-def _nodes(device: ResolvedDevice, hardware: Hardware) -> frozenset[tuple[str, Numbers]]:
-    """The RDMA nodes of a container with this device: path and number. Empty without a uverbs node, as that says
-    nothing of any device."""
-    nodes = [
-        (node.path, char)
-        for node in device.rdma_nodes
-        if (known := hardware.by_path.get(node.host_path or node.path)) is not None
-        for char in (known[1],)
-    ]
-    if not any(char.kind is CharKind.UVERBS for _, char in nodes):
-        return frozenset()
-    return frozenset((path, (char.major, char.minor)) for path, char in nodes)
+def _nodes(device: ResolvedDevice, hardware: Hardware) -> _Nodes:
+    """The RDMA nodes of a container with this device. Empty where they cannot tell: without a uverbs node, since the
+    others say nothing of any device, and with a node that neither host nor spec has a number for."""
+    nodes = [(node.path, hardware.numbers_at(node)) for node in device.rdma_nodes]
+    known = frozenset((path, numbers) for path, numbers in nodes if numbers is not None)
+    return known if len(known) == len({*nodes}) and any(map(is_uverbs, device.rdma_nodes)) else frozenset()

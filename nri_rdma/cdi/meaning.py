@@ -3,7 +3,7 @@
 Its device nodes below /dev/infiniband name the RDMA devices of the node that it stands for. What it asks of us is
 written in its spec: under our annotation key, of the device or else of the spec, stands a request as a pod's annotation
 has it, without what chooses devices; and the netdevs of CDI 1.1 (``netDevices``) move into the pod under the name that
-is given there.
+is given there. A CDI device that names no RDMA device of the node, and asks for none that it had, is not ours.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.cdi.spec import DeviceNode
 from nri_rdma.errors import ErrorCode, PlacementError, RequestError
-from nri_rdma.model.device import CharDevice, CharKind, DeviceId, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaDevice
+from nri_rdma.model.refusals import bounded, quoted, unknown_key
 from nri_rdma.model.request import LABEL, DeviceRequest, InterfaceConfig, Mode
+
+Numbers = tuple[int, int]
+"""Major and minor of a device node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +45,29 @@ class Hardware:
 
     by_path: Mapping[str, tuple[RdmaDevice, CharDevice]]
     by_netdev: Mapping[str, RdmaDevice]
+    rdma_cm: CharDevice | None = None
 
     @classmethod
-    def of(cls, devices: tuple[RdmaDevice, ...]) -> Hardware:
-        """From the devices as the inventory has them."""
+    def of(cls, node: Node) -> Hardware:
+        """From what the inventory has."""
         return cls(
-            by_path={char.path: (device, char) for device in devices for char in device.char_devices},
-            by_netdev={netdev.name: device for device in devices for netdev in device.netdevs},
+            by_path={char.path: (device, char) for device in node.devices for char in device.char_devices},
+            by_netdev={netdev.name: device for device in node.devices for netdev in device.netdevs},
+            rdma_cm=node.rdma_cm,
         )
+
+    def device_at(self, node: DeviceNode) -> RdmaDevice | None:
+        """The RDMA device that a device node of a spec is of; None for rdma_cm, which is of none."""
+        known = self.by_path.get(host_path(node))
+        return known[0] if known is not None else None
+
+    def numbers_at(self, node: DeviceNode) -> Numbers | None:
+        """What a container finds at a device node of a spec: what the host has there, else what the spec says."""
+        known = self.by_path.get(host_path(node))
+        char = known[1] if known is not None else self.rdma_cm
+        if char is not None and char.path == host_path(node):
+            return char.major, char.minor
+        return None if node.major is None or node.minor is None else (node.major, node.minor)
 
 
 def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning:
@@ -56,72 +76,31 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
     Where the spec asks for something, raises RequestError when that cannot be read, and PlacementError when it names an
     RDMA device or netdev that the node does not have (now). Where it does not, what is not known is left out.
     """
+    where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
-    names = {net.host_interface_name: net.name for net in device.net_devices}
-    owners = {name: hardware.by_netdev.get(name) for name in names}
-    asks = text is not None or any(owners.values())
-    found: dict[DeviceId, RdmaDevice] = {}
-    for node in device.rdma_nodes:
-        path = node.host_path or node.path
-        if path in hardware.by_path:
-            found.setdefault(*_by_id(hardware.by_path[path][0]))
-        elif asks and path.rpartition("/")[2].startswith("uverbs"):
-            raise _unknown(device, f"no RDMA device of this node has {path}")
-    for name, owner in owners.items():
-        if owner is not None:
-            found.setdefault(*_by_id(owner))
-        elif text is not None:
-            raise _unknown(device, f"no RDMA device of this node has the netdev {name}")
-    devices = tuple(found.values())
+    in_pod = _netdevs_in_pod(device, hardware, where)
+    asks = text is not None or bool(in_pod)
+    if asks:
+        _refuse_unknown(device, hardware, where, netdevs=text is not None)
+    devices = _devices(device, hardware, in_pod)
+    if devices:
+        _refuse_other_keys(device, prefix, where)
     if not asks or not devices:
         return CdiMeaning(name=device.name, devices=devices)
-    in_pod = {owner.id: names[name] for name, owner in owners.items() if owner is not None}
-    return CdiMeaning(name=device.name, devices=devices, asked=_asked(device, devices, in_pod, text, prefix))
-
-
-def _asked(
-    device: ResolvedDevice,
-    devices: tuple[RdmaDevice, ...],
-    in_pod: Mapping[DeviceId, str],
-    text: str | None,
-    prefix: str,
-) -> tuple[Asked, ...]:
-    """One request for all devices, or one for each where netdevs have names of their own."""
-    where = f"CDI device {device.name} ({device.file}) {prefix}"
-    base = _request(device, len(devices), text, where)
+    base = _request(device, len(devices), text, f"{where} {prefix}")
     if not in_pod:
-        return (Asked(request=base, devices=devices),)
-    if base.mode is Mode.SHARED:
-        what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
-        raise _refused(f"{where}.mode", what, "write mode: exclusive, or take netDevices away")
-    if base.interface.name is not None or base.interface.addresses:
-        what = "the interface has its name from netDevices, and each its own"
-        raise _refused(f"{where}.interface", what, "leave name and addresses out, or take netDevices away")
-    chosen = devices if text is not None else tuple(it for it in devices if it.id in in_pod)
-    return tuple(
-        Asked(request=_one(base, number, len(chosen), in_pod.get(item.id)), devices=(item,))
-        for number, item in enumerate(chosen)
-    )
+        return CdiMeaning(name=device.name, devices=devices, asked=(Asked(request=base, devices=devices),))
+    return CdiMeaning(name=device.name, devices=devices, asked=_asked(base, devices, in_pod, only_named=text is None))
 
 
-def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
-    """The request for one of several devices; its name stays a label."""
-    label = base.name if total == 1 else f"{base.name[:60]}-{number}"
-    interface = replace(base.interface, name=name) if name is not None else base.interface
-    return replace(base, name=label, count=1, mode=Mode.EXCLUSIVE, interface=interface)
+def host_path(node: DeviceNode) -> str:
+    """Where a device node of a spec is on the host."""
+    return node.host_path or node.path
 
 
-def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -> DeviceRequest:
-    if text is None:  # only its netdevs speak: it gets no more nodes than its spec has
-        kinds = frozenset(
-            kind for node in device.rdma_nodes for kind in CharKind if _is_kind(node.host_path or node.path, kind)
-        )
-        return DeviceRequest(
-            name=label_of(device.name), where=where, count=count, char_kinds=kinds, interface=InterfaceConfig()
-        )
-    from nri_rdma.model.grammar import read_granted  # late: where no spec asks us, nobody needs YAML
-
-    return read_granted(text, where, label_of(device.name), count)
+def is_uverbs(node: DeviceNode) -> bool:
+    """Whether it gives verbs: only these nodes tell which RDMA device a container has."""
+    return _is_kind(node, CharKind.UVERBS)
 
 
 def label_of(cdi_device: str) -> str:
@@ -131,22 +110,120 @@ def label_of(cdi_device: str) -> str:
     return label if LABEL.fullmatch(label) else "cdi"
 
 
-def _is_kind(path: str, kind: CharKind) -> bool:
-    name = path.rpartition("/")[2]
+# What it names
+
+
+def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> Mapping[DeviceId, str]:
+    """The names in the pod of the netdevs that belong to RDMA devices; others' are the runtime's business."""
+    in_pod: dict[DeviceId, str] = {}
+    for net in device.net_devices:
+        owner = hardware.by_netdev.get(net.host_interface_name)
+        if owner is None:
+            continue
+        place = f"{where} netDevices {quoted(net.host_interface_name)}"
+        if owner.id in in_pod:
+            raise _refused(place, f"{owner.name} has a netdev there already", "name one netdev of an RDMA device")
+        if net.name in in_pod.values():
+            raise _refused(place, f"the name {quoted(net.name)} is there twice", "give each netdev a name of its own")
+        _check_interface_name(net.name, place)
+        in_pod[owner.id] = net.name
+    return in_pod
+
+
+def _check_interface_name(name: str, where: str) -> None:
+    from nri_rdma.model.grammar import NETDEV_HINT, netdev_name  # late, as below
+    from nri_rdma.model.yamltext import Scalar
+
+    try:
+        netdev_name(Scalar(text=name, plain=False), where)
+    except RequestError as error:
+        raise _refused(where, error.what, error.hint) from error
+    if "%" in name:
+        raise _refused(where, f"{quoted(name)} is no name but a template", NETDEV_HINT)
+
+
+def _devices(device: ResolvedDevice, hardware: Hardware, in_pod: Mapping[DeviceId, str]) -> tuple[RdmaDevice, ...]:
+    """By its device nodes, in their order, then by its netdevs."""
+    by_nodes = [found for node in device.rdma_nodes if (found := hardware.device_at(node)) is not None]
+    by_netdevs = [owner for owner in hardware.by_netdev.values() if owner.id in in_pod]
+    return tuple({item.id: item for item in (*by_nodes, *by_netdevs)}.values())
+
+
+def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, netdevs: bool) -> None:
+    for node in device.rdma_nodes:
+        if is_uverbs(node) and hardware.device_at(node) is None:
+            raise _unknown(where, f"no RDMA device of this node has {quoted(host_path(node))}")
+    for net in device.net_devices if netdevs else ():
+        if net.host_interface_name not in hardware.by_netdev:
+            raise _unknown(where, f"no RDMA device of this node has the netdev {quoted(net.host_interface_name)}")
+
+
+def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
+    """Keys of pods, which choose devices and containers; taken for nothing, they would be missed by their author."""
+    for key, _ in (*device.device.annotations, *device.spec_annotations):
+        if key.startswith(f"{prefix}/"):
+            raise unknown_key(key, (prefix,), where)
+
+
+# What it asks
+
+
+def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -> DeviceRequest:
+    if text is None:  # only its netdevs speak: it gets no more nodes than its spec has
+        kinds = frozenset(kind for node in device.rdma_nodes for kind in CharKind if _is_kind(node, kind))
+        return DeviceRequest(name=label_of(device.name), where=where, count=count, char_kinds=kinds)
+    from nri_rdma.model.grammar import read_granted  # late: where no spec asks us, nobody needs YAML
+
+    return read_granted(text, where, label_of(device.name), count)
+
+
+def _asked(
+    base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
+) -> tuple[Asked, ...]:
+    """A request for each device, because the netdevs have names of their own. Without a key of ours there is none for
+    devices whose netdev is not named."""
+    if base.mode is Mode.SHARED:
+        what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
+        raise _refused(f"{base.where}.mode", what, "write mode: exclusive, or take netDevices away")
+    if base.interface.name is not None and set(in_pod.values()) != {base.interface.name}:
+        what = f"netDevices say {quoted(', '.join(in_pod.values()))}, and this says {quoted(base.interface.name)}"
+        raise _refused(f"{base.where}.interface.name", what, "leave it out here: netDevices name each netdev")
+    return tuple(
+        Asked(request=_one(base, number, len(devices), in_pod.get(item.id)), devices=(item,))
+        for number, item in enumerate(devices)
+        if item.id in in_pod or not only_named
+    )
+
+
+def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
+    """The request for one of several devices, whose netdev has that name in the pod; None: netDevices do not say."""
+    interface = InterfaceConfig(
+        name=name,
+        mtu=base.interface.mtu,
+        addresses=base.interface.addresses[number : number + 1],
+    )
+    return replace(
+        base,
+        name=base.name if total == 1 else f"{base.name[:58]}-{number}",  # a label has 63; MAX_COUNT has four digits
+        count=1,
+        mode=base.mode if name is None else Mode.EXCLUSIVE,
+        interface=interface,
+    )
+
+
+def _is_kind(node: DeviceNode, kind: CharKind) -> bool:
+    name = host_path(node).rpartition("/")[2]
     return name == kind if kind is CharKind.RDMA_CM else name.startswith(kind)
 
 
-def _by_id(device: RdmaDevice) -> tuple[DeviceId, RdmaDevice]:
-    return device.id, device
+def _printable(file: str) -> str:
+    """A path in a sentence: the whole of it, whatever bytes its name has."""
+    return ascii(file)[1:-1]
 
 
-def _unknown(device: ResolvedDevice, what: str) -> PlacementError:
-    return PlacementError(
-        ErrorCode.DEVICE_UNKNOWN,
-        what,
-        where=f"CDI device {device.name} ({device.file})",
-        hint="its driver has to write the spec anew: the device is gone, is in a pod, or has another name now",
-    )
+def _unknown(where: str, what: str) -> PlacementError:
+    hint = "its driver has to write the spec anew: the device is gone, is in a pod, or has another name now"
+    return PlacementError(ErrorCode.DEVICE_UNKNOWN, what, where=where, hint=hint)
 
 
 def _refused(where: str, what: str, hint: str) -> RequestError:

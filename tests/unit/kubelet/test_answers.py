@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, KubeletError
-from nri_rdma.kubelet.answers import MAX_ENTRIES, MAX_PODS, MAX_TEXT, allocation_of, listed_allocation
+from nri_rdma.kubelet.answers import MAX_ENTRIES, MAX_POD_BYTES, MAX_PODS, MAX_TEXT, allocation_of, listed_allocation
 from nri_rdma.model.allocation import PodAllocation
 from tests.rig.kubelet import Claim, Claimed, Given, message, pod_message
 
@@ -35,6 +35,7 @@ BAD = {
         f"more than {MAX_ENTRIES}",
     ),
     "too many containers": (get_answer(*(Given(name=f"c{n}") for n in range(MAX_ENTRIES + 1))), "more than"),
+    "too many bytes": (get_answer(Given(name="main", resources={"r/x": ("x" * MAX_POD_BYTES,)})), "bytes"),
     "a long id": (get_answer(Given(name="main", resources={"r/x": ("x" * (MAX_TEXT + 1),)})), "characters"),
     "a long resource": (get_answer(Given(name="main", resources={"x" * (MAX_TEXT + 1): ("0",)})), "characters"),
     "a long claim": (
@@ -57,6 +58,16 @@ def test_as_many_entries_as_are_allowed_are_read() -> None:
     ids = tuple(map(str, range(MAX_ENTRIES // 2 - 1)))  # each comes with the resource's name, beside the container's
     told = allocation_of(get_answer(Given(name="main", resources={"r/x": ids})), "web", "a")
     assert len(told.containers[0].resources[0].ids) == len(ids)
+
+
+def test_a_pod_with_many_claimed_devices_is_read() -> None:
+    devices = tuple(
+        Claimed(driver="net.example.com", pool="node-17", device=f"vf-{n}", cdi=(f"k8s.net.example.com/vf=claim-{n}",))
+        for n in range(250)
+    )
+    data = get_answer(Given(name="main", claims=(Claim(namespace="web", name="c", devices=devices),)))
+    assert 25_000 < len(data) < 60_000
+    assert len(allocation_of(data, "web", "a").containers[0].cdi_devices) == 250
 
 
 def test_a_claim_that_says_nothing_of_devices_gives_none() -> None:

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 KEY = "rdma.noderesource.dev"
 OURS, FOREIGN = "dra.example.com/nic", "sriovnetwork.example.org/vf"
 TELLS_NAMES = "containerd-2.3"
+READS_1_1 = ("containerd-2.3",)
 MOVE = "{mode: exclusive, interface: {name: fab0, mtu: 4200}}"
 
 
@@ -38,7 +39,11 @@ class Driver:
         item: dict[str, Any] = {"name": device, "containerEdits": {"deviceNodes": nodes, **edits}}
         if env:
             item["containerEdits"]["env"] = list(env)
-        spec: dict[str, Any] = {"cdiVersion": "0.6.0", "kind": kind, "devices": [item]}
+        spec: dict[str, Any] = {
+            "cdiVersion": "1.1.0" if "netDevices" in edits else "0.6.0",
+            "kind": kind,
+            "devices": [item],
+        }
         if keys:
             item["annotations"] = {KEY: keys}
         path = self._folder / f"{kind.replace('/', '-')}_{device}.json"
@@ -172,6 +177,21 @@ def test_a_spec_that_asks_what_cannot_be_given_refuses_its_container(
     with pytest.raises(CriError, match=r"nri-rdma: LIMITS-UNSUPPORTED: .*dra.example.com/nic=claim-e"):
         cri.create_container(pod, "trainer", cdi_devices=[name])
     assert host_link("rail2") is not None
+    cri.delete_pod(pod)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_netdevices_of_cdi_1_1_move_under_their_names_and_come_home(
+    host_equal: None, node: Fabric, cri: Cri, runtime: Runtime, driver: Driver
+) -> None:
+    if runtime.release.name not in READS_1_1:
+        pytest.skip(f"{runtime.release.name} reads no CDI 1.1; `make runtimes` builds one that does")
+    name = driver.prepare(f"{OURS}=claim-f", 2, netDevices=[{"hostInterfaceName": "rail2", "name": "fabric0"}])
+    pod = cri.run_pod("netdevices")
+    container = run(cri, pod, "trainer", name)
+    assert look(cri, container).macs["fabric0"] == described_mac(node, "rail2")
+    assert "rail2" not in cri.container_status(container).spec["linux"].get("netDevices", {})
+    assert "fabric0" in look(cri, run(cri, pod, "helper", name)).macs
     cri.delete_pod(pod)
 
 

@@ -147,7 +147,7 @@ class _Choice:
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
     _path: {"type": "string"},
-    _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string", "minLength": 1}}]},
+    _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _flag: {"type": "boolean"},
     _index: {"type": "string", "pattern": "^[0-9]{2}$"},
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.config import Document, load
+from nri_rdma.config import Document, Settings, load
 from nri_rdma.config_schema import config_schema
 from nri_rdma.errors import SettingError
-from nri_rdma.model.adoption import Adoption
 
 PROJECT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"```toml\n(.*?)```", re.DOTALL)
@@ -115,7 +114,7 @@ def _generator() -> ModuleType:
 @pytest.mark.parametrize("text", EXAMPLES.values(), ids=EXAMPLES.keys())
 def test_every_example_is_taken_by_daemon_and_schema(text: str) -> None:
     loaded = load({}, {}, Document(name="FILE", text=text))
-    assert loaded.settings.pools or loaded.settings.adopt != Adoption()
+    assert loaded.settings != Settings()
     assert complaints(tomllib.loads(text), SCHEMA) == []
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.program import PROJECT, assert_one_error, nri_rdma
+from tests.unit.cli.program import assert_one_error, nri_rdma
 
 GOOD = """\
 kind: Pod
@@ -126,18 +125,3 @@ def test_a_file_in_which_nothing_was_checked_ends_with_one() -> None:
 def test_names_from_files_do_not_move_the_cursor() -> None:
     done = nri_rdma("validate", "-", text='kind: "\\e[2J\\e[31m"\n')
     assert "\x1b" not in done.stdout
-
-
-@pytest.mark.parametrize("page", ["README.md", "docs/requests.md", "docs/configuration.md"])
-def test_every_example_of_the_documents_is_right(page: str, tmp_path: Path) -> None:
-    blocks = re.findall(r"^```(yaml|toml)\n(.*?)^```$", (PROJECT / page).read_text(), re.MULTILINE | re.DOTALL)
-    assert blocks
-    for number, (language, block) in enumerate(blocks):
-        text = block
-        if language == "yaml" and "kind:" not in block:  # annotations alone
-            lines = "".join(f"    {line}\n" for line in block.splitlines())
-            names = ", ".join(f"{{name: {name}}}" for name in ("trainer", "storage"))
-            text = f"kind: Pod\nmetadata:\n  annotations:\n{lines}spec: {{containers: [{names}]}}\n"
-        (tmp_path / f"{number}").write_text(text)
-        done = nri_rdma("validate", tmp_path / f"{number}")
-        assert done.returncode == 0, block + done.stdout

@@ -13,6 +13,7 @@ from nri_rdma.sysfs.scan import read_char_devices, scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
 
+Scanned = Callable[[description.Node], Scan]
 NODES = ("eight", "small", "ib2", "vf8", "lab-eight", "lab-sriov", "lab-small")
 GPU_CLASSES = ("0x0302", "0x0380", "0x1200")
 NETNS = {"shared": RdmaNetns.SHARED, "exclusive": RdmaNetns.EXCLUSIVE, "": RdmaNetns.NONE}
@@ -28,6 +29,19 @@ def tree(tmp_path: Path) -> Path:
     """The tree of the node "eight", to be broken."""
     build_tree(description.load("eight"), tmp_path / "sys")
     return tmp_path / "sys"
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Scanned:
+    """The scan of a node's tree. Each is made once, and nobody changes it."""
+    found: dict[str, Scan] = {}
+
+    def of(node: description.Node) -> Scan:
+        if node.name not in found:
+            found[node.name] = _scan(node, tmp_path_factory.mktemp(node.name))
+        return found[node.name]
+
+    return of
 
 
 def _scan(node: description.Node, tmp_path: Path) -> Scan:
@@ -58,8 +72,8 @@ def test_a_device_that_goes_while_it_is_read_is_left_out(tree: Path) -> None:
     assert set(found.netdev_names) == {device.id for device in found.devices}
 
 
-def test_every_rdma_device_is_found_as_it_is_described(node: description.Node, tmp_path: Path) -> None:
-    found = {device.name: device for device in _scan(node, tmp_path).devices}
+def test_every_rdma_device_is_found_as_it_is_described(node: description.Node, scanned: Scanned) -> None:
+    found = {device.name: device for device in scanned(node).devices}
     assert list(found) == [device.name for device in node.rdma]
     for index, expected in enumerate(node.rdma):
         device = found[expected.name]
@@ -73,8 +87,8 @@ def test_every_rdma_device_is_found_as_it_is_described(node: description.Node, t
         ]
 
 
-def test_character_devices_have_their_numbers_and_the_modes_of_udev(node: description.Node, tmp_path: Path) -> None:
-    found = _scan(node, tmp_path)
+def test_character_devices_have_their_numbers_and_the_modes_of_udev(node: description.Node, scanned: Scanned) -> None:
+    found = scanned(node)
     for device, expected in zip(found.devices, node.rdma, strict=True):
         assert {(char.path, f"{char.major}:{char.minor}", char.mode) for char in device.char_devices} == {
             (f"/dev/infiniband/{char.name}", char.dev, char.mode) for char in expected.char_devices
@@ -89,9 +103,9 @@ def test_character_devices_have_their_numbers_and_the_modes_of_udev(node: descri
 
 
 def test_places_are_the_described_ones_also_of_devices_that_only_their_netdev_places(
-    node: description.Node, tmp_path: Path
+    node: description.Node, scanned: Scanned
 ) -> None:
-    found = _scan(node, tmp_path)
+    found = scanned(node)
     for device, expected in zip(found.devices, node.rdma, strict=True):
         netdev = node.netdev_of(expected)
         address = expected.function or (netdev.function if netdev else "")
@@ -129,15 +143,15 @@ def test_an_ethernet_port_is_in_no_partition(tree: Path, tmp_path: Path) -> None
     assert {port.pkeys for device in scan(tree, tmp_path).devices for port in device.ports} == {()}
 
 
-def test_netdevs_are_the_described_ones(node: description.Node, tmp_path: Path) -> None:
-    found = _scan(node, tmp_path)
+def test_netdevs_are_the_described_ones(node: description.Node, scanned: Scanned) -> None:
+    found = scanned(node)
     for device, expected in zip(found.devices, node.rdma, strict=True):
         netdev = node.netdev_of(expected)
         assert found.netdev_names[device.id] == ((netdev.name,) if netdev else ())
 
 
-def test_gpus_and_the_namespace_mode_are_the_described_ones(node: description.Node, tmp_path: Path) -> None:
-    found = _scan(node, tmp_path)
+def test_gpus_and_the_namespace_mode_are_the_described_ones(node: description.Node, scanned: Scanned) -> None:
+    found = scanned(node)
     expected = [function for function in node.functions if function.pci_class.startswith(GPU_CLASSES)]
     assert [(str(gpu.pci), gpu.pci_root, gpu.numa_node) for gpu in found.gpus] == [
         (function.address, _root_of(node, function.address), function.numa_node) for function in expected

@@ -155,6 +155,7 @@ class TestServer:
             first.request(1, SERVICE, "Echo")
             assert first.frame().stream_id == 1
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_stream_that_nobody_takes_fails_and_the_connection_goes_on(
         self, server: ServerFront, caller: Peer
     ) -> None:
@@ -378,6 +379,7 @@ class TestClient:
         peer.respond(1, b"sum")
         assert stream.result() == b"sum"
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_stream_that_nobody_takes_fails_and_calls_go_on(self, answerer: tuple[ClientFront, Peer]) -> None:
         client, peer = answerer
         stream = client.talk("Talk")

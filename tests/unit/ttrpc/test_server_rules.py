@@ -522,6 +522,7 @@ class TestFloods:
             caller.request(1, *ECHO, b"x")
             assert caller.frame() == answer(1, b"x")
 
+    @pytest.mark.usefixtures("impatient")
     def test_streams_hold_what_an_inbox_holds_each_and_no_more(self, path: Path, service: Service) -> None:
         """Handlers that take nothing: every stream is filled, refused, and its messages are let go with its handler."""
         held: list[Stream] = []

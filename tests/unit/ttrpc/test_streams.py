@@ -15,7 +15,7 @@ import pytest
 from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
 from nri_rdma.ttrpc.clientstream import ClientStream
-from nri_rdma.ttrpc.inbox import FULL, OVERHEAD
+from nri_rdma.ttrpc.inbox import FULL, OVERHEAD, PATIENCE_S
 from nri_rdma.wire import WireError
 from tests.unit.ttrpc.peers import (
     CLOSED,
@@ -382,10 +382,12 @@ class TestBackPressure:
         caller.request(1, SERVICE, "Hold", flags=OPEN)
         assert service.entered.acquire(timeout=SOON_S)
         size = 64 << 10
+        before = time.monotonic()
         for _ in range(FULL // (size + OVERHEAD) + 2):  # one that makes it full, and one more
             caller.send(1, DATA, bytes(size))
         caller.request(3, SERVICE, "Unary", b"x")
         assert caller.frame().status == (1, Code.RESOURCE_EXHAUSTED, "the handler does not take the stream's messages")
+        assert time.monotonic() - before >= PATIENCE_S
         assert caller.frame() == Frame(3, RESPONSE, 0, pb.Response(payload=b"x").SerializeToString())
         caller.send(1, DATA, b"x")
         assert caller.frame().status == (1, Code.INVALID_ARGUMENT, "StreamID is no longer active")
@@ -395,6 +397,7 @@ class TestBackPressure:
         assert size * int(taken) <= FULL + size
         assert error.startswith("RpcError RESOURCE_EXHAUSTED") and error.endswith("cancelled True")
 
+    @pytest.mark.usefixtures("impatient")
     def test_messages_without_bytes_fill_a_stream_too(self, caller: Peer, service: Service) -> None:
         caller.request(1, SERVICE, "Hold", flags=OPEN)
         frame = b"\0\0\0\0" + b"\0\0\0\1" + b"\3\0"
@@ -418,6 +421,7 @@ class TestBackPressure:
             stream.close_send()
             assert stream.receive() == b"%d" % count
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_client_s_stream_that_nobody_takes_fails_and_calls_go_on(self, client: Client, service: Service) -> None:
         stream = replies(client, "Flood", b"%d" % (FULL // 100))
         assert service.entered.acquire(timeout=SOON_S)
@@ -434,6 +438,7 @@ class TestBackPressure:
         assert caught.value.code == Code.RESOURCE_EXHAUSTED
         assert 0 < taken * (100 + OVERHEAD) <= FULL + 1000
 
+    @pytest.mark.usefixtures("impatient")
     def test_one_thread_that_only_sends_is_not_stuck_for_ever(self, client: Client) -> None:
         """Both ends' buffers fill when nobody takes the echoes: an error, not a deadlock."""
         with pytest.raises(RpcError) as caught, bidi(client, timeout_s=60) as stream:

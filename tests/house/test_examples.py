@@ -1,0 +1,102 @@
+"""Everything that people can write has an example in docs/, and every example is right."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.annotations import PREFIX
+from nri_rdma.config import Settings
+from nri_rdma.model.grammar import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from nri_rdma.model.placedyaml import Placed, Value, read_documents
+from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from tests.unit.cli.program import nri_rdma
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The examples of a page in a language; annotations alone become a pod's."""
+    text = (PROJECT / page).read_text()
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block if language == "toml" or "kind:" in block else _pod(block) for block in found]
+
+
+def _pod(annotations: str) -> str:
+    lines = "".join(f"    {line}\n" for line in annotations.splitlines())
+    names = "{name: trainer}, {name: storage}"
+    return f"kind: Pod\nmetadata:\n  annotations:\n{lines}spec: {{containers: [{names}]}}\n"
+
+
+def files(suffix: str) -> list[str]:
+    return [path.read_text() for path in sorted((PROJECT / "docs/examples").glob(f"*{suffix}"))]
+
+
+MANIFESTS = [*(block for page in PAGES for block in blocks(page, "yaml")), *files(".yaml")]
+CONFIGURATIONS = [*(block for page in PAGES for block in blocks(page, "toml")), *files(".toml")]
+
+
+@pytest.mark.parametrize("example", [*MANIFESTS, *CONFIGURATIONS])
+def test_the_example_is_right(example: str) -> None:
+    done = nri_rdma("validate", "-", text=example)
+    assert (done.returncode, done.stdout.count("skipped:")) == (0, 0), done.stdout + example
+
+
+def test_every_key_of_a_request_has_an_example() -> None:
+    used = {path for example in MANIFESTS for text in _requests(example) for path in _paths(text, "")}
+    parts = {"match": MATCH_KEYS, "align": ALIGN_KEYS, "interface": INTERFACE_KEYS, "limits": LIMITS_KEYS}
+    known = {*REQUEST_KEYS, *(f"{part}.{key}" for part, keys in parts.items() for key in keys)}
+    assert known - used == set()
+
+
+def test_every_form_of_an_annotation_has_an_example() -> None:
+    texts = [text for example in MANIFESTS for text in _requests(example)]
+    assert {type(text) for text in texts} >= {list, dict, int}  # a list of requests, one request, a count
+    keys = {key for example in MANIFESTS for key in re.findall(rf"{PREFIX}[/\w.]*", example)}
+    assert {PREFIX, f"{PREFIX}/pod"} <= keys
+    assert any(key.startswith(f"{PREFIX}/container.") for key in keys)
+
+
+def test_every_setting_and_every_key_of_the_configuration_has_an_example() -> None:
+    used = {path for example in CONFIGURATIONS for path in _paths(tomllib.loads(example), "")}
+    of_pools = {path.partition(".")[2].partition(".")[2] for path in used if path.startswith("pools.")}
+    assert {item.name for item in fields(Settings)} - used == set()
+    assert {key.name for key in POOL_KEYS} - of_pools == set()
+    assert {f"select.{key.name}" for key in SELECTOR_KEYS} - of_pools == set()
+    assert {f"rules.{key.name}" for key in RULE_KEYS} - used == set()
+    for limits in ("limits", "maxLimits"):
+        assert {f"{limits}.{key}" for key in LIMITS_KEYS} - of_pools == set()
+
+
+def _requests(example: str) -> Iterator[Value]:
+    """What the annotations of ours say, and the parameters of claims."""
+    for document in read_documents(example.encode()):
+        assert isinstance(document, Placed), document
+        for path in document.places:
+            value: Value = document.value
+            for step in path:
+                value = value[step]  # type: ignore[index]  # the path is the document's
+            if str(path[-1:]).startswith(f"('{PREFIX}") and isinstance(value, str):
+                (inner,) = read_documents(value.encode())
+                assert isinstance(inner, Placed)
+                yield inner.value
+            elif path[-2:] == ("opaque", "parameters"):
+                yield value
+
+
+def _paths(value: object, where: str) -> Iterator[str]:
+    """The keys with those that they are in; lists do not count."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            path = f"{where}.{key}" if where else key
+            yield path
+            yield from _paths(item, path)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _paths(item, where)

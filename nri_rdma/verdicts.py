@@ -212,6 +212,7 @@ class Verdicts(Lifecycle):
         seen.refusal = refusal
         seen.decided.set()
         with self._telling:
-            self._report.pod(
-                PodVerdict(pod=seen.pod, record=record, refusal=refusal, was_there=was_there, has=seen.has)
-            )
+            if not self._has_ended(seen):
+                self._report.pod(
+                    PodVerdict(pod=seen.pod, record=record, refusal=refusal, was_there=was_there, has=seen.has)
+                )

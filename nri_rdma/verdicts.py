@@ -151,10 +151,10 @@ class Verdicts(Lifecycle):
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """What the pod would have held is free."""
+        seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
         super().stop(sandbox_id, deadline)
-        with self._telling:
-            seen = self._seen.pop(sandbox_id, None)
-            if seen is not None:
+        if seen is not None:
+            with self._telling:
                 self._report.ended(seen.pod)
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
@@ -176,10 +176,11 @@ class Verdicts(Lifecycle):
             until = time.monotonic() + LISTED_S
             seen.has = attached.get(item.pod.sandbox_id, ())
             self._decide(seen, item.annotations, until, item.asker, was_there=True)
+            if self._has_ended(seen):  # meanwhile
+                super().stop(item.pod.sandbox_id, until)
+                continue
             for it in item.containers:
                 self.edits(item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until)
-            if self._has_ended(seen):
-                super().stop(item.pod.sandbox_id, until)
 
     def _has_ended(self, seen: _Seen) -> bool:
         return self._seen.get(seen.pod.sandbox_id) is not seen

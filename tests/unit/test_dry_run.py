@@ -51,6 +51,7 @@ class Looking:
         self.allocations = Allocations()
         self.attached: Attached = {}
         self.broken: Exception | None = None
+        self.creating = threading.Event()
         self.before_read: Callable[[], None] = lambda: None
         self.reporter = Reporter(as_json=True)
         self.verdicts = Verdicts(
@@ -132,6 +133,8 @@ class _Broken:
         self._looking, self._plugin = looking, plugin
 
     def answer(self, request: Any) -> bytes:
+        if request.method == "CreateContainer":
+            self._looking.creating.set()
         if self._looking.broken is not None:
             raise self._looking.broken
         return self._plugin.answer(request)
@@ -261,6 +264,7 @@ def test_a_pod_of_the_list_that_ends_before_it_is_decided_holds_nothing(looking:
         looking.inside.workers.submit(f"busy-{_}", lambda: assert_true(held.wait(SOON)))
     pod = looking.pod("short", "1")
     looking.runtime.pods = [pod]
+    looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main")]
     runtime = looking.connect()
     runtime.stop_pod_sandbox(pod)
     held.set()
@@ -281,6 +285,7 @@ def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: 
         assert ended.wait(SOON)
 
     looking.runtime.pods = [pod]
+    looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main")]
     looking.before_read = read
     runtime = looking.connect()
     assert reading.wait(SOON)
@@ -290,6 +295,25 @@ def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: 
     looking.inside.workers.submit("reconcile", lambda: None).result(SOON)  # after the list
     assert not looking.allocations.taken()
     assert [it["event"] for it in looking.lines] == ["ended"]
+
+
+def test_a_container_of_a_listed_pod_waits_for_the_pods_verdict(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.verdicts.BARRIER_WAIT_S", SOON)  # however slow this machine is
+    held = threading.Event()
+    for _ in range(4):
+        looking.inside.workers.submit(f"busy-{_}", lambda: assert_true(held.wait(SOON)))
+    pod = looking.pod("old", "1")
+    looking.runtime.pods = [pod]
+    looking.connect()
+    creating = threading.Thread(target=lambda: looking.create(pod))
+    creating.start()
+    assert looking.creating.wait(SOON)
+    held.set()
+    creating.join(SOON)
+    assert looking.line("pod", "old")["would"] == "attach"
+    assert looking.line("container", "old", "main")["would"] == "give"
 
 
 def test_a_pod_that_is_told_twice_is_reported_once(looking: Looking) -> None:

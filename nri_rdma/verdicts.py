@@ -153,10 +153,10 @@ class Verdicts(Lifecycle):
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """What the pod would have held is free."""
+        seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
         super().stop(sandbox_id, deadline)
-        with self._telling:
-            seen = self._seen.pop(sandbox_id, None)
-            if seen is not None:
+        if seen is not None:
+            with self._telling:
                 self._report.ended(seen.pod)
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
@@ -172,19 +172,21 @@ class Verdicts(Lifecycle):
         for sandbox_id in gone:
             self.stop(sandbox_id, time.monotonic())
         attached = self._attached()
+        self.adopter.await_ready(None, time.monotonic() + LISTED_S)
         for item, seen in new:
             if self._has_ended(seen):
                 continue
             until = time.monotonic() + LISTED_S
             seen.has = attached.get(item.pod.sandbox_id, ())
             self._decide(seen, item.annotations, until, item.asker, was_there=True)
+            if self._has_ended(seen):  # meanwhile
+                super().stop(item.pod.sandbox_id, until)
+                continue
             for it in item.containers:
                 brought = self.brought_by(item.pod, item.asker, it)
                 self.edits(
                     item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until, brought
                 )
-            if self._has_ended(seen):
-                super().stop(item.pod.sandbox_id, until)
 
     def _has_ended(self, seen: _Seen) -> bool:
         return self._seen.get(seen.pod.sandbox_id) is not seen
@@ -217,6 +219,7 @@ class Verdicts(Lifecycle):
         seen.refusal = refusal
         seen.decided.set()
         with self._telling:
-            self._report.pod(
-                PodVerdict(pod=seen.pod, record=record, refusal=refusal, was_there=was_there, has=seen.has)
-            )
+            if not self._has_ended(seen):
+                self._report.pod(
+                    PodVerdict(pod=seen.pod, record=record, refusal=refusal, was_there=was_there, has=seen.has)
+                )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
@@ -163,7 +164,8 @@ def test_a_program_that_is_not_installed_has_no_packages_to_check(bench: Bench) 
 
 
 def test_no_configuration_file_is_no_problem(bench: Bench) -> None:
-    assert bench.finds(software.configuration).result is OK
+    found = bench.finds(software.configuration)
+    assert (found.result, found.found.endswith("is not there: defaults, flags and environment count")) == (OK, True)
 
 
 def test_a_configuration_file_that_can_be_used_is_counted(bench: Bench) -> None:
@@ -374,10 +376,45 @@ def test_a_configuration_that_keeps_plugins_out_is_named(bench: Bench) -> None:
     assert "says" not in bench.finds(runtime.nri_socket).found
 
 
+def test_a_runtime_that_hangs_up_is_a_problem(bench: Bench) -> None:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(bench.settings.nri_socket))
+    listener.listen()
+
+    def hang_up() -> None:
+        listener.accept()[0].close()
+
+    thread = threading.Thread(target=hang_up)
+    thread.start()
+    found = bench.finds(runtime.nri_socket)
+    thread.join()
+    listener.close()
+    assert (found.result, "does not let a plugin register" in found.found) == (PROBLEM, True)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user")
+def test_what_another_user_may_not_ask_is_not_applicable(bench: Bench, daemon: InsideDaemon) -> None:
+    bench.settings = replace(bench.settings, control_socket=daemon.settings.control_path)
+    fake = FakeRuntime(bench.settings.nri_socket)
+    bench.folder.chmod(0o700)
+    bench.user = 65534
+    machine = bench.machine
+    os.seteuid(bench.user)
+    try:
+        found = [check(machine) for check in (runtime.nri_socket, service.daemon)]
+    finally:
+        os.seteuid(0)
+        fake.close()
+    assert [(it.result, it.fix) for it in found] == [(NA, "run `nri-rdma doctor` as root")] * 2
+
+
 def test_cri_o_has_its_own_lines(bench: Bench) -> None:
     file = bench.write("etc/crio/crio.conf.d/10-nri.conf", "[crio.nri]\nenable_nri = false\n")
     found = bench.finds(runtime.nri_socket)
     assert f"{file} says enable_nri = false" in found.found
+    file.write_text("[crio.nri]\nnri_disable_connections = true\n")
+    assert f"{file} says nri_disable_connections = true" in bench.finds(runtime.nri_socket).found
     assert found.fix.endswith(runtime.CRIO_TOML)
 
 
@@ -451,6 +488,8 @@ def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemo
     assert service.daemon(machine).result is WARNING
     vars(machine)["daemon"] = status | {"unserved": [{"pod": "ml/train", "why": "late"}]}
     assert "pods run without what they ask for: ml/train" in service.daemon(machine).found
+    vars(machine)["daemon"] = status | {"sandboxes": [{"pod": "ml/train", "undo_error": "EBUSY"}]}
+    assert "devices of ml/train are not home: EBUSY" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"guard": {"active": "hook"}}
     assert service.guard(machine).result is OK
 

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +22,7 @@ from nri_rdma.dry_run import NoLimits, Unheard, dry_identity
 from nri_rdma.explain import POD_LINKS
 from nri_rdma.lifecycle import NodeSource
 from nri_rdma.model.device import Node
+from nri_rdma.model.request import Mode
 from nri_rdma.netlink.onlooker import Onlooker
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
@@ -52,6 +53,8 @@ class Looking:
         self.allocations = Allocations()
         self.attached: Attached = {}
         self.broken: Exception | None = None
+        self.creating = threading.Event()
+        self.before_read: Callable[[], None] = lambda: None
         self.reporter = Reporter(as_json=True)
         node = NodeSource(self._read)
         self.verdicts = Verdicts(
@@ -127,6 +130,7 @@ class Looking:
         self.runner.synchronized()
 
     def _read(self) -> Node:
+        self.before_read()
         return self.inside._read()
 
 
@@ -137,6 +141,8 @@ class _Broken:
         self._looking, self._plugin = looking, plugin
 
     def answer(self, request: Any) -> bytes:
+        if request.method == "CreateContainer":
+            self._looking.creating.set()
         if self._looking.broken is not None:
             raise self._looking.broken
         return self._plugin.answer(request)
@@ -266,12 +272,66 @@ def test_a_pod_of_the_list_that_ends_before_it_is_decided_holds_nothing(looking:
         looking.inside.workers.submit(f"busy-{_}", lambda: assert_true(held.wait(SOON)))
     pod = looking.pod("short", "1")
     looking.runtime.pods = [pod]
+    looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main")]
     runtime = looking.connect()
     runtime.stop_pod_sandbox(pod)
     held.set()
     runtime.run_pod_sandbox(looking.pod("next", "- {count: 8}"))
     assert looking.line("pod", "next")["would"] == "attach"
-    assert looking.line("ended", "short")
+    assert [it["event"] for it in looking.lines if it["pod"] == "default/short"] == ["ended"]
+
+
+def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: Looking) -> None:
+    pod = looking.pod("short", "[{match: {device: mlx5_3}}]")
+    (held,) = (device.id for device in looking.inside.node.devices if device.name == "mlx5_3")
+    looking.allocations.hold("other", "default/other", [(held, Mode.EXCLUSIVE)])
+
+    reading, ended = threading.Event(), threading.Event()
+
+    def read() -> None:  # the node is read anew before a pod is refused
+        reading.set()
+        assert ended.wait(SOON)
+
+    looking.runtime.pods = [pod]
+    looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main")]
+    looking.before_read = read
+    runtime = looking.connect()
+    assert reading.wait(SOON)
+    runtime.stop_pod_sandbox(pod)
+    looking.allocations.release("other")
+    ended.set()
+    looking.inside.workers.submit("reconcile", lambda: None).result(SOON)  # after the list
+    assert not looking.allocations.taken()
+    assert [it["event"] for it in looking.lines] == ["ended"]
+
+
+def test_a_container_of_a_listed_pod_waits_for_the_pods_verdict(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_rdma.verdicts.BARRIER_WAIT_S", SOON)  # however slow this machine is
+    held = threading.Event()
+    for _ in range(4):
+        looking.inside.workers.submit(f"busy-{_}", lambda: assert_true(held.wait(SOON)))
+    pod = looking.pod("old", "1")
+    looking.runtime.pods = [pod]
+    looking.connect()
+    creating = threading.Thread(target=lambda: looking.create(pod))
+    creating.start()
+    assert looking.creating.wait(SOON)
+    held.set()
+    creating.join(SOON)
+    assert looking.line("pod", "old")["would"] == "attach"
+    assert looking.line("container", "old", "main")["would"] == "give"
+
+
+def test_a_pod_that_is_told_twice_is_reported_once(looking: Looking) -> None:
+    pod = looking.pod("twice", "1")
+    looking.runtime.pods = [pod]
+    runtime = looking.connect()
+    runtime.run_pod_sandbox(pod)
+    wait_until(lambda: looking.lines, "the verdict", SOON)
+    looking.inside.workers.submit("reconcile", lambda: None).result(SOON)
+    assert looking.line("pod", "twice")["was_there"]
 
 
 def test_what_a_daemon_beside_it_has_attached_is_not_decided_again(looking: Looking) -> None:

@@ -27,12 +27,14 @@ from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
-from nri_rdma.inventory import assemble
+from nri_rdma.inventory import assemble, matters, watched
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.limits import ContainerLimits
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.request import UNLIMITED
+from nri_rdma.model.usage import Watched
 from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
 from nri_rdma.nri.identity import identify
 from nri_rdma.nri.link import Door
@@ -85,13 +87,15 @@ class Daemon:
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
         )
         self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
-        self._node = NodeSource(lambda: read_node(settings, self._kernel))
+        self._watched = Watched()
+        self._node = NodeSource(self._read_node)
         self._workers = Workers()
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
         self._uevents: RdmaUevents | None = None
+        self._link_events: LinkEvents | None = None
         self._contested = ""
         self._signals: Signals | None = None
         self._sandboxes = Sandboxes(
@@ -155,6 +159,9 @@ class Daemon:
             }
         )
         self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
+        self._link_events = LinkEvents(
+            open_link_socket(), lambda change: matters(change, self._watched), self._read_node_later
+        )
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -164,6 +171,7 @@ class Daemon:
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
+        self._read_node_later()  # nobody listened between the first reading and now
 
     def _runner(self) -> Runner:
         settings = self._settings
@@ -184,6 +192,8 @@ class Daemon:
         self._control.close()
         if self._uevents is not None:
             self._uevents.close()
+        if self._link_events is not None:
+            self._link_events.close()
         running = self._workers.close(CLOSE_WORKERS_S)
         self._others.close()
         if running:  # the journal has what they do: the next daemon goes on from there
@@ -225,6 +235,12 @@ class Daemon:
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
 
+    def _read_node(self) -> Node:
+        """The node as it is now. From now on its netdevs are watched."""
+        found, node = read_host(self._settings, self._kernel)
+        self._watched = watched(found, node)
+        return node
+
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
             self._sandboxes.node_removed(event.number, event.sequence)
@@ -232,7 +248,7 @@ class Daemon:
             self._sandboxes.look_at_all_again()
 
     def _read_node_later(self) -> None:
-        """Devices came, went or were renamed: the next pod is placed on what there is now."""
+        """Devices or their netdevs came, went or are used otherwise: the next pod is placed on what there is now."""
         self._node.refresh_in(self._workers).add_done_callback(self._node_was_read)
 
     def _node_was_read(self, done: Future[None]) -> None:
@@ -325,12 +341,14 @@ def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
     return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
 
-def read_node(settings: Settings, kernel: LinuxKernel) -> Node:
-    """The node as it is now: hardware from sysfs, netdevs and their use from the kernel."""
-    return assemble(
-        scan(settings.sysfs_root, settings.dev_root),
+def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, Node]:
+    """What sysfs shows now, and the node that it is with what the kernel says of netdevs and their use."""
+    found = scan(settings.sysfs_root, settings.dev_root)
+    node = assemble(
+        found,
         kernel.host_use(),
         kernel.rdma_netdevs(),
         kernel.rdma_holders(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
     )
+    return found, node

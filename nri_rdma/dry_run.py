@@ -16,7 +16,7 @@ from nri_rdma.attach.planned import PlannedSandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.config import Settings
 from nri_rdma.control import ask_status
-from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, read_node, resolve_on_host, set_memlock
+from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, read_host, resolve_on_host, set_memlock
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import POD_LINKS
 from nri_rdma.lifecycle import NodeSource
@@ -78,7 +78,7 @@ class DryRun:
     def __init__(self, settings: Settings, report: Report) -> None:
         self._settings = settings
         self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
-        self._node = NodeSource(lambda: read_node(settings, self._kernel))
+        self._node = NodeSource(lambda: read_host(settings, self._kernel)[1])
         self._workers = Workers()
         self._spans = Recorder(capacity=0)
         allocations = Allocations()

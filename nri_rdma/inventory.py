@@ -9,7 +9,7 @@ from types import MappingProxyType
 from nri_rdma.model.device import Netdev, Node, RdmaDevice, RdmaNetns, Scan
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
-from nri_rdma.model.usage import Address, HostSocket, HostUse
+from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Watched
 
 _PCI = "pci/"
 _MAX_NAMED = 3
@@ -53,6 +53,25 @@ def assemble(
         rdma_cm=scan.rdma_cm,
         rdma_netns=scan.rdma_netns,
         rdma_cgroup=rdma_cgroup,
+    )
+
+
+def watched(scan: Scan, node: Node) -> Watched:
+    """The links whose changes change the node."""
+    return Watched(
+        ifindexes=frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs),
+        names=frozenset(name for names in scan.netdev_names.values() for name in names),
+    )
+
+
+def matters(change: Change, to: Watched) -> bool:
+    """Whether the node may be another one after a change. Those of pods' own links, many on a busy node, do not
+    matter."""
+    return (
+        change.is_default_route
+        or change.is_physical  # an RDMA device's netdev may come under any name
+        or not change.ifindexes.isdisjoint(to.ifindexes)
+        or change.name in to.names
     )
 
 

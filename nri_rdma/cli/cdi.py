@@ -11,6 +11,7 @@ import click
 from nri_rdma.cli.options import output_option, settings_options, snapshot_option
 from nri_rdma.cli.screen import Screen, Table, print_json, printable
 from nri_rdma.config import Settings
+from nri_rdma.model.request import Mode
 
 if TYPE_CHECKING:
     from nri_rdma.cdi.registry import Registry, ResolvedDevice
@@ -199,9 +200,18 @@ def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ..
 
 
 @cdi.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
+@settings_options(
+    "sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server", "allow_default_pool", "annotation_prefix"
+)
 @snapshot_option
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
+@click.option("--pool", metavar="NAME", help="Only the devices of this pool, as rdma.noderesource.dev/nic-NAME.")
+@click.option(
+    "--mode", type=click.Choice([mode.value for mode in Mode]), help="Have nri-rdma give the device in this mode."
+)
+@click.option("--memlock", metavar="unlimited|BYTES", help="Have it set RLIMIT_MEMLOCK.")
+@click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Have it limit the handles of each device.")
+@click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Have it limit the objects of each device.")
 @click.option(
     "-o",
     "--output",
@@ -211,25 +221,45 @@ def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ..
     metavar="DIR",
     help="Where to write the file, such as /etc/cdi; - is stdout. An older one is replaced once the new one is whole.",
 )
-def generate(settings: Settings, snapshot: Path | None, devices: tuple[str, ...], output: Path) -> None:
+def generate(
+    settings: Settings,
+    snapshot: Path | None,
+    devices: tuple[str, ...],
+    pool: str | None,
+    mode: str | None,
+    memlock: str | None,
+    hca_handles: int | None,
+    hca_objects: int | None,
+    output: Path,
+) -> None:
     """Write a spec with the RDMA devices of this node.
 
     Each is then a CDI device of its own, rdma.noderesource.dev/nic=NAME, with its character devices. What the host uses
     is left out unless it is named. Write it anew when the hardware has changed. Needs no root but for the directory.
 
+    What --mode, --memlock and the limits ask of nri-rdma is an annotation of each device, which needs CDI 0.6.0.
+
     \b
     Example:
       nri-rdma cdi generate --output /etc/cdi
       podman run --device rdma.noderesource.dev/nic=mlx5_0 IMAGE
+      nri-rdma cdi generate --pool rails --mode exclusive --output /etc/cdi
     """
     from nri_rdma.cdi.encoding import encode
-    from nri_rdma.cdi.generate import spec_of
+    from nri_rdma.cdi.generate import NIC, Asks, of_pool, spec_of
     from nri_rdma.cdi.names import file_name
     from nri_rdma.cdi.write import write_spec
     from nri_rdma.cli.node import read_node
+    from nri_rdma.policy import policy_of
 
-    node, _ = read_node(settings, snapshot)
-    generated = spec_of(node, devices)
+    wanted = Mode(mode) if mode is not None else None
+    asks = Asks(mode=wanted, memlock=_memlock(memlock), hca_handles=hca_handles, hca_objects=hca_objects)
+    annotations = ((settings.annotation_prefix, asks.text),) if asks.text else ()
+    (node, _), kind = read_node(settings, snapshot), NIC
+    if pool is not None:
+        policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+        node, kind = of_pool(policy, node, pool, wanted)
+    generated = spec_of(node, devices, kind=kind, annotations=annotations)
     for sentence in generated.left_out:
         click.echo(printable(sentence), err=True)
     if output == _STDOUT:
@@ -240,3 +270,11 @@ def generate(settings: Settings, snapshot: Path | None, devices: tuple[str, ...]
     screen.line(f"{path} has {len(generated.spec.devices)} of this node's devices:")
     for device in generated.spec.devices:
         screen.raw(f"  {generated.spec.kind.qualified(device.name)}")
+
+
+def _memlock(text: str | None) -> int | str | None:
+    if text is None or text == "unlimited":
+        return text
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 2**63:
+        return int(text)
+    raise click.BadParameter("write unlimited, or a number of bytes", param_hint="--memlock")

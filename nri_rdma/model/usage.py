@@ -58,3 +58,25 @@ class HostUse:
     sockets: tuple[HostSocket, ...] = ()
     lifelines: Lifelines = Lifelines()
     api_server_links: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something that the kernel tells of the host's links, addresses or routes: what it is about, not what is so now.
+
+    `ifindexes` are the link itself, what it is a child of and what it is enslaved to; `is_physical` is a link that has
+    a bus device.
+    """
+
+    ifindexes: frozenset[int] = frozenset()
+    name: str = ""
+    is_physical: bool = False
+    is_default_route: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The links that are RDMA devices': those on the host by ifindex, and all by the names that sysfs has for them."""
+
+    ifindexes: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()

@@ -21,6 +21,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.wire import WireError, nldev
 from nri_rdma.wire.mux import MuxDecoder
+from nri_rdma.wire.rtnetlink import read_changes
 from nri_rdma.wire.ttrpc import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
 from nri_rdma.wire.uevent import read_uevent
 from tests.fuzz.mutate import cut, damaged
@@ -244,6 +245,11 @@ def run_nldev(data: bytes, random: Random) -> None:
             continue
 
 
+def run_rtnetlink(data: bytes, _random: Random) -> None:
+    with contextlib.suppress(WireError):
+        list(read_changes(data))
+
+
 def run_uevent(data: bytes, _random: Random) -> None:
     try:
         read_uevent(data)
@@ -294,6 +300,10 @@ def _calls() -> list[bytes]:
     return [*calls, mux_frame(2, ttrpc_frame(1, 2)), mux_frame(3, b"unknown"), mux_frame(1, b"")]
 
 
+_RTNETLINK = struct.pack("=IHHIIBxHiIIHH8s", 44, 16, 0, 0, 0, 0, 1, 5, 0x1043, 0, 12, 3, b"rail0") + struct.pack(
+    "=IHHIIBBBBBBBBI", 28, 24, 0, 0, 0, 2, 0, 0, 0, 254, 3, 0, 1, 0
+)
+"""A link's message and a default route's."""
 _UEVENT = b"add@/devices/virtual/infiniband/rxe0\0ACTION=add\0SUBSYSTEM=infiniband\0MAJOR=231\0MINOR=1\0SEQNUM=1802\0"
 
 TARGETS: dict[str, Target] = {
@@ -303,4 +313,5 @@ TARGETS: dict[str, Target] = {
     "session": Target(_calls(), run_session),
     "nldev": Target([path.read_bytes() for path in sorted(RECORDED.glob("*.bin"))], run_nldev),
     "uevent": Target([_UEVENT], run_uevent),
+    "rtnetlink": Target([_RTNETLINK], run_rtnetlink),
 }

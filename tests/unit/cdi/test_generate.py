@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nri_rdma.cdi.encoding import encode
-from nri_rdma.cdi.generate import spec_of
+from nri_rdma.cdi.generate import Asks, of_pool, spec_of
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
 from nri_rdma.cdi.spec import NodeType, Version
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Node
+from nri_rdma.model.grammar import read_requests
+from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import UNLIMITED, Mode, RdmaLimits, Scope
+from nri_rdma.model.selector import Selector
+from nri_rdma.policy import Policy
 from tests.unit.model.hardware import eight, nic, node, umad, uverbs
 
 
@@ -88,6 +95,78 @@ def test_who_names_a_device_gets_it_alone_and_though_the_host_uses_it() -> None:
     generated = spec_of(of, ["mlx5_1"])
     assert [it.name for it in generated.spec.devices] == ["mlx5_1"]
     assert generated.left_out == ()
+
+
+# Of a pool
+
+RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE,), select=(Selector(numa_node=(1,)),), where="FILE:1")
+POOLS = {
+    "rails": RAILS,
+    "rest": Pool(name="rest", modes=(Mode.SHARED,), select=(Selector(numa_node=(0,)),)),
+    "both": Pool(name="both", modes=(Mode.SHARED,), select=(Selector(device=("mlx5_5",)),)),
+    "none": Pool(name="none", modes=(Mode.SHARED,), select=(Selector(vendor=("14e4",)),)),
+    "end-": Pool(name="end-", modes=(Mode.SHARED,), where="FILE:9"),
+}
+POLICY = Policy(pools=POOLS)
+
+
+def test_a_pools_devices_are_a_kind_of_their_own_and_contested_ones_are_not_among_them() -> None:
+    policy = Policy(pools={name: POOLS[name] for name in ("rails", "rest", "both")})
+    of, kind = of_pool(policy, eight(), "rails", None)
+    spec = spec_of(of, kind=kind).spec
+    assert str(spec.kind) == "rdma.noderesource.dev/nic-rails"
+    assert [it.name for it in spec.devices] == ["mlx5_4", "mlx5_6", "mlx5_7"]
+    assert spec.version is Version.V0_3_0
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "code"),
+    [
+        ("gold", None, ErrorCode.POOL_UNKNOWN),
+        ("rails", Mode.SHARED, ErrorCode.POOL_MODE),
+        ("none", None, ErrorCode.NOT_IN_POOL),
+        ("end-", None, ErrorCode.POOL_UNKNOWN),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused_with_the_next_step(name: str, mode: Mode | None, code: ErrorCode) -> None:
+    with pytest.raises(PlacementError) as caught:
+        of_pool(POLICY, eight(), name, mode)
+    assert (caught.value.code, bool(caught.value.hint)) == (code, True)
+
+
+def test_nothing_is_asked_of_nri_rdma_unless_it_is_said() -> None:
+    assert Asks().text == ""
+    assert all(not device.annotations for device in spec_of(eight()).spec.devices)
+
+
+@given(
+    st.builds(
+        Asks,
+        mode=st.none() | st.sampled_from(Mode),
+        memlock=st.none() | st.just("unlimited") | st.integers(1, 2**63 - 1),
+        hca_handles=st.none() | st.integers(1, 2**31 - 1),
+        hca_objects=st.none() | st.integers(1, 2**31 - 1),
+    )
+)
+def test_what_a_device_asks_is_a_request_as_a_pods_annotation_has_it(asks: Asks) -> None:
+    read = read_requests(asks.text, "HERE", Scope(), own=True)
+    if not asks.text:
+        assert read == []
+        return
+    limits = RdmaLimits(hca_handles=asks.hca_handles, hca_objects=asks.hca_objects)
+    memlock = UNLIMITED if asks.memlock == "unlimited" else asks.memlock
+    (request,) = read
+    assert (request.mode, request.memlock) == (asks.mode, memlock)
+    assert request.limits == (limits if limits != RdmaLimits() else None)
+
+
+def test_what_is_asked_stands_at_each_device_and_needs_cdi_0_6() -> None:
+    annotations = (("rdma.noderesource.dev", Asks(mode=Mode.EXCLUSIVE).text),)
+    spec = parse(encode(spec_of(eight(), annotations=annotations).spec), "nic.json")
+    assert spec.version is Version.V0_6_0
+    assert [dict(device.annotations) for device in spec.devices] == [
+        {"rdma.noderesource.dev": '{"mode": "exclusive"}'}
+    ] * 8
 
 
 def test_a_device_that_is_not_there_is_refused_by_name() -> None:

@@ -204,6 +204,32 @@ def test_generate_says_what_it_leaves_out(own_eight: Path) -> None:
     assert "mlx5_1" not in {device["name"] for device in json.loads(done.stdout)["devices"]}
 
 
+def test_generate_writes_a_file_of_its_own_for_a_pool_with_what_its_devices_ask(eight: Path, tmp_path: Path) -> None:
+    config, specs = tmp_path / "config.toml", tmp_path / "cdi"
+    config.write_text('[pools.rails]\nselect = { numaNode = 1 }\nmodes = ["exclusive"]\n')
+    asked = ("--mode", "exclusive", "--memlock", "unlimited", "--hca-handles", "4")
+    given = ("--config", config, "--sysfs-root", eight, "--output", specs)
+    done = nri_rdma("cdi", "generate", *given, "--pool", "rails", *asked, columns=200)
+    assert done.stdout.splitlines()[0] == f"{specs}/rdma.noderesource.dev-nic-rails.json has 4 of this node's devices:"
+    assert nri_rdma("cdi", "generate", *given).returncode == 0
+    assert nri_rdma("cdi", "check", specs).returncode == 0
+    devices = read_registry([specs]).devices
+    assert len(devices) == 12
+    assert dict(devices["rdma.noderesource.dev/nic-rails=mlx5_5"].device.annotations) == {
+        "rdma.noderesource.dev": '{"mode": "exclusive", "memlock": "unlimited", "limits": {"hcaHandles": 4}}'
+    }
+    assert not devices["rdma.noderesource.dev/nic=mlx5_5"].device.annotations
+
+
+def test_generate_refuses_a_pool_that_there_is_not_and_a_mode_that_it_does_not_serve(eight: Path) -> None:
+    given = ("cdi", "generate", "--sysfs-root", eight)
+    assert "the pools are default" in assert_one_error(nri_rdma(*given, "--pool", "gold"), "POOL-UNKNOWN", 1)
+    alone = nri_rdma(*given, "--pool", "default", "--mode", "exclusive")
+    assert "pool default serves shared, not exclusive" in assert_one_error(alone, "POOL-MODE", 1)
+    assert nri_rdma(*given, "--pool", "default", "--mode", "exclusive", "--allow-default-pool").returncode == 0
+    assert nri_rdma(*given, "--memlock", "0x10").returncode == 2
+
+
 def test_generate_on_a_machine_without_rdma_is_refused(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     assert_one_error(nri_rdma("cdi", "generate", "--sysfs-root", tmp_path), "DEVICE-UNKNOWN", 1)

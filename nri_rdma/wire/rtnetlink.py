@@ -1,0 +1,94 @@
+"""rtnetlink's news about links, addresses and routes: bytes to values, no I/O.
+
+Only what says which links are concerned is read; what there is then, a new reading tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from nri_rdma.model.usage import Change
+from nri_rdma.wire.error import WireError
+
+GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
+"""RTMGRP_LINK, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
+NEWROUTE, DELROUTE = 24, 25
+DST_LEN_AT: Final = 17
+"""Where a route message has the length of its destination's prefix: 0 is a default route."""
+
+_NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_ATTRIBUTE_MASK = 0x3FFF
+_IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
+_IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 56
+_U32 = struct.Struct("=I")
+
+
+def read_changes(datagram: bytes) -> Iterator[Change]:
+    """The changes that a datagram tells. Messages of other kinds are skipped. Raises WireError."""
+    position = 0
+    while position < len(datagram):
+        if position + _HEADER.size > len(datagram):
+            raise WireError(f"{len(datagram) - position} bytes cannot be a netlink message")
+        length, kind, _flags, _sequence, _port = _HEADER.unpack_from(datagram, position)
+        if not _HEADER.size <= length <= len(datagram) - position:
+            raise WireError(f"a netlink message claims {length} bytes of {len(datagram) - position}")
+        read = _READERS.get(kind)
+        if read is not None:
+            yield read(datagram[position + _HEADER.size : position + length])
+        position += length + 3 & ~3
+
+
+def _link(payload: bytes) -> Change:
+    _, _, ifindex, _, _ = _fields(_IFINFOMSG, payload)
+    told = dict(_attributes(payload[_IFINFOMSG.size :]))
+    near = (_number(told, _IFLA_LINK), _number(told, _IFLA_MASTER))
+    return Change(
+        ifindexes=frozenset({ifindex, *near}) - {0},
+        name=told.get(_IFLA_IFNAME, b"").partition(b"\0")[0].decode(errors="replace"),
+        is_physical=_IFLA_PARENT_DEV_NAME in told,
+    )
+
+
+def _address(payload: bytes) -> Change:
+    *_, ifindex = _fields(_IFADDRMSG, payload)
+    return Change(ifindexes=frozenset({ifindex}))
+
+
+def _route(payload: bytes) -> Change:
+    _, prefix, *_ = _fields(_RTMSG, payload)
+    return Change(is_default_route=not prefix)
+
+
+_READERS: Mapping[int, Callable[[bytes], Change]] = {
+    _NEWLINK: _link,
+    _DELLINK: _link,
+    _NEWADDR: _address,
+    _DELADDR: _address,
+    NEWROUTE: _route,
+    DELROUTE: _route,
+}
+
+
+def _fields(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
+    if len(payload) < form.size:
+        raise WireError(f"{len(payload)} bytes instead of {form.size} and more")
+    return form.unpack_from(payload)
+
+
+def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
+    position = 0
+    while position + _ATTRIBUTE.size <= len(payload):
+        length, kind = _ATTRIBUTE.unpack_from(payload, position)
+        if not _ATTRIBUTE.size <= length <= len(payload) - position:
+            raise WireError(f"attribute {kind & _ATTRIBUTE_MASK} claims {length} bytes of {len(payload) - position}")
+        yield kind & _ATTRIBUTE_MASK, payload[position + _ATTRIBUTE.size : position + length]
+        position += length + 3 & ~3
+
+
+def _number(told: Mapping[int, bytes], attribute: int) -> int:
+    data = told.get(attribute, b"")
+    return int(_U32.unpack(data)[0]) if len(data) == _U32.size else 0

@@ -1,0 +1,246 @@
+"""The daemon follows the host's links within a second, and a flood of changes does not keep it reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any  # Any: the daemon's JSON document
+
+import pytest
+
+from nri_rdma.control import ask_status
+from nri_rdma.errors import NotReadyError
+from nri_rdma.inventory import matters
+from nri_rdma.model.usage import Watched
+from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
+from nri_rdma.netlink.namespace import in_namespace
+from nri_rdma.wire.rtnetlink import read_changes
+from tests.contract.machines import HOST, LinuxMachine
+from tests.rig.deadline import wait_until
+from tests.rig.node import load
+from tests.rig.systree import build_tree
+
+pytestmark = pytest.mark.root
+PROJECT = Path(__file__).resolve().parents[2]
+WITHIN_S = 1.0
+MAC = "02:11:00:00:00:{:02x}"
+FLOOD_S = 3.0
+READINGS_OF_A_FLOOD = 8
+"""Two a second, and one more before and after."""
+
+
+class Running:
+    """A daemon in a process of its own, whose host is a namespace with the rails of "eight"."""
+
+    def __init__(self, linux: LinuxMachine, work: Path) -> None:
+        build_tree(load("eight"), work / "sys")
+        for number in range(2):
+            linux.add_link(f"rail{number}", MAC.format(number))
+        self.linux, self.control = linux, work / "state/control.sock"
+        flags = {"sysfs-root": work / "sys", "state-dir": work / "state", "cgroup-root": work}
+        given = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        inside = ["nsenter", f"--net={linux.path(HOST)}", sys.executable, "-m", "nri_rdma"]
+        self.process = subprocess.Popen(
+            [*inside, "run", "--nri-socket", str(work / "none.sock"), *given],
+            cwd=PROJECT,
+            stderr=subprocess.DEVNULL,
+        )
+        wait_until(lambda: self.status() is not None, "the daemon to answer")
+
+    def status(self) -> dict[str, Any] | None:
+        try:
+            return ask_status(self.control)
+        except NotReadyError:
+            return None
+
+    def device(self, number: int) -> dict[str, Any]:
+        status = self.status()
+        assert status is not None
+        told: dict[str, Any] = status["devices"][number]
+        return told
+
+    def change(self, command: str, seen: Callable[[], object]) -> float:
+        """Seconds from the end of an `ip` command until the daemon knows."""
+        assert not seen()
+        self.linux.ip(HOST, command)
+        begun = time.monotonic()
+        wait_until(lambda: bool(seen()), f"the daemon to see `{command}`", seconds=5)
+        return time.monotonic() - begun
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / float(os.sysconf("SC_CLK_TCK"))
+
+    def end(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(5) == 0
+
+
+@pytest.fixture
+def running(linux: LinuxMachine, tmp_path: Path) -> Iterator[Running]:
+    daemon = Running(linux, tmp_path)
+    yield daemon
+    daemon.end()
+
+
+def test_what_happens_to_a_link_is_known_within_a_second(running: Running) -> None:
+    def uses() -> list[str]:
+        used: list[str] = running.device(0)["in_use"]
+        return used
+
+    def names(number: int) -> list[str]:
+        return [netdev["name"] for netdev in running.device(number)["netdevs"]]
+
+    linux = running.linux
+    linux.ip(HOST, "link set rail0 up")
+    linux.ip(HOST, "link add br0 type bridge")
+    took = {
+        "enslaved": running.change("link set rail0 master br0", lambda: uses() == ["rail0 is enslaved to br0"]),
+        "free again": running.change("link set rail0 nomaster", lambda: uses() == []),
+        "a child": running.change(
+            "link add link rail0 name rail0v type macvlan",
+            lambda: uses() == ["rail0 has the child interface rail0v"],
+        ),
+        "no child": running.change("link delete rail0v", lambda: uses() == []),
+        "a default route": running.change(
+            "-6 route add default dev rail0", lambda: uses() == ["rail0 carries a default route"]
+        ),
+        "no default route": running.change("-6 route delete default dev rail0", lambda: uses() == []),
+        "gone": running.change("link delete rail1", lambda: names(1) == []),
+    }
+    linux.ip(HOST, "link add other1 type veth peer name other2")
+    took["come under its name"] = running.change("link set other1 name rail1", lambda: names(1) == ["rail1"])
+    print(", ".join(f"{what} {seconds * 1000:.0f} ms" for what, seconds in took.items()))
+    assert max(took.values()) < WITHIN_S
+
+
+@contextmanager
+def flood(linux: LinuxMachine, name: str) -> Iterator[Callable[[], int]]:
+    """Addresses that come and go on a link, at a thousand events a second and more; how many there were so far."""
+    pairs = [f"address {verb} 10.66.0.1/24 dev {name}" for verb in ("add", "delete")] * 50
+    batch = "\n".join(pairs)
+    done, count = threading.Event(), [0]
+
+    def run() -> None:
+        command = ["nsenter", f"--net={linux.path(HOST)}", "ip", "-batch", "-"]
+        while not done.is_set():
+            begun = time.monotonic()
+            subprocess.run(command, input=batch, text=True, check=True)
+            count[0] += len(pairs)
+            done.wait(max(0.0, len(pairs) / 1100 - (time.monotonic() - begun)))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield lambda: count[0]
+    finally:
+        done.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("rail0", READINGS_OF_A_FLOOD), ("other0", 0)], ids=["an RDMA netdev", "a pod's"]
+)
+def test_a_thousand_address_events_a_second_are_few_readings(linux: LinuxMachine, name: str, most: int) -> None:
+    rail = linux.add_link("rail0", MAC.format(0))
+    linux.add_link("other0", MAC.format(1))
+    to, readings = Watched(ifindexes=frozenset({rail})), []
+    events = LinkEvents(
+        in_namespace(linux.kernel.host.fd, open_link_socket),  # type: ignore[attr-defined] # the real kernel's
+        lambda change: matters(change, to),
+        lambda: readings.append(time.monotonic()),
+    )
+    try:
+        with flood(linux, name) as count:
+            begun = time.monotonic()
+            wait_until(lambda: time.monotonic() - begun > FLOOD_S, "the flood to last", seconds=2 * FLOOD_S)
+            rate = count() / (time.monotonic() - begun)
+            seen = len(readings)
+    finally:
+        events.close()
+    print(f"{rate:.0f} address events a second on {name}: {seen} readings in {FLOOD_S:.0f} s")
+    assert rate > 900
+    assert min(most, 3) <= seen <= most
+
+
+def test_a_flood_costs_the_daemon_little_and_does_not_hide_what_happens_meanwhile(running: Running) -> None:
+    linux = running.linux
+    linux.ip(HOST, "link add br0 type bridge")
+    with flood(linux, "rail0"):
+        before, begun = running.cpu_s(), time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > FLOOD_S, "the flood to last", seconds=2 * FLOOD_S)
+        share = (running.cpu_s() - before) / (time.monotonic() - begun)
+        took = running.change(
+            "link set rail1 master br0", lambda: running.device(1)["in_use"] == ["rail1 is enslaved to br0"]
+        )
+    print(f"CPU of the daemon in the flood: {share:.1%}; another change was known after {took * 1000:.0f} ms")
+    assert took < WITHIN_S
+    assert share < 0.25
+
+
+def test_routes_that_are_no_default_are_not_even_heard(linux: LinuxMachine) -> None:
+    linux.add_link("rail0", MAC.format(0))
+    linux.set("rail0", up=True)
+    linux.add_address("rail0", "10.0.0.1/24")
+    with in_namespace(linux.kernel.host.fd, open_link_socket) as heard:  # type: ignore[attr-defined] # as above
+        linux.add_route("rail0", "10.5.0.0/16 via 10.0.0.9")
+        linux.add_route("rail0", "fd00:5::/64")
+        with pytest.raises(BlockingIOError):
+            heard.recv(1 << 16)
+        linux.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 metric 7")
+        assert heard.recv(1 << 16)
+        linux.ip(HOST, "-6 route add default dev rail0")
+        assert heard.recv(1 << 16)
+
+
+def test_lost_news_are_a_reading(linux: LinuxMachine) -> None:
+    linux.add_link("rail0", MAC.format(0))
+    heard = in_namespace(linux.kernel.host.fd, open_link_socket)  # type: ignore[attr-defined] # as above
+    heard.setsockopt(1, 8, 1)  # SO_RCVBUF: the least there is
+    batch = "\n".join(["link set rail0 txqueuelen 1", "link set rail0 txqueuelen 2"] * 200)
+    inside = ["nsenter", f"--net={linux.path(HOST)}", "ip", "-batch", "-"]
+    subprocess.run(inside, input=batch, text=True, check=True)
+    readings: list[float] = []
+    events = LinkEvents(heard, lambda _change: False, lambda: readings.append(time.monotonic()))
+    try:
+        wait_until(lambda: len(readings) == 1, "a reading", seconds=5)
+    finally:
+        events.close()
+
+
+def test_a_listener_that_fails_hears_of_the_next_change(linux: LinuxMachine) -> None:
+    rail = linux.add_link("rail0", MAC.format(0))
+    asked: list[float] = []
+
+    def fail() -> None:
+        asked.append(time.monotonic())
+        raise RuntimeError("a listener that fails")
+
+    heard = in_namespace(linux.kernel.host.fd, open_link_socket)  # type: ignore[attr-defined] # as above
+    events = LinkEvents(heard, lambda change: rail in change.ifindexes, fail)
+    try:
+        for number in (1, 2):
+            linux.set("rail0", up=number == 1)
+            wait_until(lambda number=number: len(asked) >= number, "the listener to be asked", seconds=5)  # type: ignore[misc] # a loop's value
+    finally:
+        events.close()
+
+
+def test_the_link_of_every_event_is_the_one_that_ip_names(linux: LinuxMachine) -> None:
+    rail = linux.add_link("rail0", MAC.format(0))
+    with in_namespace(linux.kernel.host.fd, open_link_socket) as heard:  # type: ignore[attr-defined] # as above
+        linux.ip(HOST, "link add link rail0 name rail0v type macvlan")
+        child = json.loads(linux.ip(HOST, "-j link show rail0v"))[0]["ifindex"]
+        told: set[int] = set()
+        with suppress(BlockingIOError):
+            while True:
+                of_child = (change for change in read_changes(heard.recv(1 << 16)) if change.name == "rail0v")
+                told.update(ifindex for change in of_child for ifindex in change.ifindexes)
+        assert told == {rail, child}

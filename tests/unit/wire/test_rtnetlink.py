@@ -1,0 +1,72 @@
+"""News of links, addresses and routes: which links they are about."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.model.usage import Change
+from nri_rdma.wire import WireError
+from nri_rdma.wire.rtnetlink import read_changes
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def message(kind: int, payload: bytes) -> bytes:
+    padding = b"\0" * (-len(payload) % 4)
+    return struct.pack("=IHHII", 16 + len(payload), kind, 0, 0, 0) + payload + padding
+
+
+def link(kind: int, ifindex: int, *attributes: bytes) -> bytes:
+    return message(kind, struct.pack("=BxHiII", 0, 1, ifindex, 0x1043, 0) + b"".join(attributes))
+
+
+NAME = attribute(3, b"rail0\0")
+ENSLAVED = link(16, 5, NAME, attribute(10, struct.pack("=I", 9)))
+CHILD = link(17, 7, attribute(3, b"rail0v\0"), attribute(5, struct.pack("=I", 5)))
+PHYSICAL = link(16, 5, NAME, attribute(56, b"0000:17:00.0\0"))
+ADDRESS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, bytes(4)))
+DEFAULT = message(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0))
+OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("datagram", "changes"),
+    [
+        (ENSLAVED, [Change(ifindexes=frozenset({5, 9}), name="rail0")]),
+        (CHILD, [Change(ifindexes=frozenset({5, 7}), name="rail0v")]),
+        (PHYSICAL, [Change(ifindexes=frozenset({5}), name="rail0", is_physical=True)]),
+        (ADDRESS, [Change(ifindexes=frozenset({5}))]),
+        (DEFAULT, [Change(is_default_route=True)]),
+        (OTHER, [Change()]),
+        (message(28, bytes(12)), []),
+        (ADDRESS + DEFAULT, [Change(ifindexes=frozenset({5})), Change(is_default_route=True)]),
+        (b"", []),
+    ],
+    ids=["enslaved", "child", "physical", "address", "default route", "route", "neighbour", "two", "none"],
+)
+def test_a_change_tells_what_it_is_about(datagram: bytes, changes: list[Change]) -> None:
+    assert list(read_changes(datagram)) == changes
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [b"\1", ADDRESS[:-1], message(16, b"short"), message(24, b""), link(16, 5, struct.pack("=HH", 200, 3))],
+    ids=["no header", "cut", "a short link", "an empty route", "an attribute that is longer"],
+)
+def test_what_is_no_message_is_refused(datagram: bytes) -> None:
+    with pytest.raises(WireError):
+        list(read_changes(datagram))
+
+
+@given(st.binary(max_size=200) | st.builds(lambda cut, data: PHYSICAL[:cut] + data, st.integers(0, 80), st.binary()))
+def test_whatever_comes_is_changes_or_a_wire_error(data: bytes) -> None:
+    try:
+        list(read_changes(data))
+    except WireError:
+        return

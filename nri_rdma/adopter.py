@@ -34,6 +34,10 @@ _KEPT_PODS = 4096
 class Kubelet(Protocol):
     """Who knows what was allocated to pods."""
 
+    @property
+    def tells(self) -> bool:
+        """Whether it has answered."""
+
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """None: it does not know the pod. Raises KubeletError, after its budget at the latest."""
 
@@ -156,6 +160,11 @@ class Adopter:
         if allocation is not None:
             _remember(self._told, pod.sandbox_id, allocation)
         return allocation
+
+    @property
+    def kubelet_tells(self) -> bool:
+        """Whether a kubelet is there that tells what it allocates."""
+        return self.kubelet is not None and self.kubelet.tells
 
     def was_told(self, sandbox_id: str) -> bool:
         """Whether the kubelet has told of this sandbox."""

@@ -22,6 +22,7 @@ from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev, Node
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.nri.link import Door
@@ -183,6 +184,8 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(policy, current),
         "policy": policy_document(policy),
+        "adopt": adoption_document(facts.lifecycle.adopter.adoption),
+        "kubelet_tells": facts.lifecycle.adopter.kubelet_tells,
         "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
@@ -198,6 +201,12 @@ def policy_document(policy: Policy) -> dict[str, Any]:
     """A policy as JSON: every fact of it."""
     document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
     return {**document, "char_kinds": sorted(policy.char_kinds)}
+
+
+def adoption_document(adoption: Adoption) -> dict[str, Any]:
+    """What is done with devices from others, as JSON."""
+    vendors = {vendor: msgspec.to_builtins(item) for vendor, item in adoption.vendors.items()}
+    return {"others": msgspec.to_builtins(adoption.others), "vendors": vendors}
 
 
 def policy_from(document: Mapping[str, Any]) -> Policy:

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.preparation import attached_requests
+from nri_rdma.attach.resolution import Resolved, refuse_missing
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
-from nri_rdma.inject import inject
+from nri_rdma.grants import Grant, granted, wanted, with_grants
+from nri_rdma.inject import AttachedRequest, inject
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
@@ -26,6 +30,7 @@ from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, Isolation, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
 from nri_rdma.policy import Admitted, Asker, Offer, Policy, admit, isolation_of, offer, refuse_memlock
+from nri_rdma.scoping import scoped
 from nri_rdma.topology import distance
 
 _TEMPLATES: Mapping[str, tuple[str, ...]] = {
@@ -49,6 +54,10 @@ class ContainerManifest:
     name: str
     env: frozenset[str] = frozenset()
     privileged: bool = False
+    resources: tuple[tuple[str, str], ...] = ()
+    """What it asks of device plugins: extended resources and how many."""
+    claims: tuple[str, ...] = ()
+    """The pod's claims that it refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +108,13 @@ class Facts:
     default_memlock: int | None = None
     memlock_ceiling: int = UNLIMITED
     memlock_dropped_by: str = ""
+    grants: tuple[Grant, ...] = ()
+    """The CDI devices that the containers would have, of those that concern us."""
+    present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    """The device nodes that the containers have with them: by container, path to numbers."""
+    adoption: Adoption = field(default_factory=Adoption)
+    kubelet_tells: bool = False
+    """Whether the daemon knows which containers have devices from the kubelet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,18 +165,25 @@ class Explanation:
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
     """What the pod would get, after giving back what it holds now."""
+    facts = replace(facts, grants=_own_grants(pod, facts.grants))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
     admitted: tuple[Admitted, ...] = ()
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
-        if request is None:
-            return Explanation(pod=pod, holds=holds)
+        items = wanted(facts.grants, facts.adoption)
+        if request is None and not items:
+            containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
+            return Explanation(pod=pod, holds=holds, containers=containers)
+        request = _narrowed(request or PodRequest(requests=()), pod, facts)
         refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
         admitted = admit(facts.policy, facts.node, request, pod.asker)
-        placed = place(facts.node, offer(facts.policy, facts.node), facts.taken, admitted)
+        given = granted(facts.node, facts.taken, items, pod.asker, str(pod))
+        taken = with_grants(facts.taken, given, str(pod))
+        placed = (*place(facts.node, offer(facts.policy, facts.node), taken, admitted), *given)
         plan = _plan(placed)
+        _refuse_missing(facts.node, attached_requests(placed, plan), pod)
     except NriRdmaError as refusal:
         return Explanation(pod=pod, holds=holds, requests=_requests(facts, admitted, ()), refusal=refusal)
     return Explanation(
@@ -170,6 +193,32 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         moves=plan.moves,
         containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
     )
+
+
+def _own_grants(pod: PodManifest, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    """Those to containers of this pod: a manifest may have several."""
+    names = {container.name for container in pod.containers}
+    return tuple(grant for grant in grants if grant.container in names)
+
+
+def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest:
+    """As the daemon narrows it that a kubelet tells: containers with resources of device plugins, or claims."""
+    if not facts.kubelet_tells:
+        return request
+    allocation = PodAllocation(
+        containers=tuple(
+            ContainerAllocation(
+                name=container.name,
+                resources=tuple(DeviceIds(resource=name, ids=()) for name, _ in container.resources),
+                claims=tuple(
+                    ClaimDevice(namespace=pod.namespace, claim=name, driver="", pool="", device="", cdi_devices=())
+                    for name in container.claims
+                ),
+            )
+            for container in pod.containers
+        )
+    )
+    return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests))
 
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
@@ -216,6 +265,14 @@ def _given_back(facts: Facts, owner: str) -> Facts:
     return replace(facts, taken=taken, node=replace(facts.node, devices=devices))
 
 
+def _refuse_missing(node: Node, attached: tuple[AttachedRequest, ...], pod: PodManifest) -> None:
+    """As the attach does at its end."""
+    has_nodes = any(device.char_devices for device in node.devices)
+    now = Resolved(devices=node.devices, rdma_cm=node.rdma_cm, has_nodes=has_nodes)
+    for request in attached:
+        refuse_missing(request, now, str(pod))
+
+
 def _plan(placed: tuple[Placed, ...]) -> Plan:
     captured = {
         netdev.ifindex: _link(netdev) for item in placed for device in item.devices for netdev in device.netdevs
@@ -252,8 +309,15 @@ def _container(
 ) -> ExplainedContainer:
     attached = attached_requests(placed, plan)
     edits, everything = (
-        inject(attached, facts.node.rdma_cm, container.name, present, {}, facts.default_memlock)
-        for present in (container.env, frozenset[str]())
+        inject(
+            attached,
+            facts.node.rdma_cm,
+            container.name,
+            env,
+            facts.present.get(container.name, {}),
+            facts.default_memlock,
+        )
+        for env in (container.env, frozenset[str]())
     )
     requests = [item.admitted.request for item in placed if item.admitted.request.scope.covers(container.name)]
     return ExplainedContainer(
@@ -278,6 +342,14 @@ def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed
             candidates=(*_given(own.get(item.request.name)), *_others(facts, item, given)),
         )
         for item in admitted
+    ) + tuple(
+        ExplainedRequest(
+            admitted=item.admitted,
+            isolation=isolation_of(facts.node.rdma_netns, item.admitted.mode),
+            candidates=tuple(_given(item)),
+        )
+        for item in placed
+        if item.admitted.request.cdi_device
     )
 
 
@@ -379,7 +451,26 @@ def _container_manifest(value: object, where: str) -> ContainerManifest:
         name=str(container.get("name") or ""),
         env=frozenset(str(name) for name in names),
         privileged=security.get("privileged") is True,
+        resources=_extended(container, where),
+        claims=_claims(container, where),
     )
+
+
+def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    """Resources with a domain; Kubernetes takes a limit for a request that is not there."""
+    resources = _mapping(container.get("resources"), f"{where}.resources")
+    asked = {
+        **_mapping(resources.get("limits"), f"{where}.resources.limits"),
+        **_mapping(resources.get("requests"), f"{where}.resources.requests"),
+    }
+    return tuple((str(name), str(count)) for name, count in asked.items() if "/" in str(name))
+
+
+def _claims(container: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    resources = _mapping(container.get("resources"), f"{where}.resources")
+    claims = _list(resources.get("claims"), f"{where}.resources.claims")
+    names = (_mapping(item, f"{where}.resources.claims[{number}]").get("name") for number, item in enumerate(claims))
+    return tuple(dict.fromkeys(str(name) for name in names if name))
 
 
 def _texts(value: object, where: str) -> Mapping[str, str]:

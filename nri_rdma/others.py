@@ -49,6 +49,11 @@ class Others:
             self._opening = self._workers.submit("specs", self._open)
             self._opening.add_done_callback(_log_bug)
 
+    @property
+    def tells(self) -> bool:
+        """Whether a kubelet has answered."""
+        return self._kubelet is not None and self._kubelet.tells
+
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError."""
         return self._kubelet.of_pod(namespace, name) if self._kubelet is not None else None

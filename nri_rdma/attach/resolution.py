@@ -44,7 +44,7 @@ def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
         for request in record.attached
     )
     for request in attached:
-        _refuse_missing(request, now, str(record.pod))
+        refuse_missing(request, now, str(record.pod))
     return replace(record, attached=attached, rdma_cm=now.rdma_cm)
 
 
@@ -85,7 +85,8 @@ def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tupl
     )
 
 
-def _refuse_missing(attached: AttachedRequest, now: Resolved, where: str) -> None:
+def refuse_missing(attached: AttachedRequest, now: Resolved, where: str) -> None:
+    """Raise AttachError when a character device that was asked for is not there."""
     asked = attached.admitted.request.char_kinds
     for item in attached.devices:
         found = {char.kind for char in item.device.char_devices}

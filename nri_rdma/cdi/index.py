@@ -22,6 +22,7 @@ class Index:
     def __init__(self, registry: Registry, node: Node, prefix: str) -> None:
         hardware = Hardware.of(node)
         self._meanings: dict[str, CdiMeaning | NriRdmaError] = {}
+        self._nodes: dict[str, _Nodes] = {}
         names: dict[_Nodes, str] = {}
         vendors: dict[DeviceId, str] = {}
         for name, device in registry.devices.items():  # in the order of names
@@ -29,7 +30,8 @@ class Index:
             if isinstance(found, CdiMeaning) and not found.devices:
                 continue
             self._meanings[name] = found
-            names.setdefault(_nodes(device, hardware), name)
+            self._nodes[name] = _nodes(device, hardware)
+            names.setdefault(self._nodes[name], name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, name.partition("/")[0])
         names.pop(frozenset(), None)
@@ -53,6 +55,11 @@ class Index:
         if isinstance(found, NriRdmaError):
             raise found.with_traceback(None)  # else it would grow with every raise
         return found
+
+    def nodes(self, name: str) -> Mapping[str, Numbers]:
+        """The RDMA nodes of a container with this CDI device, by path, with the host's numbers; empty when it is none
+        of ours."""
+        return dict(self._nodes.get(name, ()))
 
     def recognise(self, present: Mapping[str, Numbers]) -> tuple[str, ...]:
         """The CDI devices that a container seems to have, by its device nodes: all RDMA nodes of each are there, at

@@ -207,10 +207,8 @@ def _limits_facts(limits: RdmaLimits | None, word: str) -> Iterator[tuple[str, s
 
 
 def _document(loaded: Loaded, policy: Policy, node: Node | None, offered: Offer | None) -> dict[str, Any]:
-    import msgspec
-
     from nri_rdma.config_schema import setting_text
-    from nri_rdma.control import DOCUMENT_VERSION, policy_document
+    from nri_rdma.control import DOCUMENT_VERSION, adoption_document, policy_document
 
     document = policy_document(policy)
     if node is not None and offered is not None:
@@ -229,8 +227,5 @@ def _document(loaded: Loaded, policy: Policy, node: Node | None, offered: Offer 
             if not item.metadata.get("table")
         ],
         **document,
-        "adopt": {
-            "others": msgspec.to_builtins(loaded.settings.adopt.others),
-            "vendors": msgspec.to_builtins(dict(loaded.settings.adopt.vendors)),
-        },
+        "adopt": adoption_document(loaded.settings.adopt),
     }

@@ -17,7 +17,15 @@ from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
     from nri_rdma.cli.facts import Source
-    from nri_rdma.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation, PodManifest
+    from nri_rdma.explain import (
+        Candidate,
+        ContainerManifest,
+        ExplainedContainer,
+        ExplainedRequest,
+        Explanation,
+        PodManifest,
+    )
+    from nri_rdma.model.request import DeviceRequest
 
 EXIT_REFUSED = 1
 
@@ -33,13 +41,28 @@ EXIT_REFUSED = 1
     "allow_default_pool",
     "memlock",
     "annotation_prefix",
+    "cdi_dirs",
     "state_dir",
     "control_socket",
 )
 @snapshot_option
+@click.option(
+    "--cdi-device",
+    "cdi_devices",
+    multiple=True,
+    metavar="CONTAINER=NAME",
+    help="A CDI device that a container would have (main=vendor.example.com/class=name), as its driver prepares it.",
+)
 @output_option
 @click.pass_context
-def explain(context: click.Context, manifest: Path, settings: Settings, snapshot: Path | None, output: str) -> None:
+def explain(
+    context: click.Context,
+    manifest: Path,
+    settings: Settings,
+    snapshot: Path | None,
+    cdi_devices: tuple[str, ...],
+    output: str,
+) -> None:
     """Show what a pod would get on this node, and why.
 
     Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon
@@ -50,12 +73,17 @@ def explain(context: click.Context, manifest: Path, settings: Settings, snapshot
       nri-rdma explain pod.yaml
       nri-rdma explain pod.yaml --allow-default-pool --sysfs-root ./node/sys --dev-root ./node/dev
       nri-rdma explain pod.yaml --snapshot node.json
+      nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
     """
     pods = _read_manifest(manifest)
     from nri_rdma.cli.facts import gather
     from nri_rdma.explain import explain as explain_pod
 
     source = gather(settings, snapshot)
+    if cdi_devices:
+        from nri_rdma.cli.prepared import with_cdi_devices
+
+        source = with_cdi_devices(source, cdi_devices, settings.cdi_dirs, pods)
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
         print_json(_document(explanations, source))
@@ -117,6 +145,8 @@ def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
         screen.line()
         screen.table(_moves_table(item))
     for container in item.containers:
+        if not item.requests and not container.container.resources and not container.container.claims:
+            continue  # a pod that asks for nothing is told so above
         screen.line()
         screen.line(f"Container {container.container.name}", bold=True)
         screen.facts(tuple(_container_facts(container, source.memlock_reason)), indent=2)
@@ -135,7 +165,7 @@ def _request_table(item: ExplainedRequest) -> Table:
     request = item.admitted.request
     count = "all" if request.count is None else str(request.count)
     return Table(
-        title=f"Request {request.name}: {count} of pool {request.pool}, mode {item.admitted.mode}"
+        title=f"Request {request.name}: {count} of {_origin(request)}, mode {item.admitted.mode}"
         f"{f', isolation {item.isolation}' if item.isolation else ''} ({request.where})",
         headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
         rows=tuple(
@@ -150,6 +180,10 @@ def _request_table(item: ExplainedRequest) -> Table:
         ),
         indent=2,
     )
+
+
+def _origin(request: DeviceRequest) -> str:
+    return f"CDI device {request.cdi_device}" if request.cdi_device else f"pool {request.pool}"
 
 
 def _verdict(candidate: Candidate) -> str:
@@ -179,6 +213,7 @@ def _moves_table(item: Explanation) -> Table:
 def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
     if item.container.privileged:
         yield "note", "it is privileged: it sees every device of the host, whatever it is given"
+    yield from _from_others(item.container)
     if not item.requests:
         yield "gets", "nothing"
         return
@@ -193,6 +228,15 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
     yield "memlock", f"{_memlock(item.edits.memlock)} ({because})"
     for number, line in enumerate(item.edits.rdma_max):
         yield ("" if number else RDMA_MAX), line
+
+
+def _from_others(container: ContainerManifest) -> Iterator[tuple[str, str]]:
+    """What it gets that nri-rdma has no say in."""
+    for name, count in container.resources:
+        yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
+    for name in container.claims:
+        hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
+        yield "claim", f"{name}, which its DRA driver prepares; {hint}"
 
 
 def _memlock(value: int | None) -> str:
@@ -244,7 +288,8 @@ def _request_document(item: ExplainedRequest) -> dict[str, Any]:
     return {
         "name": item.admitted.request.name,
         "where": item.admitted.request.where,
-        "pool": item.admitted.request.pool,
+        "pool": "" if item.admitted.request.cdi_device else item.admitted.request.pool,
+        "cdi_device": item.admitted.request.cdi_device,
         "mode": str(item.admitted.mode),
         "isolation": str(item.isolation or ""),
         "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
@@ -258,6 +303,8 @@ def _container_document(item: ExplainedContainer) -> dict[str, Any]:
     return {
         "name": item.container.name,
         "privileged": item.container.privileged,
+        "resources": dict(item.container.resources),
+        "claims": list(item.container.claims),
         "requests": list(item.requests),
         "char_devices": [
             {"path": char.path, "major": char.major, "minor": char.minor, "mode": f"{char.mode:04o}"}

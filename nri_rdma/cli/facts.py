@@ -8,12 +8,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any  # Any: the daemon's JSON document
 
+import msgspec
+
 from nri_rdma.cli.answers import look_through
 from nri_rdma.cli.node import read_node
 from nri_rdma.config import Settings
 from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from, policy_from
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import Away, Facts
+from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import DeviceId, Netdev
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Holding, Taken
@@ -59,6 +62,7 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
         taken=MappingProxyType({}),
         annotation_prefix=settings.annotation_prefix,
         default_memlock=settings.memlock.bytes,
+        adoption=settings.adopt,
     )
     reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
     return Source(
@@ -79,6 +83,8 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
         default_memlock=memlock["bytes"],
         memlock_ceiling=memlock["ceiling"],
         memlock_dropped_by=memlock.get("dropped_by", ""),
+        adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # a daemon before this field observes
+        kubelet_tells=bool(document.get("kubelet_tells")),
     )
     held = sum(1 for device in document["devices"] if device["holders"])
     sentence = (

@@ -24,6 +24,8 @@ class KubeletDoor:
         self._client = PodResources(socket)
         self._lock = threading.Lock()
         self._warming: Future[None] | None = None
+        self.tells = False
+        """Whether the kubelet has answered once."""
 
     def begin(self) -> None:
         """Have a worker connect, if the kubelet is there."""
@@ -50,4 +52,5 @@ class KubeletDoor:
         except KubeletError as error:  # whoever asks tries again
             log.warning("the kubelet does not answer", extra={"error": str(error)})
         else:
+            self.tells = True
             log.info("the kubelet tells what it allocates", extra={"socket": str(self._socket)})

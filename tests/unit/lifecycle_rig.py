@@ -38,6 +38,7 @@ class Daemon:
         self.rig = rig
         self.reads = 0
         self.broken: Exception | None = None
+        self.rdma_cm: CharDevice | None = None
         self.allocations = Allocations()
         self.registry = Registry(devices={})
         """The CDI specs of the node; `specify` gives it others."""
@@ -105,7 +106,7 @@ class Daemon:
             devices=devices,
             netdev_names={device.id: (f"rail{number}",) for number, device in enumerate(devices)},
             gpus=(),
-            rdma_cm=None,
+            rdma_cm=self.rdma_cm,
             rdma_netns=RdmaNetns.NONE,
         )
         node = assemble(scan, kernel.host_use(), (), rdma_cgroup=True)

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,18 @@ from nri_rdma.adopter import Brought, Sighting
 from nri_rdma.attach.record import State
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import SpecFile, resolve
+from nri_rdma.cli.facts import Source
+from nri_rdma.cli.prepared import with_registry
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
+from nri_rdma.explain import ContainerManifest, Explanation, Facts, PodManifest, explain
 from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.device import CharKind
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import RdmaLimits
-from nri_rdma.policy import Asker
+from nri_rdma.policy import Asker, default_policy
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
@@ -31,8 +36,13 @@ OTHER_PATH = "/run/netns/pod-2"
 MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
 
 
+RDMA_CM = replace(uverbs(0), kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_cm", major=10, minor=58)
+
+
 class Kubelet:
     """Knows what it was told, or does not answer."""
+
+    tells = True
 
     def __init__(self) -> None:
         self.given: dict[str, PodAllocation] = {}
@@ -63,6 +73,8 @@ class Node(Daemon):
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
+        self.rdma_cm = RDMA_CM
+        self.node.refresh()
         self.kubelet = Kubelet()
         self.adopter.kubelet = self.kubelet
 
@@ -89,7 +101,8 @@ class Node(Daemon):
     ) -> ContainerEdits:
         """CreateContainer of a container that has the uverbs nodes of these numbers already."""
         pod = pod or make_pod()
-        devices = {uverbs(number).path: (231, 192 + number) for number in numbers}
+        nodes = (*map(uverbs, numbers), *([RDMA_CM] if numbers else []))
+        devices = {node.path: (node.major, node.minor) for node in nodes}
         brought = Brought(
             pod=pod,
             asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
@@ -119,7 +132,8 @@ def spec(
 ) -> dict[str, object]:
     """A spec with one device, that has the uverbs nodes of these numbers; `keys` stand on the spec, `own` on it."""
     kind, _, device = name.partition("=")
-    nodes = [{"path": uverbs(number).path} for number in numbers]
+    nodes: list[dict[str, object]] = [{"path": uverbs(number).path} for number in numbers]
+    nodes.append({"path": RDMA_CM.path, "type": "c", "major": RDMA_CM.major, "minor": RDMA_CM.minor})
     item: dict[str, object] = {"name": device, "containerEdits": {"deviceNodes": nodes, **edits}}
     if own is not None:
         item["annotations"] = {PREFIX: own}
@@ -139,7 +153,7 @@ def world() -> World:
 
 @pytest.fixture
 def node(world: World, tmp_path: Path) -> Iterator[Node]:
-    rig = Rig(state=tmp_path, world=world)
+    rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
     yield Node(rig)
     rig.close()
 
@@ -356,12 +370,12 @@ def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node
 
 def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World, tmp_path: Path) -> None:
     before = world.snapshot()
-    first_rig = Rig(state=tmp_path, world=world)
+    first_rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
     first = Node(first_rig)
     first.specify(spec(NIC, 0, keys=MOVE))
     edits = first.create("trainer", 0)
     first_rig.close()
-    rig = Rig(state=tmp_path, world=world)
+    rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
     second = Node(rig)
     second.specify(spec(NIC, 0, keys=MOVE))
     assert (
@@ -376,7 +390,7 @@ def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World,
 
 def test_a_container_that_was_made_while_we_were_away_is_reported(node: Node) -> None:
     node.specify(spec(NIC, 0, keys=MOVE))
-    running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192)})
+    running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192), RDMA_CM.path: (10, 58)})
     node.lifecycle.reconcile_later((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
     (unserved,) = node.lifecycle.unserved
     assert "trainer" in unserved.why
@@ -393,3 +407,81 @@ def test_an_attach_that_takes_long_is_not_ready_and_goes_on(node: Node) -> None:
     part.attach_done.result(SOON)
     assert part.state is State.ATTACHED
     assert node.create("trainer", 0).rdma_max
+
+
+KEYS = (
+    None,
+    "",
+    "mode: exclusive",
+    MOVE,
+    "mode: shared, memlock: 4096",
+    "{mode: shared, memlock: 4096}",
+    "{devices: [umad]}",
+    "{mode: exclusive, interface: {name: fab0, mtu: 4200}}",
+    "{interface: {mtu: 9000}}",
+    "{isolation: hard, mode: exclusive}",
+    "{pool: default}",
+    "{name: rail, limits: {hcaHandles: 2, hcaObjects: 3}}",
+)
+ADOPTIONS = (
+    Adoption(),
+    Adoption(others=VendorAdoption(adopt=Adopt.COMPLETE, memlock=1 << 20)),
+    Adoption(vendors={VENDOR: VendorAdoption(adopt=Adopt.ENFORCE, limits=RdmaLimits(hca_handles=7))}),
+)
+
+
+@pytest.mark.parametrize("adoption", ADOPTIONS)
+@pytest.mark.parametrize("annotation", ["", "{mode: exclusive}", "{count: 2, mode: shared}", "1"])
+@pytest.mark.parametrize("told", ["kubelet", "late"])
+def test_explain_says_of_a_cdi_device_what_the_daemon_does(
+    node: Node, adoption: Adoption, annotation: str, told: str
+) -> None:
+    node.adopter.adoption = adoption
+    annotations = {f"{PREFIX}/pod": annotation} if annotation else {}
+    outcomes = set()
+    for keys in KEYS:
+        node.specify(spec(NIC, 0, own=keys))
+        if told == "kubelet":
+            node.kubelet.give(make_pod(), "main", NIC)
+        elif annotation:
+            continue  # a late one meets what the annotation has taken: explain decides for both at once
+        explained = explain(manifest(annotations), facts(node))
+        try:
+            node.start(annotations=annotations)
+            got = node.create("main", 0, annotations=annotations)
+        except NriRdmaError as refusal:
+            assert str(explained.refusal) == str(refusal), keys
+            outcomes.add(str(refusal.code))
+        else:
+            assert explained.refusal is None, keys
+            assert edits_of(explained) == got, keys
+            outcomes.add("served" if got != ContainerEdits() else "nothing")
+        node.stop()
+        node.kubelet.given.clear()
+    assert len(outcomes) > 1 or (told == "late" and annotation)
+
+
+def manifest(annotations: Mapping[str, str]) -> PodManifest:
+    containers = (ContainerManifest(name="main", claims=("nics",)),)
+    return PodManifest(kind="Pod", namespace="ml", name="train", annotations=annotations, containers=containers)
+
+
+def facts(node: Node) -> Facts:
+    """What the daemon knows, and what `--cdi-device main=NIC` tells."""
+    source = Source(
+        facts=Facts(
+            node=node.node.current,
+            policy=default_policy(True),
+            taken=node.allocations.taken(),
+            annotation_prefix=PREFIX,
+            adoption=node.adopter.adoption,
+            kubelet_tells=bool(node.kubelet.given),
+        ),
+        sentences=(),
+        memlock_reason="",
+    )
+    return with_registry(source, (f"main={NIC}",), node.registry, "here", (manifest({}),)).facts
+
+
+def edits_of(explained: Explanation) -> ContainerEdits:
+    return explained.containers[0].edits if explained.containers else ContainerEdits()

@@ -57,7 +57,9 @@ def held(node: Node, name: str, owner: str) -> dict[DeviceId, frozenset[Holding]
 
 def test_a_pod_that_asks_for_nothing_gets_nothing(facts: Facts) -> None:
     asked = replace(pod(""), annotations={"other": "x"})
-    assert explain(asked, facts) == Explanation(pod=asked)
+    explanation = explain(asked, facts)
+    assert (explanation.requests, explanation.moves, explanation.refusal) == ((), (), None)
+    assert {item.edits for item in explanation.containers} == {ContainerEdits()}
 
 
 def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(facts: Facts) -> None:

@@ -163,9 +163,9 @@ def test_what_is_too_large_is_not_parsed() -> None:
 
 def test_an_alias_counts_as_much_as_what_it_stands_for() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
-    start = time.monotonic()
+    start = time.process_time()
     assert refusal(bomb).code is ErrorCode.MANIFEST_SIZE
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_list_of_many_pods_is_read_in_time() -> None:
@@ -175,10 +175,10 @@ def test_a_list_of_many_pods_is_read_in_time() -> None:
         "spec": {"containers": [{"name": "a", "env": [{"name": "b"}] * 20}]},
     }
     data = json.dumps({"kind": "List", "items": [pod] * 1000}).encode()
-    start = time.monotonic()
+    start = time.process_time()
     (document,) = read_documents(data)
     assert isinstance(document, Placed)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 5
 
 
 _JSON = st.recursive(

@@ -13,6 +13,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.placedyaml import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_DOCUMENTS,
     MAX_NODES,
     Place,
     Placed,
@@ -159,6 +160,15 @@ def test_what_is_no_utf_8_is_refused_with_its_line() -> None:
 
 def test_what_is_too_large_is_not_parsed() -> None:
     assert refusal(b"#" * (MAX_BYTES + 1)).code is ErrorCode.MANIFEST_SIZE
+
+
+@pytest.mark.parametrize("text", ["a: 1\n---\n", "---\n", "a: [\n---\n"])
+def test_more_documents_than_allowed_are_told_where_they_begin(text: str) -> None:
+    start = time.process_time()
+    *_, last = read_documents(text.encode() * (MAX_BYTES // len(text)))
+    assert time.process_time() - start < 10
+    assert isinstance(last, RequestError)
+    assert (last.code, last.what) == (ErrorCode.MANIFEST_SIZE, f"there are more than {MAX_DOCUMENTS} documents")
 
 
 def test_an_alias_counts_as_much_as_what_it_stands_for() -> None:

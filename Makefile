@@ -20,8 +20,10 @@ setup-venv: ## only the virtual environment (no root)
 demo: setup ## a real containerd starts pods that get their RDMA devices (root)
 	@$(PYTHON) -m tests.rig.demo
 
-unit: setup-venv ## tests that need neither root nor Linux
-	@$(PYTEST) tests/unit -m "not root" -q
+unit: setup-venv ## tests that need neither root nor Linux, in two parts at the same time
+	@$(PYTEST) tests/unit -m "not root" -q --part 1/2 & first=$$!; \
+	$(PYTEST) tests/unit -m "not root" -q --part 2/2; second=$$?; \
+	wait $$first && exit $$second
 
 test: setup ## all tests but those in the virtual machine (root)
 	@$(PYTEST) tests

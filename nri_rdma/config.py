@@ -27,6 +27,8 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
+MAX_DOTS = 2048
+"""Of a line: what tomllib needs for a key grows with the square of the tables that it names."""
 MAX_DEPTH = 16
 """Of tables and lists; a label's value in a list of a rule is five deep."""
 
@@ -370,6 +372,9 @@ def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origi
 
 def parse_table(document: Document) -> Mapping[str, Any]:
     """The keys of a text, unread. Raises SettingError when it is no TOML."""
+    for number, line in enumerate(document.text.split("\n"), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {number}", number)
     try:
         table = tomllib.loads(document.text)
     except tomllib.TOMLDecodeError as error:

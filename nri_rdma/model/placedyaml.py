@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from yaml import CSafeLoader, YAMLError
@@ -35,6 +36,8 @@ from nri_rdma.model.refusals import quoted
 
 MAX_BYTES = 4 << 20
 """More than twice what etcd takes of one object; a list of many pods is as large."""
+MAX_DOCUMENTS = 10_000
+"""Of one text, empty ones included."""
 MAX_DEPTH = 64
 """A container's field in a CronJob is twelve deep."""
 MAX_NODES = 200_000
@@ -86,7 +89,12 @@ def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         return (_error(ErrorCode.MANIFEST_SYNTAX, "it is not UTF-8", "save it as UTF-8", Place(line, 0)),)
-    return tuple(document for chunk, line in _chunks(text) if (document := _document(chunk, line)) is not None)
+    chunks = list(islice(_chunks(text), MAX_DOCUMENTS + 1))
+    found = [document for chunk, line in chunks[:MAX_DOCUMENTS] if (document := _document(chunk, line)) is not None]
+    if len(chunks) > MAX_DOCUMENTS:
+        what, place = f"there are more than {MAX_DOCUMENTS} documents", Place(chunks[-1][1] + 1, 1)
+        found.append(_error(ErrorCode.MANIFEST_SIZE, what, "split the file at its --- lines", place))
+    return tuple(found)
 
 
 def read_one(text: str) -> Placed | None:

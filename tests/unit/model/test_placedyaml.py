@@ -13,6 +13,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.placedyaml import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_DOCUMENTS,
     MAX_NODES,
     Place,
     Placed,
@@ -161,11 +162,20 @@ def test_what_is_too_large_is_not_parsed() -> None:
     assert refusal(b"#" * (MAX_BYTES + 1)).code is ErrorCode.MANIFEST_SIZE
 
 
+@pytest.mark.parametrize("text", ["a: 1\n---\n", "---\n", "a: [\n---\n"])
+def test_more_documents_than_allowed_are_told_where_they_begin(text: str) -> None:
+    start = time.process_time()
+    *_, last = read_documents(text.encode() * (MAX_BYTES // len(text)))
+    assert time.process_time() - start < 10
+    assert isinstance(last, RequestError)
+    assert (last.code, last.what) == (ErrorCode.MANIFEST_SIZE, f"there are more than {MAX_DOCUMENTS} documents")
+
+
 def test_an_alias_counts_as_much_as_what_it_stands_for() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
-    start = time.monotonic()
+    start = time.process_time()
     assert refusal(bomb).code is ErrorCode.MANIFEST_SIZE
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_a_list_of_many_pods_is_read_in_time() -> None:
@@ -175,10 +185,10 @@ def test_a_list_of_many_pods_is_read_in_time() -> None:
         "spec": {"containers": [{"name": "a", "env": [{"name": "b"}] * 20}]},
     }
     data = json.dumps({"kind": "List", "items": [pod] * 1000}).encode()
-    start = time.monotonic()
+    start = time.process_time()
     (document,) = read_documents(data)
     assert isinstance(document, Placed)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 5
 
 
 _JSON = st.recursive(

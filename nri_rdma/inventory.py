@@ -153,9 +153,11 @@ def _with_holders(
     objects = holders.get(device.kernel_index, ()) if device.kernel_index is not None else ()
     if not objects:
         return device
-    used = tuple(f"{device.name}: {reason}" for reason in kernel_use_reasons(objects, rdma_netns))
-    opened = tuple(f"{device.name}: {reason}" for reason in open_reasons(objects))
-    return replace(device, in_use=(*device.in_use, *used), used_by_some=(*device.used_by_some, *opened))
+    return replace(
+        device,
+        in_use=(*device.in_use, *kernel_use_reasons(objects, rdma_netns)),
+        used_by_some=(*device.used_by_some, *open_reasons(objects)),
+    )
 
 
 def _kinds(user: str, objects: Collection[RdmaObject]) -> str:

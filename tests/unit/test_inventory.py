@@ -248,8 +248,8 @@ def test_who_holds_something_on_a_device_is_told_of_that_device(tmp_path: Path) 
         9: [_object(ObjectKind.QP, "nvme_rdma")],
     }
     first, second = assemble(found, HostUse(), told, holders, rdma_cgroup=True).devices
-    assert first.in_use == (f"{first.name}: rpcrdma uses it (qp)",)
-    assert first.used_by_some == (f"{first.name}: process 7 (opensm) has it open",)
+    assert first.in_use == ("rpcrdma uses it (qp)",)
+    assert first.used_by_some == ("process 7 (opensm) has it open",)
     assert (second.in_use, second.used_by_some) == ((), ())
 
 

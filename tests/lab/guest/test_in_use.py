@@ -51,7 +51,7 @@ def test_a_process_that_has_it_open_is_told_by_number_and_name(index: int) -> No
         try:
             with RdmaSocket() as sock:
                 wait_until(lambda: bool(sock.objects(index, ObjectKind.CTX)), "the context to be there", seconds=10)
-            assert told()["used_by_some"] == [f"{NAME}: process {holder.pid} (ibv_asyncwatch) has it open"]
+            assert told()["used_by_some"] == [f"process {holder.pid} (ibv_asyncwatch) has it open"]
         finally:
             holder.kill()
 

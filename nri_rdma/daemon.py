@@ -30,7 +30,7 @@ from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble, matters, watched
 from nri_rdma.lifecycle import Lifecycle, NodeSource
 from nri_rdma.limits import ContainerLimits
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.model.usage import Watched
 from nri_rdma.netlink.kernel import LinuxKernel
@@ -258,17 +258,9 @@ class Daemon:
         return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
     def _read_node(self) -> Node:
-        """The node as it is now: hardware from sysfs, netdevs and their use from the kernel. From now on these netdevs
-        are watched."""
-        kernel, settings = self._kernel, self._settings
-        found = scan(settings.sysfs_root, settings.dev_root)
-        node = assemble(
-            found,
-            kernel.host_use(),
-            kernel.rdma_netdevs(),
-            kernel.rdma_holders(),
-            rdma_cgroup=has_rdma_controller(settings.cgroup_root),
-        )
+        """The node as it is now. From now on its netdevs are watched."""
+        found = scan(self._settings.sysfs_root, self._settings.dev_root)
+        node = read_node(self._settings, self._kernel, found)
         self._watched = watched(found, node)
         return node
 
@@ -342,3 +334,15 @@ def default_memlock(setting: Memlock, ceiling: int) -> int | None:
 def preload_grammar() -> None:
     """Import what the first pod that asks would wait for: YAML, 8 ms."""
     importlib.import_module("nri_rdma.model.grammar")
+
+
+def read_node(settings: Settings, kernel: LinuxKernel, found: Scan | None = None) -> Node:
+    """The node as it is now: hardware from sysfs (`found`, where it has been read), netdevs and their use from the
+    kernel."""
+    return assemble(
+        found if found is not None else scan(settings.sysfs_root, settings.dev_root),
+        kernel.host_use(),
+        kernel.rdma_netdevs(),
+        kernel.rdma_holders(),
+        rdma_cgroup=has_rdma_controller(settings.cgroup_root),
+    )

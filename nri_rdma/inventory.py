@@ -92,8 +92,9 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
         if is_tied and (item.protocol, item.port) not in _DHCP_CLIENT_PORTS:
             by_address.setdefault(item.address, []).append(item)
     return tuple(
-        f"{link.name} {f'has the address {address} of' if address is not None else 'is bound to by'}"
-        f" {_socket_words(by_address[address])}"
+        f"{link.name} has the address {address} of {_socket_words(by_address[address])}"
+        if address is not None
+        else f"{link.name} has, bound to it, {_socket_words(by_address[address])}"
         for address in sorted(by_address, key=str)
     )
 

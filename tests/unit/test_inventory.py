@@ -178,7 +178,7 @@ def test_what_the_node_lives_by_is_in_use(use: HostUse, reason: str) -> None:
             [_socket(OWN, port) for port in range(50, 55)],
             "rail0 has the address 10.0.0.5 of 5 host sockets (tcp port 50, tcp port 51, tcp port 52 and 2 more)",
         ),
-        ([_socket(None, 319, "udp", ifindex=5)], "rail0 is bound to by 1 host socket (udp port 319)"),
+        ([_socket(None, 319, "udp", ifindex=5)], "rail0 has, bound to it, 1 host socket (udp port 319)"),
     ],
 )
 def test_a_socket_on_an_address_or_a_link_uses_it(sockets: list[HostSocket], reason: str) -> None:

@@ -92,8 +92,9 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
         if is_tied and (item.protocol, item.port) not in _DHCP_CLIENT_PORTS:
             by_address.setdefault(item.address, []).append(item)
     return tuple(
-        f"{link.name} {f'has the address {address} of' if address is not None else 'is bound to by'}"
-        f" {_socket_words(by_address[address])}"
+        f"{link.name} has the address {address} of {_socket_words(by_address[address])}"
+        if address is not None
+        else f"{link.name} has, bound to it, {_socket_words(by_address[address])}"
         for address in sorted(by_address, key=str)
     )
 
@@ -153,9 +154,11 @@ def _with_holders(
     objects = holders.get(device.kernel_index, ()) if device.kernel_index is not None else ()
     if not objects:
         return device
-    used = tuple(f"{device.name}: {reason}" for reason in kernel_use_reasons(objects, rdma_netns))
-    opened = tuple(f"{device.name}: {reason}" for reason in open_reasons(objects))
-    return replace(device, in_use=(*device.in_use, *used), used_by_some=(*device.used_by_some, *opened))
+    return replace(
+        device,
+        in_use=(*device.in_use, *kernel_use_reasons(objects, rdma_netns)),
+        used_by_some=(*device.used_by_some, *open_reasons(objects)),
+    )
 
 
 def _kinds(user: str, objects: Collection[RdmaObject]) -> str:

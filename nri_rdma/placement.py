@@ -192,7 +192,7 @@ def _obstacle(
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)
-    uses = device.in_use if holders else (*device.in_use, *device.used_by_some)
+    uses = device.in_use if holders else device.uses
     if uses:
         hint = "free it on the node, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)

@@ -166,7 +166,7 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
 
 
 def _device_words(device: Any) -> str:
-    return f"{device.name} (in use)" if device.in_use else str(device.name)
+    return f"{device.name} (in use)" if device.uses else str(device.name)
 
 
 def _rule_facts(rule: Rule) -> Iterator[tuple[str, str]]:

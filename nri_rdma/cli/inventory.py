@@ -87,7 +87,7 @@ def _devices(node: Node) -> Table:
                 device.link_layer or "-",
                 f"{device.speed_gbps}G" if device.speed_gbps else "-",
                 device.ports[0].state if device.ports else "-",
-                "; ".join((*device.in_use, *device.used_by_some)) or "no",
+                "; ".join(device.uses) or "no",
             )
             for device in node.devices
         ),

@@ -119,7 +119,7 @@ def _devices(document: dict[str, Any]) -> Table:
 
 
 def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
-    """Where its netdevs are. The daemon reads the node again when devices come home, not when they leave."""
+    """Where its netdevs are. The daemon may not have read the node since they left."""
     gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
     here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
     away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]
@@ -130,7 +130,8 @@ def _held_by(device: dict[str, Any]) -> str:
     holders = [f"{holder['pod']} ({holder['mode']})" for holder in device["holders"]]
     if holders:
         return ", ".join(holders)
-    return f"the host: {'; '.join(device['in_use'])}" if device["in_use"] else "-"
+    uses = [*device["in_use"], *device["used_by_some"]]
+    return f"the host: {'; '.join(uses)}" if uses else "-"
 
 
 def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:

@@ -131,6 +131,11 @@ class RdmaDevice:
     addresses. While pods do, these are taken to be theirs."""
 
     @property
+    def uses(self) -> tuple[str, ...]:
+        """Why it is nobody's while no pod holds it."""
+        return (*self.in_use, *self.used_by_some)
+
+    @property
     def link_layer(self) -> LinkLayer | None:
         """The link layer of the first port."""
         return self.ports[0].link_layer if self.ports else None

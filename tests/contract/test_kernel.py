@@ -327,6 +327,17 @@ def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
     assert machine.kernel.host_use().default_route_links == {rail}
 
 
+def test_the_addresses_of_links_are_known(machine: Machine, rail: int) -> None:
+    assert rail not in machine.kernel.host_use().addresses
+    machine.set("rail0", up=True)
+    machine.add_address("rail0", "10.0.0.1/24")
+    machine.add_address("rail0", "fd00::1/64")
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    seen = {address.split("/")[0] for address in machine.see()[rail].addresses}
+    assert {str(it) for it in machine.kernel.host_use().addresses[rail]} == seen
+    assert seen > {"10.0.0.1", "fd00::1"}
+
+
 def test_a_survey_is_links_default_routes_and_captures_in_one(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)

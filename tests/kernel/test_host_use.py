@@ -122,7 +122,7 @@ def test_a_connected_datagram_socket_uses_the_address_that_it_sends_from(host: L
 
 def test_a_socket_that_is_bound_to_a_link_is_seen_whatever_its_address(host: LinuxMachine) -> None:
     with held(host, ("AF_INET", "SOCK_DGRAM", "0.0.0.0", 319, "rail1", "bind")):
-        assert reasons(host, "rail1") == ("rail1 is bound to by 1 host socket (udp port 319)",)
+        assert reasons(host, "rail1") == ("rail1 has, bound to it, 1 host socket (udp port 319)",)
         assert reasons(host) == ()
 
 

@@ -9,8 +9,9 @@ import pytest
 from nri_rdma.cli.node import read_local_node
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.explain import Away, ContainerManifest, Explanation, Facts, PodManifest, explain, read_pods
+from nri_rdma.explain import Away, ContainerManifest, Facts, PodManifest, explain, read_pods
 from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import Mode
 from nri_rdma.placement import Holding
 from nri_rdma.policy import default_policy
@@ -169,7 +170,7 @@ def test_what_the_pod_holds_itself_is_given_back_before(facts: Facts) -> None:
 
 def test_what_the_pods_own_processes_have_open_does_not_keep_it_from_starting_anew(facts: Facts) -> None:
     node = facts.node
-    opened = replace(node.devices[5], used_by_some=("mlx5_5: process 7 (train.py) has it open",))
+    opened = replace(node.devices[5], used_by_some=("process 7 (train.py) has it open",))
     devices = (*node.devices[:5], opened, *node.devices[6:])
     asked = pod("[{match: {device: mlx5_5}, mode: shared}]")
     busy = replace(facts, node=replace(node, devices=devices))

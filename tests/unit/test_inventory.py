@@ -178,7 +178,7 @@ def test_what_the_node_lives_by_is_in_use(use: HostUse, reason: str) -> None:
             [_socket(OWN, port) for port in range(50, 55)],
             "rail0 has the address 10.0.0.5 of 5 host sockets (tcp port 50, tcp port 51, tcp port 52 and 2 more)",
         ),
-        ([_socket(None, 319, "udp", ifindex=5)], "rail0 is bound to by 1 host socket (udp port 319)"),
+        ([_socket(None, 319, "udp", ifindex=5)], "rail0 has, bound to it, 1 host socket (udp port 319)"),
     ],
 )
 def test_a_socket_on_an_address_or_a_link_uses_it(sockets: list[HostSocket], reason: str) -> None:
@@ -248,8 +248,8 @@ def test_who_holds_something_on_a_device_is_told_of_that_device(tmp_path: Path) 
         9: [_object(ObjectKind.QP, "nvme_rdma")],
     }
     first, second = assemble(found, HostUse(), told, holders, rdma_cgroup=True).devices
-    assert first.in_use == (f"{first.name}: rpcrdma uses it (qp)",)
-    assert first.used_by_some == (f"{first.name}: process 7 (opensm) has it open",)
+    assert first.in_use == ("rpcrdma uses it (qp)",)
+    assert first.used_by_some == ("process 7 (opensm) has it open",)
     assert (second.in_use, second.used_by_some) == ((), ())
 
 

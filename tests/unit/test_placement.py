@@ -305,13 +305,13 @@ def test_a_named_device_that_the_host_uses_is_refused_with_the_use() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_device_that_a_process_has_open_is_given_to_nobody(mode: Mode) -> None:
-    opened = replace(nic(0), used_by_some=("mlx5_0: process 7 (opensm) has it open",))
+    opened = replace(nic(0), used_by_some=("process 7 (opensm) has it open",))
     error = refusal(node((opened,)), replace(named("mlx5_0"), mode=mode))
-    assert error.what == "mlx5_0 is in use by the host: mlx5_0: process 7 (opensm) has it open"
+    assert error.what == "mlx5_0 is in use by the host: process 7 (opensm) has it open"
 
 
 def test_who_has_a_device_open_that_pods_share_is_taken_for_one_of_them() -> None:
-    opened = replace(nic(0), used_by_some=("mlx5_0: process 7 (train.py) has it open",))
+    opened = replace(nic(0), used_by_some=("process 7 (train.py) has it open",))
     on = node((opened,))
     shared = frozenset({Holding(owner="ns/other", mode=Mode.SHARED)})
     (placed,) = place(on, everything(on), {opened.id: shared}, (replace(named("mlx5_0"), mode=Mode.SHARED),))

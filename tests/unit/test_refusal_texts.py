@@ -1,14 +1,22 @@
-"""The words of refusals about pools, rules and the configuration, as a person reads them: golden/refusals.txt."""
+"""The words of refusals about pools, rules, the configuration and the host's use, as a person reads them:
+golden/refusals.txt."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
 
 from nri_rdma.config import Document, load
 from nri_rdma.errors import NriRdmaError, SettingError
 from nri_rdma.explain import ContainerManifest, Facts, PodManifest, explain
-from nri_rdma.model.device import Node
-from nri_rdma.policy import policy_of
+from nri_rdma.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.model.device import Node, RdmaNetns
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import ObjectKind, RdmaObject
+from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
+from nri_rdma.policy import default_policy, policy_of
 from tests.unit.golden import assert_as_before
-from tests.unit.model.hardware import eight, node
+from tests.unit.model.hardware import eight, nic, node
 
 KUBELET_SHOWS = 200
 """Characters of an error that the kubelet keeps, at the least."""
@@ -87,8 +95,58 @@ FILES: tuple[tuple[str, str], ...] = (
 )
 
 
+RAIL = LinkState(
+    ifindex=10,
+    name="eth0",
+    kind="",
+    parent="",
+    permanent_mac="",
+    mac="02:00:00:00:00:00",
+    mtu=1500,
+    txqlen=1000,
+    alias="",
+    alt_names=(),
+    up=True,
+)
+OWN = ip_address("10.0.0.5")
+USES: tuple[tuple[str, HostUse], ...] = (
+    ("part of a bond", HostUse(links=(replace(RAIL, master=3), replace(RAIL, ifindex=3, name="bond0")))),
+    ("a bond itself", HostUse(links=(RAIL, replace(RAIL, ifindex=3, name="eth7", master=10)))),
+    ("a child of it", HostUse(links=(RAIL, replace(RAIL, ifindex=3, name="eth0.5", lower=10)))),
+    ("an XDP program", HostUse(links=(replace(RAIL, xdp=True),))),
+    ("a default route", HostUse(links=(RAIL,), default_route_links=frozenset({10}))),
+    (
+        "the route to the API server",
+        HostUse(links=(RAIL,), lifelines=Lifelines(api_server=OWN), api_server_links=frozenset({10})),
+    ),
+    (
+        "the node's address",
+        HostUse(links=(RAIL,), lifelines=Lifelines(node_ips=(OWN,)), addresses={10: frozenset({OWN})}),
+    ),
+    (
+        "sockets on its address",
+        HostUse(
+            links=(RAIL,),
+            addresses={10: frozenset({OWN})},
+            sockets=tuple(HostSocket(protocol="tcp", address=OWN, port=port) for port in (22, 80, 443, 4420)),
+        ),
+    ),
+    (
+        "a socket that is bound to it",
+        HostUse(links=(RAIL,), sockets=(HostSocket(protocol="udp", address=None, port=319, ifindex=10),)),
+    ),
+)
+OBJECTS: tuple[tuple[str, RdmaObject], ...] = (
+    ("a part of the kernel", RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2)),
+    (
+        "a process",
+        RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None, process="opensm"),
+    ),
+)
+
+
 def test_refusals_read_as_they_did() -> None:
-    assert_as_before("refusals.txt", (*_of_pods(), *_of_files()))
+    assert_as_before("refusals.txt", (*_of_pods(), *_of_files(), *_of_uses()))
 
 
 def test_code_and_cause_of_a_refusal_come_before_the_kubelet_cuts() -> None:
@@ -123,6 +181,29 @@ def _refusals() -> list[tuple[str, NriRdmaError]]:
 
 def _node() -> Node:
     return node(eight().devices, eight().gpus, rdma_cgroup=True)
+
+
+def _of_uses() -> list[tuple[str, str]]:
+    """What a pod is told that asks for such a device."""
+    links = [
+        (title, (*in_use_reasons(use.links[0], use), *socket_reasons(use.links[0], use)), ()) for title, use in USES
+    ]
+    objects = [(title, kernel_use_reasons([item], RdmaNetns.SHARED), open_reasons([item])) for title, item in OBJECTS]
+    return [(f"in use: {title}", str(_refusal_of(in_use, by_some))) for title, in_use, by_some in (*links, *objects)]
+
+
+def _refusal_of(in_use: tuple[str, ...], used_by_some: tuple[str, ...]) -> NriRdmaError | None:
+    device = replace(nic(0, in_use=in_use), used_by_some=used_by_some)
+    pod = PodManifest(
+        kind="Pod",
+        namespace="train",
+        name="train-0",
+        annotations={"rdma.noderesource.dev/pod": "{match: {device: mlx5_0}}"},
+        containers=(ContainerManifest(name="main"),),
+    )
+    policy = default_policy(allow_exclusive=True)
+    facts = Facts(node=node((device,)), policy=policy, taken={}, annotation_prefix="rdma.noderesource.dev")
+    return explain(pod, facts).refusal
 
 
 def _of_files() -> list[tuple[str, str]]:

@@ -82,8 +82,9 @@ def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> No
 def test_use_by_the_host_is_told(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
     document["devices"][1]["in_use"] = ["rail1 carries a default route"]
+    document["devices"][1]["used_by_some"] = ["process 7 (opensm) has it open"]
     (devices,) = _tables(document)
-    assert devices.rows[1][-1] == "the host: rail1 carries a default route"
+    assert devices.rows[1][-1] == "the host: rail1 carries a default route; process 7 (opensm) has it open"
 
 
 def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:

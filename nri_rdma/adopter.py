@@ -179,6 +179,16 @@ class Adopter:
             for grant in self._grants(container.name, dict.fromkeys(container.cdi_devices, Source.KUBELET))
         )
 
+    def may_be_ours(self, devices: Mapping[str, Numbers]) -> bool:
+        """Whether any of these nodes has the major number of an RDMA device; True as long as that is not known."""
+        majors = self.majors
+        if majors is None:
+            return bool(devices)
+        for major, _ in devices.values():  # noqa: SIM110 - a loop is half the cost of any() with a generator
+            if major in majors:
+                return True
+        return False
+
     def concerns(self, brought: Brought) -> bool:
         """Whether a container brings anything along that could matter: cheap, for every container of the node."""
         told = self._told.get(brought.pod.sandbox_id)

@@ -22,6 +22,8 @@ Numbers: TypeAlias = tuple[int, int]
 """Major and minor."""
 
 NOTHING = ContainerEdits()
+ENV_PREFIXES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
+"""How all variables begin that are set here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,10 +99,8 @@ class Sandboxes:
 
     def of(self, sandbox_id: str) -> tuple[Sandbox, ...]:
         """All that the sandbox of that id holds, by part, oldest first."""
-        if sandbox_id not in self._sandboxes:
-            return ()
-        with self._lock:
-            return tuple(self._sandboxes.get(sandbox_id, {}).values())
+        parts = self._sandboxes.get(sandbox_id)
+        return tuple(parts.values()) if parts is not None else ()  # one step of the interpreter: no lock
 
     def all(self) -> tuple[Sandbox, ...]:
         """All sandboxes that hold anything, each of their parts, oldest first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any  # Any: generated messages
 
+from nri_rdma.inject import ENV_PREFIXES
 from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -63,8 +64,8 @@ def container_name(container: Any) -> str:
 
 
 def env_names(container: Any) -> frozenset[str]:
-    """The environment variables that the container has already."""
-    return frozenset([entry.partition("=")[0] for entry in container.env])
+    """The environment variables that the container has already, of those that could be ours: others are many."""
+    return frozenset([entry.partition("=")[0] for entry in container.env if entry.startswith(ENV_PREFIXES)])
 
 
 def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ before its deadline, because a late answer makes the runtime drop us and go on w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any  # Any: generated messages
@@ -128,8 +128,12 @@ class Plugin:
     def _create_container(self, request: Request) -> bytes:
         message = pb.CreateContainerRequest.FromString(request.payload)
         pod, container = message.pod, message.container
-        brought = self._brought(message, request)
-        if brought is None and not self._lifecycle.knows(pod.id) and not self._lifecycle.asks(pod.annotations):
+        asks = self._lifecycle.knows(pod.id) or self._lifecycle.asks(pod.annotations)
+        if not asks and not self._may_bring(pod.id, container):
+            return _EMPTY
+        devices = device_numbers(container)
+        brought = self._brought(message, devices, request)
+        if not asks and brought is None:
             return _EMPTY
         name = container_name(container)
         with self._event("CreateContainer", pod, request) as span:
@@ -140,7 +144,7 @@ class Plugin:
                 pod.annotations,
                 name,
                 env_names(container),
-                device_numbers(container),
+                devices,
                 self._deadline(request),
                 brought,
             )
@@ -148,22 +152,26 @@ class Plugin:
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
         return answer
 
-    def _brought(self, message: Any, request: Request) -> Brought | None:
-        """What the container has from others; None when that is nothing of ours. Every container of the node pays for
-        the first lines."""
+    def _may_bring(self, sandbox_id: str, container: Any) -> bool:
+        """Whether the container may have RDMA devices from others: what every container of the node pays for."""
         adopter = self._lifecycle.adopter
-        if not brings_devices(message.container, adopter.majors) and not adopter.was_told(message.pod.id):
+        return adopter.was_told(sandbox_id) or brings_devices(container, adopter.majors)
+
+    def _brought(self, message: Any, devices: Mapping[str, tuple[int, int]], request: Request) -> Brought | None:
+        """What the container has from others; None when that is nothing of ours. `devices` are its nodes."""
+        adopter, container = self._lifecycle.adopter, message.container
+        if not (adopter.may_be_ours(devices) or container.CDI_devices or adopter.was_told(message.pod.id)):
             return None
         pod = pod_from(message.pod)
         adopter.await_ready(pod, self._deadline(request))
         brought = Brought(
             pod=pod,
             asker=asker_from(message.pod, pod),
-            container=container_name(message.container),
-            cdi_devices=cdi_devices(message.container),
-            devices=device_numbers(message.container),
-            is_privileged=is_privileged(message.container),
-            net_devices=net_devices(message.container),
+            container=container_name(container),
+            cdi_devices=cdi_devices(container),
+            devices=devices,
+            is_privileged=is_privileged(container),
+            net_devices=net_devices(container),
         )
         return brought if adopter.concerns(brought) else None
 

@@ -19,7 +19,7 @@ from tests.rig.runtime import Runtime
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
 KEY = "rdma.noderesource.dev"
-OURS, FOREIGN = "dra.example.com/nic", "sriovnetwork.example.org/vf"
+OURS, FOREIGN = "dra.example.com/nic", "sriovnetwork.k8snetworkplumbingwg.io/vf"
 TELLS_NAMES = "containerd-2.3"
 READS_1_1 = ("containerd-2.3",)
 MOVE = "{mode: exclusive, interface: {name: fab0, mtu: 4200}}"
@@ -198,7 +198,11 @@ def test_netdevices_of_cdi_1_1_move_under_their_names_and_come_home(
 def test_others_are_observed_and_unchanged(
     host_equal: None, node: Fabric, cri: Cri, daemon: Daemon, driver: Driver
 ) -> None:
-    name = driver.prepare(f"{FOREIGN}=0000-41-00-0", 2, env=("SRIOVNETWORK_PCI=0000:41:00.0",))
+    name = driver.prepare(
+        f"{FOREIGN}=0000-41-00-0",
+        2,
+        env=("SRIOVNETWORK_PCI_ADDRESSES=0000:41:00.0", "SRIOVNETWORK_VF_RDMA_UVERB=uverbs2"),
+    )
     pod = cri.run_pod("foreign")
     seen = look(cri, run(cri, pod, "main", name))
     assert seen.nodes["uverbs2"] == tree_number(node, "uverbs2")

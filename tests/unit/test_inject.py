@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.annotations import PREFIX, parse_pod_request
-from nri_rdma.inject import AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
+from nri_rdma.inject import ENV_PREFIXES, AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
@@ -112,6 +112,10 @@ def test_the_environment_names_devices_and_netdevs() -> None:
         "RDMA_DEVICES_MY_RAILS": "mlx5_0,mlx5_1",
         "RDMA_NETDEVS_MY_RAILS": "rdma0,rdma1",
     }
+
+
+def test_a_door_may_leave_out_the_variables_that_do_not_begin_like_ours() -> None:
+    assert all(name.startswith(ENV_PREFIXES) for name, _ in edits(having(nic(0), nic(1), name="my-rails")).env)
 
 
 def test_the_hints_name_the_devices_of_all_requests_of_the_container() -> None:

@@ -359,6 +359,8 @@ def test_one_word_is_for_the_containers_that_the_kubelet_gave_devices(node: Node
     node.start(annotations=ONE)
     assert node.create("trainer", annotations=ONE).char_devices
     assert not node.create("sidecar", annotations=ONE).char_devices
+    (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
+    assert span.attributes["rdma.scope"] == "0: the containers to which the kubelet gave devices: trainer"
 
 
 def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node) -> None:
@@ -366,6 +368,8 @@ def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node
     node.start(annotations=ONE)
     assert node.create("trainer", annotations=ONE).char_devices
     assert node.create("sidecar", annotations=ONE).char_devices
+    (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
+    assert span.attributes["rdma.scope"] == "0: every container"
 
 
 def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World, tmp_path: Path) -> None:

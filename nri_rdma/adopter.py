@@ -101,6 +101,8 @@ class Adopter:
         self._numbers: frozenset[Numbers] = frozenset()
         self.majors: frozenset[int] | None = None
         """The major numbers of the node's RDMA devices; None: not ready."""
+        self.is_relevant = False
+        """Whether there are CDI devices that concern us, so that it matters who has which."""
         self.asks_kubelet = False
         """Whether there are CDI devices that concern us, so that it matters which the kubelet allocated."""
         if is_ready:
@@ -129,7 +131,8 @@ class Adopter:
                 for char in device.char_devices
                 if char.kind is CharKind.UVERBS
             )
-            self.asks_kubelet = self.kubelet is not None and self._index.is_relevant
+            self.is_relevant = self._index.is_relevant
+            self.asks_kubelet = self.kubelet is not None and self.is_relevant
             if self._ready.is_set():
                 self.majors = frozenset(major for major, _ in self._numbers)
 

@@ -660,8 +660,11 @@ def _wait(future: Future[None], timeout_s: float) -> bool:
 
 def _has_limits(sandbox: Sandbox, container: str) -> bool:
     """Whether an attached sandbox's container gets limits, which know devices by name."""
-    requests = [item.admitted.request for item in sandbox.record.attached] if sandbox.record is not None else []
-    return any(request.limits is not None and request.scope.covers(container) for request in requests)
+    for item in sandbox.record.attached if sandbox.record is not None else ():
+        request = item.admitted.request
+        if request.limits is not None and request.scope.covers(container):
+            return True
+    return False
 
 
 def _another_at(

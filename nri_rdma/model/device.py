@@ -37,6 +37,8 @@ class CharKind(StrEnum):
     ISSM = "issm"
     RDMA_CM = "rdma_cm"
 
+    __hash__ = str.__hash__  # Enum's own is a call of Python, and this one is asked for every container
+
 
 class RdmaNetns(StrEnum):
     """The kernel's `rdma system` netns setting."""

@@ -75,9 +75,7 @@ def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
 
 def brings_devices(container: Any, majors: Collection[int] | None) -> bool:
     """Whether the container may have an RDMA device from others: a device node with one of these major numbers (None:
-    they are not known yet), or a CDI device that the runtime names."""
-    if container.CDI_devices:
-        return True
+    they are not known yet)."""
     for device in container.linux.devices:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if majors is None or device.major in majors:
             return True

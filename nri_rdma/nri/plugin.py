@@ -155,12 +155,15 @@ class Plugin:
     def _may_bring(self, sandbox_id: str, container: Any) -> bool:
         """Whether the container may have RDMA devices from others: what every container of the node pays for."""
         adopter = self._lifecycle.adopter
-        return adopter.was_told(sandbox_id) or brings_devices(container, adopter.majors)
+        names_matter = adopter.is_relevant and (container.CDI_devices or adopter.was_told(sandbox_id))
+        return bool(names_matter) or brings_devices(container, adopter.majors)
 
     def _brought(self, message: Any, devices: Mapping[str, tuple[int, int]], request: Request) -> Brought | None:
         """What the container has from others; None when that is nothing of ours. `devices` are its nodes."""
         adopter, container = self._lifecycle.adopter, message.container
-        if not (adopter.may_be_ours(devices) or container.CDI_devices or adopter.was_told(message.pod.id)):
+        if not adopter.may_be_ours(devices) and not (
+            adopter.is_relevant and (container.CDI_devices or adopter.was_told(message.pod.id))
+        ):
             return None
         pod = pod_from(message.pod)
         adopter.await_ready(pod, self._deadline(request))

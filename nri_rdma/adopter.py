@@ -11,24 +11,29 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.grants import Grant, Numbers, Source, shown_devices
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.sightings import Sighting, Sightings
 
 log = logging.getLogger(__name__)
 
 _KEPT_PODS = 4096
-"""Of which the kubelet's answer and what was seen are remembered: more than any node runs."""
+"""Of which the kubelet's answer is remembered: more than any node runs."""
+_WAIT_S = 0.2
+"""How long a handler waits for a reading of the specs; NRI serialises all events of the node meanwhile."""
 
 
 class Kubelet(Protocol):
@@ -60,19 +65,6 @@ class Brought:
     """The host's netdevs that the runtime would move into the container."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
-    """A container with RDMA devices from others, for `status`: `what` are the CDI devices, or "device nodes"."""
-
-    pod: str
-    container: str
-    what: str
-    devices: tuple[str, ...]
-    source: str
-    adopt: str
-    is_privileged: bool
-
-
 class Adopter:
     """Safe for use by several threads."""
 
@@ -84,31 +76,34 @@ class Adopter:
         prefix: str,
         adoption: Adoption | None = None,
         kubelet: Kubelet | None = None,
+        reread: Callable[[], Future[None]] | None = None,
         is_ready: bool = True,
     ) -> None:
-        """`node` and `registry` give what was read last, and never block. One that is not ready knows no specs yet:
-        `set_ready` is still to come."""
+        """`node` and `registry` give what was read last, and never block; `reread` has a worker read the specs once
+        more, and is done when `read_again` has been called after that (None: they are complete). One that is not ready
+        knows no specs yet: `set_ready` is still to come."""
         self._node = node
         self._registry = registry
         self._prefix = prefix
         self.kubelet = kubelet
+        self._reread = reread
         self._adoption = adoption or Adoption()
         self._lock = threading.Lock()
         self._told: OrderedDict[str, PodAllocation] = OrderedDict()
-        self._seen: OrderedDict[tuple[str, str], tuple[Sighting, ...]] = OrderedDict()
+        self._sightings = Sightings()
         self._ready = threading.Event()
-        self._index = Index(registry(), node(), prefix)
-        self._numbers: frozenset[Numbers] = frozenset()
+        self._index = Index(Registry(devices={}), node(), prefix)
+        self._majors: frozenset[int] = frozenset()
         self.majors: frozenset[int] | None = None
-        """The major numbers of the node's RDMA devices; None: not ready."""
+        """The major numbers that RDMA devices of the node have, or had: those that moved are not among its devices.
+        None: not ready."""
         self.is_relevant = False
         """Whether there are CDI devices that concern us, so that it matters who has which."""
         self.asks_kubelet = False
         """Whether there are CDI devices that concern us, so that it matters which the kubelet allocated."""
+        self.read_again()
         if is_ready:
             self.set_ready()
-        else:
-            self.read_again()
 
     @property
     def adoption(self) -> Adoption:
@@ -118,38 +113,37 @@ class Adopter:
     @adoption.setter
     def adoption(self, adoption: Adoption) -> None:
         self._adoption = adoption
-        self.read_again()
 
     def read_again(self) -> None:
-        """The specs, the node or the settings are others now. Not for a handler: it looks at every spec."""
+        """The specs or the node are others now. Not for a handler: it looks at every spec."""
         with self._lock:
-            node = self._node()
-            self._index = Index(self._registry(), node, self._prefix)
-            self._numbers = frozenset(
-                (char.major, char.minor)
-                for device in node.devices
-                for char in device.char_devices
-                if char.kind is CharKind.UVERBS
-            )
-            self.is_relevant = self._index.is_relevant
-            self.asks_kubelet = self.kubelet is not None and self.is_relevant
-            if self._ready.is_set():
-                self.majors = frozenset(major for major, _ in self._numbers)
+            self._build()
 
     def set_ready(self) -> None:
-        """The specs were read, or cannot be."""
-        self._ready.set()
-        self.read_again()
+        """The specs were read: those who wait go on with them."""
+        with self._lock:
+            self._build()
+            self.majors = self._majors
+            self._ready.set()
+
+    def _build(self) -> None:
+        """With the lock."""
+        node = self._node()
+        self._index = Index(self._registry(), node, self._prefix)
+        self._majors |= {
+            char.major for device in node.devices for char in device.char_devices if char.kind is CharKind.UVERBS
+        }
+        self.is_relevant = self._index.is_relevant
+        self.asks_kubelet = self.kubelet is not None and self.is_relevant
+        if self._ready.is_set():
+            self.majors = self._majors
 
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
         """Wait until then (seconds of `time.monotonic`). Raises NotReadyError."""
         if self.majors is None and not self._ready.wait(max(0.0, deadline - time.monotonic())):
-            raise NotReadyError(
-                ErrorCode.NOT_READY,
-                "network is not ready: the CDI specs of the node are still being read",
-                where=str(pod or ""),
-                hint="nothing to do: the kubelet asks again",
-            )
+            raise _specs_not_read(pod)
+
+    # -- what the kubelet tells --------------------------------------------------------------------------------------
 
     def ask(self, pod: Pod) -> PodAllocation | None:
         """What the kubelet allocated to the pod; None when it does not tell. Blocks for its budget at most."""
@@ -160,8 +154,10 @@ class Adopter:
         except NriRdmaError as error:
             log.warning("the kubelet does not tell what it allocated", extra={"pod": str(pod), "error": str(error)})
             return None
-        if allocation is not None:
-            _remember(self._told, pod.sandbox_id, allocation)
+        if allocation is not None and allocation.named:
+            self._told[pod.sandbox_id] = allocation
+            while len(self._told) > _KEPT_PODS:
+                self._told.popitem(last=False)
         return allocation
 
     @property
@@ -170,7 +166,7 @@ class Adopter:
         return self.kubelet is not None and self.kubelet.tells
 
     def was_told(self, sandbox_id: str) -> bool:
-        """Whether the kubelet has told of this sandbox."""
+        """Whether the kubelet has told that containers of this sandbox have devices."""
         return sandbox_id in self._told
 
     def told(self, allocation: PodAllocation | None) -> tuple[Grant, ...]:
@@ -181,6 +177,8 @@ class Adopter:
             for container in containers
             for grant in self._grants(container.name, dict.fromkeys(container.cdi_devices, Source.KUBELET))
         )
+
+    # -- what a container brings -------------------------------------------------------------------------------------
 
     def may_be_ours(self, devices: Mapping[str, Numbers]) -> bool:
         """Whether any of these nodes has the major number of an RDMA device; True as long as that is not known."""
@@ -194,26 +192,50 @@ class Adopter:
 
     def concerns(self, brought: Brought) -> bool:
         """Whether a container brings anything along that could matter: cheap, for every container of the node."""
-        told = self._told.get(brought.pod.sandbox_id)
-        return (
-            not self._numbers.isdisjoint(brought.devices.values())
-            or bool(brought.cdi_devices)
-            or (told is not None and brought.container in told.named)
-        )
+        return self.may_be_ours(brought.devices) or any(map(self._index.knows, self._names_told(brought)))
 
-    def grants(self, brought: Brought) -> tuple[Grant, ...]:
-        """The CDI devices of a container that concern us, with the surest way in which each is known."""
-        names: dict[str, Source] = {}
-        told = self._told.get(brought.pod.sandbox_id)
-        for container in told.containers if told is not None else ():
-            if container.name == brought.container:
-                names.update(dict.fromkeys(container.cdi_devices, Source.KUBELET))
-        for name in brought.cdi_devices:
-            names.setdefault(name, Source.RUNTIME)
+    def await_known(self, brought: Brought, deadline: float) -> None:
+        """Wait until the specs of all CDI devices that the container was told to have are read: drivers write them
+        moments before. Raises NotReadyError; and CdiError where a spec cannot be read, and the container has RDMA nodes
+        that it may be about."""
+        if self._reread is None or not self.may_be_ours(brought.devices) or not self._unknown(brought):
+            return
+        try:
+            self._reread().result(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
+        except FutureTimeoutError as error:
+            raise _specs_not_read(brought.pod) from error
+        unknown, problems = self._unknown(brought), self._registry().problems
+        explained = {device.id for grant in self.grants(brought) for device in _devices(grant)}
+        bare = [it for it in shown_devices(self._node(), brought.devices) if it.id not in explained]
+        if unknown and problems and bare:
+            raise CdiError(
+                ErrorCode.CDI_FILE,
+                f"no spec that can be read has the CDI device {unknown[0]} of container {brought.container}",
+                file=problems[0].file,
+                hint="see `nri-rdma cdi list`, and mend or remove what it names",
+                path=problems[0].path,
+            )
+
+    def grants(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]] | None = None) -> tuple[Grant, ...]:
+        """The CDI devices of a container that concern us, with the surest way in which each is known.
+
+        `attached` are the CDI devices that its sandbox has something attached for, with their RDMA devices. What a
+        container was told to have explains its nodes; only others are looked at, and taken for what its sandbox has
+        before they are taken for something else.
+        """
+        names = dict(self._named(brought))
         if not brought.is_privileged:
-            for name in self._index.recognise(brought.devices):
+            explained = {device.id for grant in self._grants("", names) for device in _devices(grant)}
+            explained |= {device for name in names for device in (attached or {}).get(name, ())}
+            for name in self._recognised(brought.devices, attached or {}, explained):
                 names.setdefault(name, Source.NODES)
         grants = self._grants(brought.container, names)
+        found = {grant.name for grant in grants}
+        grants += tuple(  # of those that moved out of sight nothing is known here but that the sandbox has them
+            Grant(container=brought.container, name=name, source=source)
+            for name, source in names.items()
+            if name in (attached or {}) and name not in found
+        )
         self._see(brought, grants)
         return grants
 
@@ -222,26 +244,67 @@ class Adopter:
         device proves nothing where somebody was asked who knows: the kubelet."""
         knows = brought.pod.sandbox_id in self._told or bool(brought.cdi_devices)
         return frozenset(
-            device.id
-            for grant in grants
-            if grant.meaning is not None and not (knows and grant.source is Source.NODES)
-            for device in grant.meaning.devices
+            device.id for grant in grants if not (knows and grant.source is Source.NODES) for device in _devices(grant)
         )
 
     @property
-    def vendors(self) -> Mapping[DeviceId, str]:
+    def node(self) -> Node:
+        """The node as last read."""
+        return self._node()
+
+    @property
+    def vendors(self) -> Mapping[DeviceId, frozenset[str]]:
         """Whose CDI devices have the nodes of each device."""
-        return self._index.vendor_of
+        return self._index.vendors_of
 
     def forget(self, sandbox_id: str) -> None:
         """The sandbox has ended."""
         self._told.pop(sandbox_id, None)
-        for key in [key for key in self._seen.copy() if key[0] == sandbox_id]:
-            self._seen.pop(key, None)
+        self._sightings.forget(sandbox_id)
+
+    def keep(self, sandbox_ids: Collection[str]) -> None:
+        """Forget all other sandboxes."""
+        self._sightings.keep(sandbox_ids)
+        for sandbox_id in self._told.copy():
+            if sandbox_id not in sandbox_ids:
+                self._told.pop(sandbox_id, None)
 
     def sightings(self) -> tuple[Sighting, ...]:
         """The containers with RDMA devices from others, oldest first."""
-        return tuple(sighting for seen in self._seen.copy().values() for sighting in seen)
+        return self._sightings.all()
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _named(self, brought: Brought) -> Iterator[tuple[str, Source]]:
+        """What the kubelet and the runtime say that the container has; the surest last of one name."""
+        for name in brought.cdi_devices:
+            yield name, Source.RUNTIME
+        told = self._told.get(brought.pod.sandbox_id)
+        for container in told.containers if told is not None else ():
+            if container.name == brought.container:
+                for name in container.cdi_devices:
+                    yield name, Source.KUBELET
+
+    def _names_told(self, brought: Brought) -> Iterator[str]:
+        return (name for name, _ in self._named(brought))
+
+    def _unknown(self, brought: Brought) -> list[str]:
+        return [name for name in self._names_told(brought) if not self._index.has_read(name)]
+
+    def _recognised(
+        self,
+        devices: Mapping[str, Numbers],
+        attached: Mapping[str, frozenset[DeviceId]],
+        explained: Collection[DeviceId],
+    ) -> Iterator[str]:
+        for name in self._index.recognise(devices):
+            own = frozenset(device.id for grant in self._grants("", {name: Source.NODES}) for device in _devices(grant))
+            if own and own <= set(explained):
+                continue
+            yield next((other for other, ids in attached.items() if own and own <= ids), name)
+        for name, ids in attached.items():  # those that moved out of sight are known by their paths
+            if not ids <= set(explained) and self._index.has_paths(name, devices):
+                yield name
 
     def _grants(self, container: str, names: Mapping[str, Source]) -> tuple[Grant, ...]:
         found = []
@@ -251,7 +314,7 @@ class Adopter:
             except NriRdmaError as problem:
                 found.append(Grant(container=container, name=name, source=source, problem=problem))
                 continue
-            if meaning is not None and (meaning.devices or meaning.asked):
+            if meaning is not None and meaning.devices:
                 found.append(Grant(container=container, name=name, source=source, meaning=meaning))
         return tuple(found)
 
@@ -261,8 +324,7 @@ class Adopter:
         rest = [it for it in shown_devices(self._node(), brought.devices) if it.id not in explained]
         if rest:
             seen.append(self._sighting(brought, "", tuple(rest), str(Source.NODES), None))
-        if seen:
-            _remember(self._seen, (brought.pod.sandbox_id, brought.container), tuple(seen))
+        self._sightings.put(brought.pod.sandbox_id, brought.container, tuple(seen))
 
     def _sighting(
         self, brought: Brought, what: str, devices: tuple[RdmaDevice, ...], source: str, grant: Grant | None
@@ -284,7 +346,10 @@ def _devices(grant: Grant) -> tuple[RdmaDevice, ...]:
     return grant.meaning.devices if grant.meaning is not None else ()
 
 
-def _remember(memory: OrderedDict, key: object, value: object) -> None:  # type: ignore[type-arg]  # both kinds
-    memory[key] = value
-    while len(memory) > _KEPT_PODS:
-        memory.popitem(last=False)
+def _specs_not_read(pod: Pod | None) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        "network is not ready: the CDI specs of the node are still being read",
+        where=str(pod or ""),
+        hint="nothing to do: the kubelet asks again",
+    )

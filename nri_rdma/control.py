@@ -21,10 +21,11 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
-from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev, Node
 from nri_rdma.model.pci import parse_pci_address
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.link import Door
 from nri_rdma.nri.plugin import RuntimeFacts
 from nri_rdma.observe.spans import Recorder, Span
@@ -185,6 +186,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "pools": _pools(policy, current),
         "policy": policy_document(policy),
         "adopt": adoption_document(facts.lifecycle.adopter.adoption),
+        "cdi_specs_read": facts.lifecycle.adopter.majors is not None,
         "kubelet_tells": facts.lifecycle.adopter.kubelet_tells,
         "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),

@@ -28,7 +28,7 @@ from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble, matters, watched
-from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.request import UNLIMITED
@@ -36,6 +36,7 @@ from nri_rdma.model.usage import Watched
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.identity import identify
 from nri_rdma.nri.link import Door
 from nri_rdma.nri.peer import memlock_ceiling

@@ -19,10 +19,10 @@ from nri_rdma.control import ask_status
 from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, read_host, resolve_on_host, set_memlock
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import POD_LINKS
-from nri_rdma.lifecycle import NodeSource
 from nri_rdma.model.device import Node
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.onlooker import Onlooker
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.identity import Identity, identify
 from nri_rdma.nri.peer import memlock_ceiling
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
@@ -144,7 +144,10 @@ def attached_by_daemon(settings: Settings) -> Attached:
         document = ask_status(settings.control_path)
     except NotReadyError:
         return {}
-    return {sandbox["id"]: tuple(sandbox["devices"]) for sandbox in document["sandboxes"]}
+    attached: dict[str, tuple[str, ...]] = {}
+    for sandbox in document["sandboxes"]:  # one may have several parts
+        attached[sandbox["id"]] = attached.get(sandbox["id"], ()) + tuple(sandbox["devices"])
+    return attached
 
 
 def dry_identity(settings: Settings) -> Identity:

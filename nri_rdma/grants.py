@@ -96,15 +96,18 @@ def _wanted_for(same: list[Grant], adoption: Adoption) -> Iterator[Wanted]:
 
 def granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
     """The requests with their devices. Raises PlacementError or RequestError where they cannot be attached so, or where
-    a pod has one of the devices already."""
-    return tuple(_granted_one(node, taken, item, asker, owner) for item in items)
+    somebody has one of the devices alone; two of these requests may share one, and not more."""
+    placed: list[Placed] = []
+    for item in items:
+        placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
+    return tuple(placed)
 
 
-def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker, owner: str) -> Placed:
+def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed:
     mode = item.request.mode or Mode.SHARED
     admitted = admit_granted(node, replace(item.request, mode=mode), asker)
     for device in item.devices:
-        _refuse_taken(device, mode, taken.get(device.id, frozenset()), owner, item.request.where)
+        _refuse_taken(device, mode, taken.get(device.id, frozenset()), item.request.where)
         if mode is Mode.EXCLUSIVE and device.in_use:
             raise PlacementError(
                 ErrorCode.DEVICE_IN_USE,
@@ -116,10 +119,9 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker, owner: st
     return Placed(admitted=admitted, devices=item.devices, reasons=reasons)
 
 
-def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], owner: str, where: str) -> None:
+def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], where: str) -> None:
     for holding in sorted(holders, key=lambda it: (it.owner, it.mode)):
-        alone = Mode.EXCLUSIVE in {mode, holding.mode}
-        if alone or holding.owner == owner:
+        if Mode.EXCLUSIVE in {mode, holding.mode}:
             raise PlacementError(
                 ErrorCode.DEVICE_CONFLICT,
                 f"{device.name} is held by {holding.owner} ({holding.mode})",
@@ -130,30 +132,36 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
 
 def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
     """The same with what was granted, which no annotation of the same pod gets."""
-    more: dict[DeviceId, frozenset[Holding]] = {
-        device.id: frozenset({Holding(owner=f"{owner} (CDI device {item.admitted.request.cdi_device})", mode=mode)})
-        for item in placed
-        for device in item.devices
-        for mode in (Mode.EXCLUSIVE,)
-    }
-    return {**taken, **{key: taken.get(key, frozenset()) | holdings for key, holdings in more.items()}}
+    return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
+
+
+def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mode | None = None) -> Taken:
+    """`mode`: as if it were held so; None: as it is."""
+    more = dict(taken)
+    for item in placed:
+        words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
+        for device in item.devices:
+            holding = Holding(owner=words, mode=mode or item.admitted.mode)
+            more[device.id] = more.get(device.id, frozenset()) | {holding}
+    return more
 
 
 def refuse_unallocated(
     node: Node,
     present: Mapping[str, Numbers],
     covered: Collection[DeviceId],
-    explained: Mapping[DeviceId, str],
+    explained: Mapping[DeviceId, frozenset[str]],
     adoption: Adoption,
     where: str,
 ) -> None:
     """Raise PlacementError for a container with device nodes of an RDMA device that is not `covered`, where the
-    administrator enforces that. `explained` names the vendor whose CDI device has the nodes."""
+    administrator enforces that. `explained` names the vendors whose CDI devices have the nodes."""
     for device in shown_devices(node, present):
         if device.id in covered:
             continue
-        vendor = explained.get(device.id, "")
-        if adoption.of(vendor).adopt is Adopt.ENFORCE:
+        vendors = sorted(explained.get(device.id, {""}))
+        vendor = next((it for it in vendors if adoption.of(it).adopt is Adopt.ENFORCE), None)
+        if vendor is not None:
             by = f"adopt.vendors.{vendor}" if vendor in adoption.vendors else "adopt"
             raise PlacementError(
                 ErrorCode.NOT_ALLOCATED,

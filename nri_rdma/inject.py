@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.request import env_name
+from nri_rdma.model.request import RdmaLimits, env_name
 from nri_rdma.policy import Admitted
 
 Numbers: TypeAlias = tuple[int, int]
@@ -100,24 +100,27 @@ def _char_devices(
 def _env(covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
     """Hints for NCCL (``=`` means exactly these, else ``mlx5_1`` would also select ``mlx5_10``) and UCX (device:port),
     which name what can be used through verbs; then what each request got."""
-    usable = [
-        attached.device
+    usable = {
+        attached.device.id: attached.device
         for item in covering
         if CharKind.UVERBS in item.admitted.request.char_kinds
         for attached in item.devices
-    ]
+    }.values()
     if usable:
         yield "NCCL_IB_HCA", "=" + ",".join([device.name for device in usable])
         yield (
             "UCX_NET_DEVICES",
             ",".join([f"{device.name}:{port.number}" for device in usable for port in device.ports]),
         )
+    told: dict[str, dict[str, None]] = {}  # requests of one name come with CDI devices: their values are joined
     for item in covering:
         suffix = env_name(item.admitted.request.name)
-        yield f"RDMA_DEVICES_{suffix}", ",".join([attached.device.name for attached in item.devices])
-        netdevs = [name for attached in item.devices for name in attached.netdev_names]
-        if netdevs:
-            yield f"RDMA_NETDEVS_{suffix}", ",".join(netdevs)
+        for attached in item.devices:
+            told.setdefault(f"RDMA_DEVICES_{suffix}", {})[attached.device.name] = None
+            for name in attached.netdev_names:
+                told.setdefault(f"RDMA_NETDEVS_{suffix}", {})[name] = None
+    for variable, names in told.items():
+        yield variable, ",".join(names)
 
 
 def _memlock(covering: list[AttachedRequest], default: int | None) -> int | None:
@@ -126,13 +129,18 @@ def _memlock(covering: list[AttachedRequest], default: int | None) -> int | None
 
 
 def _rdma_max(covering: list[AttachedRequest]) -> tuple[str, ...]:
-    lines = [
-        f"{attached.device.name} hca_handle={_limit(limits.hca_handles)} hca_object={_limit(limits.hca_objects)}"
-        for item in covering
-        if (limits := item.admitted.request.limits) is not None
-        for attached in item.devices
-    ]
-    return tuple(lines)
+    limited: dict[str, RdmaLimits] = {}
+    for item in covering:
+        limits = item.admitted.request.limits
+        if limits is not None:
+            for attached in item.devices:
+                limited[attached.device.name] = limits.within(limited.get(attached.device.name))
+    return tuple(
+        [
+            f"{name} hca_handle={_limit(limits.hca_handles)} hca_object={_limit(limits.hca_objects)}"
+            for name, limits in limited.items()
+        ]
+    )
 
 
 def _limit(value: int | None) -> str:

@@ -8,31 +8,31 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
 from typing import Protocol
 
+from nri_rdma import claims
 from nri_rdma.adopter import Adopter, Brought
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
-from nri_rdma.attach.port import KernelError
-from nri_rdma.attach.record import State, attach_key
+from nri_rdma.attach.record import State
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import ErrorCode, InventoryError, LimitsError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.grants import Grant, Wanted, granted, refuse_unallocated, wanted, with_grants
+from nri_rdma.claims import Claims, returning, wait
+from nri_rdma.errors import ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.grants import Wanted, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import UNLIMITED, PodRequest
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest, env_name
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, Taken, place
 from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
@@ -47,9 +47,6 @@ _SPECS_S = 60.0
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
-LATE_WAIT_S = 0.5
-"""How long a CreateContainer waits for the attach that it began, because nobody told of its CDI device when the sandbox
-started. One device takes 50 to 100 ms; whoever needs more is asked again."""
 BARRIER_WAIT_S = 0.2
 """How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
 
@@ -64,61 +61,18 @@ class Limits(Protocol):
         """See to it that the container's limits end with it. Never raises."""
 
 
-class Attaching(Protocol):
+class Attaching(claims.Attaching, Protocol):
     """Who attaches: nri_rdma.attach.sandboxes, or a dry run, which only plans."""
 
     def knows(self, sandbox_id: str) -> bool: ...
 
     def get(self, sandbox_id: str) -> Sandbox | None: ...
 
-    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
-
     def all(self) -> tuple[Sandbox, ...]: ...
-
-    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox: ...
-
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
 
     def end(self, sandbox_id: str) -> Future[None] | None: ...
 
     def look_again(self, sandbox: Sandbox) -> Future[None]: ...
-
-
-class NodeSource:
-    """The node as last read. `refresh` reads it anew and blocks; `current` never does."""
-
-    def __init__(self, read: Callable[[], Node]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._queued: Future[None] | None = None
-        self._queue_lock = threading.Lock()
-        self.on_read: Callable[[], None] = lambda: None
-        """Called after each reading, by who read, before anybody is told of it."""
-        self.current = read()
-
-    def refresh_in(self, workers: Workers) -> Future[None]:
-        """Have a worker read it anew. Who asks while a reading is queued gets that one: it has not begun yet."""
-        with self._queue_lock:
-            if self._queued is None:
-                self._queued = workers.submit("refresh", self._begin)
-            return self._queued
-
-    def _begin(self) -> None:
-        with self._queue_lock:
-            self._queued = None
-        self.refresh()
-
-    def refresh(self) -> Node:
-        """Read the node anew. Raises InventoryError, and keeps what was known, when it cannot be read."""
-        with self._lock:
-            try:
-                self.current = self._read()
-                self.on_read()
-            except (KernelError, OSError) as error:
-                raise InventoryError(
-                    ErrorCode.INVENTORY, f"the node cannot be read: {error}", hint="try again; see `nri-rdma inventory`"
-                ) from error
-            return self.current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +151,7 @@ class Lifecycle:
         self.memlock_ceiling = UNLIMITED
         self.memlock_dropped_by = ""
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
+        self._claims = Claims(adopter, sandboxes, allocations, spans, self)
         self._unserved: dict[str, Unserved] = {}
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
@@ -219,12 +174,12 @@ class Lifecycle:
             return
         known = self._sandboxes.of(pod.sandbox_id)
         if any(sandbox.undo_done is not None for sandbox in known):
-            raise _returning(pod)
+            raise returning(pod)
         if known:
             return  # seen already, in Synchronize: events of one sandbox may be told twice
-        self._return_older(pod, deadline)
+        self.return_older(pod, deadline)
         with self._spans.span("place") as span:
-            placed = self._decided(
+            placed = self.decided(
                 pod, lambda node: self._place_on(node, pod, request, self._wanted(allocation), asker), deadline
             )
             if not placed:
@@ -232,7 +187,7 @@ class Lifecycle:
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
         sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm)
-        if not _wait(sandbox.attach_done, deadline - time.monotonic()):
+        if not wait(sandbox.attach_done, deadline - time.monotonic()):
             sandbox.attach_done.add_done_callback(lambda done: self._remember_failure(pod, done))
 
     def knows(self, sandbox_id: str) -> bool:
@@ -261,20 +216,21 @@ class Lifecycle:
         failed = self._failed.get(sandbox_id)
         if failed is not None:
             raise _failed_late(failed)
-        if brought is not None:
-            self._adopt(brought, deadline)
+        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
             raise _not_attached(pod_name)
-        if not parts:
-            return ContainerEdits()
         for sandbox in parts:
             if sandbox.state is not State.ATTACHED:
                 with self._spans.span("barrier"):
-                    self._pass_barrier(sandbox, deadline)
+                    self.pass_barrier(sandbox, deadline)
             self._await_present(sandbox, container, deadline)
+        attached, rdma_cm = _attached(parts)
+        if brought is not None:
+            self._claims.refuse_lacking(brought.pod, grants, attached)
+        if not parts:
+            return ContainerEdits()
         with self._spans.span("inject"):
-            attached, rdma_cm = _attached(parts)
             edits = inject(attached, rdma_cm, container, present_env, present_devices, self.default_memlock)
             for node in edits.char_devices:
                 if node.path in present_devices:
@@ -306,7 +262,7 @@ class Lifecycle:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
         for memory in (self._unserved, self._failed, self._barrier_waits):
             memory.pop(sandbox_id, None)
-        self.adopter.forget(sandbox_id)
+        self.forget(sandbox_id)
         undo = self._sandboxes.end(sandbox_id)
         if undo is None:
             return
@@ -315,6 +271,11 @@ class Lifecycle:
         except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox is stopped, whether it held anything or not."""
+        self._claims.ended(sandbox_id)
+        self.adopter.forget(sandbox_id)
+
     def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
         """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
 
@@ -322,6 +283,7 @@ class Lifecycle:
         """
         self.adopter.await_ready(None, time.monotonic() + _SPECS_S)
         listed = {item.pod.sandbox_id for item in pods}
+        self.adopter.keep(listed)
         for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
@@ -356,28 +318,26 @@ class Lifecycle:
             return ""
         attached, rdma_cm = _attached(parts)
         bare = [
-            container.name
-            for container in item.containers
-            if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices
-            or self._lacks_what_its_cdi_device_asks(item.pod, container, attached)
+            container.name for container in item.containers if self._is_bare(item.pod, container, attached, rdma_cm)
         ]
         return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
 
-    def _lacks_what_its_cdi_device_asks(
-        self, pod: Pod, container: ListedContainer, attached: tuple[AttachedRequest, ...]
+    def _is_bare(
+        self,
+        pod: Pod,
+        container: ListedContainer,
+        attached: tuple[AttachedRequest, ...],
+        rdma_cm: CharDevice | None,
     ) -> bool:
-        """Whether a container that runs has a CDI device for which nothing was attached; sees what it has."""
-        brought = self.brought_by(pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container)
-        if brought is None:
-            return False
-        covering = {
-            it.admitted.request.cdi_device for it in attached if it.admitted.request.scope.covers(container.name)
-        }
-        grants = self.adopter.grants(brought)
-        try:
-            return bool(wanted((grant for grant in grants if grant.name not in covering), self.adopter.adoption))
-        except NriRdmaError:
+        """Whether a container that runs lacks what it would have got from us."""
+        if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
             return True
+        own = (item.admitted.request for item in attached if item.admitted.request.scope.covers(container.name))
+        # Nodes come with a CDI device itself: that we were asked is told by our variables.
+        if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
+            return True
+        brought = self.brought_by(pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container)
+        return brought is not None and self._claims.lacks(self.adopter.grants(brought), attached)
 
     def brought_by(self, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
         """What a container that is there has from others; None when that is nothing of ours."""
@@ -400,20 +360,23 @@ class Lifecycle:
         lacking = []
         for container in item.containers:
             try:
-                self._limit_all(parts, container.name, container.cgroups_path)
+                self._limit_all(parts, container.name, container.cgroups_path, also_one=True)
             except LimitsError as error:
                 if error.errno != errno.ENOENT:  # it has not started yet, or has ended
                     lacking.append(str(error))
         return " ".join(lacking)
 
-    def _limit_all(self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str) -> None:
-        """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009)."""
+    def _limit_all(
+        self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str, *, also_one: bool = False
+    ) -> None:
+        """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009). One alone
+        the runtime has written, but for a container that nobody was asked about (`also_one`)."""
         lines = rdma_max(_attached(parts)[0], container)
         if not lines:
             return
         where = f"{parts[0].pod}, container {container}"
         try:
-            if len(lines) > 1:
+            if also_one or len(lines) > 1:
                 with self._spans.span("limit"):
                     self._limits.write(cgroups_path, lines, where)
         finally:
@@ -443,92 +406,26 @@ class Lifecycle:
         """What the CDI devices ask for that the kubelet allocated to a pod."""
         return wanted(self.adopter.told(allocation), self.adopter.adoption) if allocation is not None else ()
 
-    def _adopt(self, brought: Brought, deadline: float) -> None:
-        """Attach what the CDI devices of a container ask for, where nobody told of them when the sandbox started."""
-        with self._spans.span("adopt") as span:
-            grants = self.adopter.grants(brought)
-            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
-            span.attributes["rdma.cdi_source"] = ",".join(str(grant.source) for grant in grants)
-            self._refuse_unallocated(brought, grants)
-            for grant in grants:
-                holder = self._holder_of(brought.pod.sandbox_id, grant.name)
-                if holder is not None:
-                    self._cover(holder, grant, deadline)
-            if any(self._holder_of(brought.pod.sandbox_id, grant.name) is None for grant in grants):
-                self._attach_late(brought, deadline)
-
-    def _cover(self, holder: Sandbox, grant: Grant, deadline: float) -> None:
-        """Another container has the CDI device, too."""
-        if holder.covers(grant.name, grant.container):
-            return
-        if holder.state is not State.ATTACHED:
-            self._pass_barrier(holder, deadline)
-        if not _wait(self._sandboxes.cover(holder, grant.name, grant.container), deadline - time.monotonic()):
-            raise _not_ready_yet(holder.pod)
-
-    def _attach_late(self, brought: Brought, deadline: float) -> None:
-        pod = brought.pod
-        if any(it.undo_done is not None for it in self._sandboxes.of(pod.sandbox_id)):
-            raise _returning(pod)
-        part = self._free_part(pod.sandbox_id, brought.container)
-
-        def decide(node: Node) -> tuple[Placed, ...]:
-            grants = self.adopter.grants(brought)
-            late = (grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
-            items = wanted(late, self.adopter.adoption)
-            if not items:
-                return ()
-            return self._allocations.allocate(
-                attach_key(pod.sandbox_id, part),
-                str(pod),
-                lambda taken: granted(node, taken, items, brought.asker, str(pod)),
-            )
-
-        placed = self._decided(pod, decide, deadline)
-        if not placed:
-            return  # it is observed
-        sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm, part)
-        _wait(sandbox.attach_done, min(LATE_WAIT_S, deadline - time.monotonic()))  # what is not done meets the barrier
-
-    def _free_part(self, sandbox_id: str, container: str) -> str:
-        taken = {sandbox.part for sandbox in self._sandboxes.of(sandbox_id)}
-        names = chain((container,), (f"{container}.{number}" for number in count(1)))
-        return next(name for name in names if name not in taken)
-
-    def _holder_of(self, sandbox_id: str, cdi_device: str) -> Sandbox | None:
-        """What the sandbox attached, or attaches, for a CDI device."""
-        return next((it for it in self._sandboxes.of(sandbox_id) if cdi_device in it.cdi_devices), None)
-
-    def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
-        if brought.is_privileged or not self.adopter.adoption.enforces:
-            return
-        attached, _ = _attached(self._sandboxes.of(brought.pod.sandbox_id))
-        own = {
-            item.device.id
-            for request in attached
-            if request.admitted.request.scope.covers(brought.container)
-            for item in request.devices
-        }
-        refuse_unallocated(
-            self._node.current,
-            brought.devices,
-            own | self.adopter.covered(brought, grants),
-            self.adopter.vendors,
-            self.adopter.adoption,
-            f"{brought.pod}, container {brought.container}",
-        )
-
     def _first(self, sandbox_id: str) -> Sandbox | None:
         """The oldest of a sandbox's parts: it remembers the containers."""
         return next(iter(self._sandboxes.of(sandbox_id)), None)
 
-    def _decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
+    @property
+    def rdma_cm(self) -> CharDevice | None:
+        """The node's, as last read."""
+        return self._node.current.rdma_cm
+
+    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None:
+        """Raise PlacementError for one that asks for more than this runtime sets."""
+        refuse_memlock(PodRequest(requests=tuple(requests)), self.memlock_ceiling, self.memlock_dropped_by)
+
+    def decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
         """Decide; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
         try:
             return decide(self._node.current)
         except PlacementError:
             refreshed = self._node.refresh_in(self._workers)
-            _wait(refreshed, deadline - time.monotonic())
+            wait(refreshed, deadline - time.monotonic())
         if not refreshed.done():
             raise NotReadyError(
                 ErrorCode.NOT_READY,
@@ -541,7 +438,7 @@ class Lifecycle:
     def _place_on(
         self, node: Node, pod: Pod, request: PodRequest, items: tuple[Wanted, ...], asker: Asker
     ) -> tuple[Placed, ...]:
-        refuse_memlock(request, self.memlock_ceiling, self.memlock_dropped_by)
+        self.refuse_memlock((*request.requests, *(item.request for item in items)))
         offered = self._offered_on(node)
         admitted = admit(offered.policy, node, request, asker)
 
@@ -562,13 +459,13 @@ class Lifecycle:
             self._offered = offered = _Offered.of(policy, node)
         return offered
 
-    def _return_older(self, pod: Pod, deadline: float) -> None:
+    def return_older(self, pod: Pod, deadline: float) -> None:
         """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first."""
         for sandbox in self._sandboxes.all():
             if sandbox.pod.is_same_pod(pod) and sandbox.pod.sandbox_id != pod.sandbox_id:
                 undo = self._sandboxes.end(sandbox.pod.sandbox_id)
                 if undo is not None:
-                    _wait(undo, deadline - time.monotonic())
+                    wait(undo, deadline - time.monotonic())
 
     def _refuse_another(self, ours: CharDevice, theirs: tuple[int, int], where: str) -> None:
         """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
@@ -587,13 +484,14 @@ class Lifecycle:
             },
         )
 
-    def _pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
+    def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
+        """Wait for an attach that still runs, a little. Raises NotReadyError."""
         if sandbox.state in {State.PLANNED, State.ATTACHING} and self._may_wait(sandbox.pod.sandbox_id):
-            _wait(sandbox.attach_done, min(BARRIER_WAIT_S, deadline - time.monotonic()))
+            wait(sandbox.attach_done, min(BARRIER_WAIT_S, deadline - time.monotonic()))
         if sandbox.state is State.ATTACHED:
             return
         if sandbox.state in {State.RETURNING, State.GONE}:
-            raise _returning(sandbox.pod)
+            raise returning(sandbox.pod)
         raise NotReadyError(
             ErrorCode.NOT_READY,
             f"network is not ready: {sandbox.steps_done} of {sandbox.steps_total} steps of the attach done",
@@ -610,7 +508,7 @@ class Lifecycle:
         if looked is None or (looked.done() and looked.exception() is None):
             return
         with self._spans.span("barrier"):
-            if not _wait(looked, min(BARRIER_WAIT_S, deadline - time.monotonic())):
+            if not wait(looked, min(BARRIER_WAIT_S, deadline - time.monotonic())):
                 raise NotReadyError(
                     ErrorCode.NOT_READY,
                     "network is not ready: the devices of this pod are looked at again",
@@ -649,15 +547,6 @@ def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...
     return tuple(move.link.name for move in moves if move.link.name in names)
 
 
-def _wait(future: Future[None], timeout_s: float) -> bool:
-    """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
-    try:
-        future.result(max(0.0, timeout_s))
-    except FutureTimeoutError:
-        return False
-    return True
-
-
 def _has_limits(sandbox: Sandbox, container: str) -> bool:
     """Whether an attached sandbox's container gets limits, which know devices by name."""
     for item in sandbox.record.attached if sandbox.record is not None else ():
@@ -677,24 +566,6 @@ def _another_at(
         f" this pod's is {ours.major}:{ours.minor}",
         where=where,
         hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
-    )
-
-
-def _returning(pod: Pod) -> NotReadyError:
-    return NotReadyError(
-        ErrorCode.RETURNING,
-        "the devices of this sandbox go back to the host",
-        where=str(pod),
-        hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
-    )
-
-
-def _not_ready_yet(pod: Pod) -> NotReadyError:
-    return NotReadyError(
-        ErrorCode.NOT_READY,
-        "network is not ready: the devices of this pod are still being attached",
-        where=str(pod),
-        hint="nothing to do: the kubelet asks again",
     )
 
 

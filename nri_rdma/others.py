@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from nri_rdma.adopter import Adopter
+from nri_rdma.attach.sandboxes import start_timer
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config import Settings
-from nri_rdma.lifecycle import NodeSource
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.nodesource import NodeSource
 
 if TYPE_CHECKING:
     from nri_rdma.cdi.watch import CdiRegistry
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_SPECS = Registry(devices={})
+UNWATCHED_S = 5.0
+"""Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
 
 
 class Others:
@@ -32,12 +37,18 @@ class Others:
         self._specs: CdiRegistry | None = None
         self._kubelet: KubeletDoor | None = None
         self._opening: Future[None] | None = None
+        self._queue_lock = threading.Lock()
+        self._queued: Future[None] | None = None
+        self._unwatched = _NO_SPECS
+        self._cancel: Callable[[], None] = lambda: None
+        self._is_closed = False
         self.adopter = Adopter(
             node=lambda: node.current,
             registry=self._registry,
             prefix=settings.annotation_prefix,
             adoption=settings.adopt,
             kubelet=self,
+            reread=self.reread,
             is_ready=False,
         )
         node.on_read = self.adopter.read_again
@@ -48,6 +59,13 @@ class Others:
         if self._opening is None:
             self._opening = self._workers.submit("specs", self._open)
             self._opening.add_done_callback(_log_bug)
+
+    def reread(self) -> Future[None]:
+        """Have a worker read the specs once more. Who asks while a reading is queued gets that one: it begins later."""
+        with self._queue_lock:
+            if self._queued is None:
+                self._queued = self._workers.submit("specs", self._read_now)
+            return self._queued
 
     @property
     def tells(self) -> bool:
@@ -60,25 +78,53 @@ class Others:
 
     def close(self) -> None:
         """End. After the workers; again is no error."""
+        self._is_closed = True
+        self._cancel()
         if self._specs is not None:
             self._specs.close()
         if self._kubelet is not None:
             self._kubelet.close()
 
     def _open(self) -> None:
-        from nri_rdma.cdi.watch import CdiRegistry
         from nri_rdma.kubelet.door import KubeletDoor
+
+        self._watch()
+        self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers)
+        self._kubelet.begin()
+        self.adopter.set_ready()
+        log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
+
+    def _watch(self) -> None:
+        """Read the specs, and again whenever they change. Where the kernel watches no more directories for us, they are
+        read every few seconds until it does."""
+        from nri_rdma.cdi.folder import read_registry
+        from nri_rdma.cdi.watch import CdiRegistry
 
         try:
             self._specs = CdiRegistry(self._settings.cdi_dirs, lambda _registry: self.adopter.read_again())
         except OSError as error:
-            log.warning("CDI specs are not read: no inotify instance is left", extra={"error": str(error)})
-        self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers)
-        self._kubelet.begin()
-        self.adopter.set_ready()
+            self._unwatched = read_registry(self._settings.cdi_dirs)
+            log.warning("CDI specs are read now and then: the kernel does not watch them", extra={"error": str(error)})
+            if not self._is_closed:
+                self._cancel = start_timer(UNWATCHED_S, self._watch_later)
+
+    def _watch_later(self) -> None:
+        self._workers.submit("specs", self._watch_again)
+
+    def _watch_again(self) -> None:
+        self._watch()
+        self.adopter.read_again()
+
+    def _read_now(self) -> None:
+        with self._queue_lock:
+            self._queued = None
+        if self._specs is not None:
+            self._specs.refresh()
+        else:
+            self._watch_again()
 
     def _registry(self) -> Registry:
-        return self._specs.current if self._specs is not None else _NO_SPECS
+        return self._specs.current if self._specs is not None else self._unwatched
 
 
 def _log_bug(done: Future[None]) -> None:

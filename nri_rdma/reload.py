@@ -13,8 +13,9 @@ from itertools import groupby
 
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, SettingError
-from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.device import Node
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.logs import set_log_level
 from nri_rdma.policy import Policy, offer, policy_of
 

@@ -78,8 +78,10 @@ class Sandbox:
             self.containers[name] = cgroups_path
 
     def covers(self, cdi_device: str, container: str) -> bool:
-        """Whether the container gets what was attached for that CDI device; True as long as that is not known."""
-        requests = [item.admitted.request for item in self.record.attached] if self.record is not None else []
+        """Whether the container gets what was attached for that CDI device; False as long as that is not known."""
+        if self.record is None:
+            return False
+        requests = [item.admitted.request for item in self.record.attached]
         return all(it.scope.covers(container) for it in requests if it.cdi_device == cdi_device)
 
     @property

@@ -161,7 +161,7 @@ class Sandboxes:
         error for every journal file that had to be set aside.
         """
         records, errors = self._journal.load()
-        for record in records:
+        for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):
             if record.namespace is not None and record.namespace.boot_id != self._kernel.host.identity.boot_id:
                 log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
                 self._journal.remove(record.key)
@@ -317,8 +317,9 @@ class Sandboxes:
         record = sandbox.record
         if record is None or sandbox.state is not State.ATTACHED:
             raise _interrupted(sandbox.pod)
-        sandbox.record = record.covering(cdi_device, container)
-        self._write(sandbox.record)
+        covering = record.covering(cdi_device, container)
+        self._write(covering)
+        sandbox.record = covering
 
     def _roll_back(self, sandbox: Sandbox) -> None:
         """Undo within the attach itself, so that its error is told when the host is as before."""

@@ -24,7 +24,8 @@ class Index:
         self._meanings: dict[str, CdiMeaning | NriRdmaError] = {}
         self._nodes: dict[str, _Nodes] = {}
         names: dict[_Nodes, str] = {}
-        vendors: dict[DeviceId, str] = {}
+        self._read = registry.devices
+        vendors: dict[DeviceId, set[str]] = {}
         for name, device in registry.devices.items():  # in the order of names
             found = _meaning(device, hardware, prefix)
             if isinstance(found, CdiMeaning) and not found.devices:
@@ -33,7 +34,7 @@ class Index:
             self._nodes[name] = _nodes(device, hardware)
             names.setdefault(self._nodes[name], name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
-                vendors.setdefault(item.id, name.partition("/")[0])
+                vendors.setdefault(item.id, set()).add(name.partition("/")[0])
         names.pop(frozenset(), None)
         self._names: Mapping[_Nodes, str] = names
         """The first name of those with the same nodes: a driver that writes a spec per claim has many."""
@@ -41,13 +42,28 @@ class Index:
         for nodes in names:
             for number in {number for _, number in nodes}:
                 self._by_number.setdefault(number, []).append(nodes)
-        self.vendor_of: Mapping[DeviceId, str] = vendors
+        self.vendors_of: Mapping[DeviceId, frozenset[str]] = {key: frozenset(own) for key, own in vendors.items()}
         """Whose CDI devices have the nodes of each RDMA device."""
 
     @property
     def is_relevant(self) -> bool:
         """Whether any CDI device concerns us."""
         return bool(self._meanings)
+
+    def knows(self, name: str) -> bool:
+        """Whether that CDI device concerns us."""
+        return name in self._meanings
+
+    def has_read(self, name: str) -> bool:
+        """Whether there is a spec of that CDI device, ours or not."""
+        return name in self._read
+
+    def has_paths(self, name: str, present: Mapping[str, Numbers]) -> bool:
+        """Whether a container has nodes at all paths where that CDI device puts uverbs nodes, whatever they are now: a
+        device that moved has other numbers, and may be out of the host's sight."""
+        device = self._read.get(name)
+        paths = [node.path for node in device.rdma_nodes if is_uverbs(node)] if device is not None else []
+        return bool(paths) and all(path in present for path in paths)
 
     def meaning(self, name: str) -> CdiMeaning | None:
         """What a CDI device means, None when it is none of ours. Raises what its spec does wrong that asks us."""

@@ -40,7 +40,9 @@ class KubeletDoor:
             self.begin()
             if self._warming is None:
                 return None
-        return self._client.of_pod(namespace, name)
+        allocation = self._client.of_pod(namespace, name)
+        self.tells = True
+        return allocation
 
     def close(self) -> None:
         """End the connection. Again is no error."""

@@ -94,6 +94,21 @@ class RdmaLimits:
     hca_handles: int | None = None
     hca_objects: int | None = None
 
+    def within(self, other: RdmaLimits | None) -> RdmaLimits:
+        """The lower ones of both."""
+        return (
+            self
+            if other is None
+            else RdmaLimits(
+                hca_handles=_lower(self.hca_handles, other.hca_handles),
+                hca_objects=_lower(self.hca_objects, other.hca_objects),
+            )
+        )
+
+
+def _lower(one: int | None, other: int | None) -> int | None:
+    return min((number for number in (one, other) if number is not None), default=None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:

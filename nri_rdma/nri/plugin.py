@@ -191,6 +191,7 @@ class Plugin:
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
+        self._lifecycle.forget(message.pod.id)
         if self._lifecycle.remembers(message.pod.id):
             with self._event(event, message.pod, request):
                 self._lifecycle.stop(message.pod.id, self._deadline(request))

@@ -118,9 +118,10 @@ class Daemon(AnyDaemon):
         return self._running().pid
 
     def start(self) -> None:
-        """Starts it and waits until the runtime has told it its pods."""
+        """Starts it and waits until the runtime has told it its pods, and it has read the CDI specs."""
         self.start_process()
         self.wait_synchronized()
+        wait_until(lambda: "CDI specs were read" in self.log, f"the specs to be read; its log:\n{self.log}", 15)
 
     def start_process(self) -> None:
         """Starts it and does not wait."""

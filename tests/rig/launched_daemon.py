@@ -89,7 +89,8 @@ class LaunchedDaemon(AnyDaemon):
             return False
         status = json.loads(done.stdout)
         pid, link = status["daemon"]["pid"], status["runtime"]["link"]
-        return bool(link == "synchronized" and pid != other_than and pid == self.pid)
+        is_settled = link == "synchronized" and status["cdi_specs_read"]
+        return bool(is_settled and pid != other_than and pid == self.pid)
 
 
 def _processes() -> list[tuple[int, list[str]]]:

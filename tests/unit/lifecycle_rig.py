@@ -11,11 +11,12 @@ from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.inventory import assemble
-from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.policy import Asker, default_policy
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod

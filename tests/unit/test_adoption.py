@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.adopter import Brought, Sighting
+from nri_rdma.adopter import Brought
 from nri_rdma.attach.record import State
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import SpecFile, resolve
@@ -24,6 +24,7 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import RdmaLimits
 from nri_rdma.policy import Asker, default_policy
+from nri_rdma.sightings import Sighting
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
@@ -443,16 +444,17 @@ def test_explain_says_of_a_cdi_device_what_the_daemon_does(
     node.adopter.adoption = adoption
     annotations = {f"{PREFIX}/pod": annotation} if annotation else {}
     outcomes = set()
-    for keys in KEYS:
+    for number, keys in enumerate(KEYS):
+        pod = make_pod(f"sandbox-{number}")
         node.specify(spec(NIC, 0, own=keys))
         if told == "kubelet":
-            node.kubelet.give(make_pod(), "main", NIC)
+            node.kubelet.give(pod, "main", NIC)
         elif annotation:
             continue  # a late one meets what the annotation has taken: explain decides for both at once
         explained = explain(manifest(annotations), facts(node))
         try:
-            node.start(annotations=annotations)
-            got = node.create("main", 0, annotations=annotations)
+            node.start(pod, annotations)
+            got = node.create("main", 0, pod=pod, annotations=annotations)
         except NriRdmaError as refusal:
             assert str(explained.refusal) == str(refusal), keys
             outcomes.add(str(refusal.code))
@@ -460,7 +462,7 @@ def test_explain_says_of_a_cdi_device_what_the_daemon_does(
             assert explained.refusal is None, keys
             assert edits_of(explained) == got, keys
             outcomes.add("served" if got != ContainerEdits() else "nothing")
-        node.stop()
+        node.stop(pod.sandbox_id)
         node.kubelet.given.clear()
     assert len(outcomes) > 1 or (told == "late" and annotation)
 

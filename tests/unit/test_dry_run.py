@@ -20,10 +20,10 @@ from nri_rdma.cli.dry_run import Reporter
 from nri_rdma.config import Settings
 from nri_rdma.dry_run import NoLimits, Unheard, dry_identity
 from nri_rdma.explain import POD_LINKS
-from nri_rdma.lifecycle import NodeSource
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import Mode
 from nri_rdma.netlink.onlooker import Onlooker
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder

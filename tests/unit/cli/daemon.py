@@ -22,12 +22,13 @@ from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.inventory import assemble
-from nri_rdma.lifecycle import Lifecycle, NodeSource
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.model.pod import Pod
+from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder

@@ -4,10 +4,12 @@ others gave to containers."""
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from nri_rdma.adopter import Brought, Sighting
 from nri_rdma.cdi.reading import parse
@@ -15,16 +17,23 @@ from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import CharKind
+from nri_rdma.model.device import Node as NodeModel
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.nri.plugin import Plugin
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.policy import Asker
+from nri_rdma.wire.ttrpc import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
 from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
 
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VENDOR = "dra.example.com"
 NIC = f"{VENDOR}/nic=claim-1"
+CLAIM_A, CLAIM_B = f"{VENDOR}/nic=claim-a", f"{VENDOR}/nic=claim-b"
 FOREIGN = "sriov.example.org/vf=0000-08-00-2"
 OTHER_PATH = "/run/netns/pod-2"
 MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
@@ -39,6 +48,8 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.given: dict[str, PodAllocation] = {}
+        self.others: PodAllocation | None = None
+        """The answer for pods that are not in `given`."""
         self.is_late = False
         self.asked = 0
 
@@ -58,11 +69,14 @@ class Kubelet:
         self.asked += 1
         if self.is_late:
             raise KubeletError(ErrorCode.KUBELET_LATE, "no answer", hint="wait")
-        return self.given.get(f"{namespace}/{name}")
+        return self.given.get(f"{namespace}/{name}", self.others)
 
 
 class Node(Daemon):
     """With specs, a kubelet, and containers that bring nodes."""
+
+    hidden: frozenset[str] = frozenset()
+    """RDMA devices that the host does not see, because they are in a pod's namespace."""
 
     def __init__(self, rig: Rig) -> None:
         super().__init__(rig)
@@ -119,6 +133,55 @@ class Node(Daemon):
     def seen(self) -> list[Sighting]:
         return list(self.adopter.sightings())
 
+    def _read(self) -> NodeModel:
+        node = super()._read()
+        return replace(node, devices=tuple(device for device in node.devices if device.name not in self.hidden))
+
+
+class Calls:
+    """A runtime's calls to the plugin of a node, as protobuf. They raise what the runtime is told."""
+
+    def __init__(self, node: Node) -> None:
+        self._plugin = Plugin(node.lifecycle, node.rig.spans, lambda _runtime: None)
+
+    def run(self, pod: nri.PodSandbox) -> None:
+        self._call("RunPodSandbox", nri.RunPodSandboxRequest(pod=pod))
+
+    def create(self, pod: nri.PodSandbox, container: nri.Container, seconds: float = SOON) -> nri.ContainerAdjustment:
+        answer = self._call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=container), seconds)
+        return nri.CreateContainerResponse.FromString(answer).adjust
+
+    def end(self, pod: nri.PodSandbox) -> None:
+        """StopPodSandbox and RemovePodSandbox."""
+        self._call("StopPodSandbox", nri.StopPodSandboxRequest(pod=pod))
+        self._call("RemovePodSandbox", nri.RemovePodSandboxRequest(pod=pod))
+
+    def _call(self, method: str, message: Message, seconds: float = SOON) -> bytes:
+        call = ttrpc.Request(service=SERVICE, method=method, payload=message.SerializeToString())
+        return self._plugin.answer(Request(1, call, int(seconds * 1e9)))
+
+
+def sandbox_message(pod: Pod, annotations: Mapping[str, str] | None = None) -> nri.PodSandbox:
+    """The pod as the runtime tells it."""
+    made = nri.PodSandbox(
+        id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace, annotations=annotations or {}
+    )
+    if pod.netns_path:
+        made.linux.namespaces.add(type="network", path=pod.netns_path)
+    return made
+
+
+def container_message(
+    name: str, *numbers: int, cdi: tuple[str, ...] = (), annotations: Mapping[str, str] | None = None
+) -> nri.Container:
+    """A container that has the uverbs nodes of these numbers, as the runtime tells it."""
+    made = nri.Container(name=name, annotations=annotations or {})
+    for cdi_device in cdi:
+        made.CDI_devices.add(name=cdi_device)
+    for node in (*map(uverbs, numbers), *([RDMA_CM] if numbers else [])):
+        made.linux.devices.add(path=node.path, type="c", major=node.major, minor=node.minor)
+    return made
+
 
 def spec(
     name: str, *numbers: int, keys: str | None = None, own: str | None = None, **edits: object
@@ -146,9 +209,24 @@ def world() -> World:
 
 @pytest.fixture
 def node(world: World, tmp_path: Path) -> Iterator[Node]:
-    rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
-    yield Node(rig)
-    rig.close()
+    with daemon_on(world, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def daemon_on(world: World, state: Path, *specs: dict[str, object]) -> Iterator[Node]:
+    """A daemon that starts on this world, with the journal that an earlier one left in `state`."""
+    rig = Rig(state=state, world=world, resolve=lambda known: known)
+    try:
+        made = Node(rig)
+        made.specify(*specs)
+        unreadable = rig.sandboxes.recover(
+            lambda record: made.allocations.hold(record.key, str(record.pod), record.holdings)
+        )
+        assert unreadable == ()
+        yield made
+    finally:
+        rig.close()
 
 
 def refusal(work: Callable[[], object]) -> NriRdmaError:

@@ -113,6 +113,14 @@ def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(node: Node) -> Non
     assert len(rereading.asked) == readings
 
 
+def test_a_cdi_device_of_other_hardware_that_a_spec_has_needs_no_other_reading(node: Node) -> None:
+    gpu = "gpu.example.com/gpu=0"
+    node.specify(spec(FOREIGN, 1), spec(gpu))
+    rereading = Rereading(node)
+    assert node.create("trainer", 0, cdi=(gpu,)) == ContainerEdits()
+    assert not rereading.asked
+
+
 def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_container_waiting(node: Node) -> None:
     node.specify(spec(FOREIGN, 1))
     rereading = Rereading(node)

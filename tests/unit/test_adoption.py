@@ -1,178 +1,41 @@
 """Devices that others gave to containers: by the kubelet's word, by the runtime's, by the nodes a container has."""
 
-import json
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.adopter import Brought
 from nri_rdma.attach.record import State
-from nri_rdma.cdi.reading import parse
-from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.cli.facts import Source
 from nri_rdma.cli.prepared import with_registry
-from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
+from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.explain import ContainerManifest, Explanation, Facts, PodManifest, explain
 from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
-from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.device import CharKind
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import RdmaLimits
-from nri_rdma.policy import Asker, default_policy
-from nri_rdma.sightings import Sighting
-from tests.fakes.kernel import FakeKernel, World
+from nri_rdma.policy import default_policy
+from tests.fakes.kernel import World
+from tests.unit.adopting import (
+    FOREIGN,
+    MOVE,
+    NIC,
+    OTHER_PATH,
+    RDMA_CM,
+    VENDOR,
+    Node,
+    names,
+    node,
+    on_host,
+    refusal,
+    spec,
+    world,
+)
 from tests.unit.attach.builders import make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
-from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon, uverbs
+from tests.unit.attach.rig import SOON, Rig
+from tests.unit.lifecycle_rig import ONE, PREFIX, uverbs
 
-VENDOR = "dra.example.com"
-NIC = f"{VENDOR}/nic=claim-1"
-FOREIGN = "sriov.example.org/vf=0000-08-00-2"
-OTHER_PATH = "/run/netns/pod-2"
-MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
-
-
-RDMA_CM = replace(uverbs(0), kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_cm", major=10, minor=58)
-
-
-class Kubelet:
-    """Knows what it was told, or does not answer."""
-
-    tells = True
-
-    def __init__(self) -> None:
-        self.given: dict[str, PodAllocation] = {}
-        self.is_late = False
-        self.asked = 0
-
-    def give(self, pod: Pod, container: str, *names: str, resources: tuple[str, ...] = ()) -> None:
-        claim = ClaimDevice(
-            namespace=pod.namespace, claim="nics", driver=VENDOR, pool="p", device="d", cdi_devices=names
-        )
-        before = self.given.get(str(pod), PodAllocation()).containers
-        item = ContainerAllocation(
-            name=container,
-            claims=(claim,) if names else (),
-            resources=tuple(DeviceIds(resource=name, ids=("0",)) for name in resources),
-        )
-        self.given[str(pod)] = PodAllocation(containers=(*before, item))
-
-    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        self.asked += 1
-        if self.is_late:
-            raise KubeletError(ErrorCode.KUBELET_LATE, "no answer", hint="wait")
-        return self.given.get(f"{namespace}/{name}")
-
-
-class Node(Daemon):
-    """With specs, a kubelet, and containers that bring nodes."""
-
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(rig)
-        self.rdma_cm = RDMA_CM
-        self.node.refresh()
-        self.kubelet = Kubelet()
-        self.adopter.kubelet = self.kubelet
-
-    def specify(self, *specs: dict[str, object]) -> None:
-        files = [
-            SpecFile(
-                file=f"/cdi/{number}.json", priority=0, spec=parse(json.dumps(spec).encode(), f"/cdi/{number}.json")
-            )
-            for number, spec in enumerate(specs)
-        ]
-        self.registry = resolve(files)
-        self.adopter.read_again()
-
-    def create(
-        self,
-        container: str = "main",
-        *numbers: int,
-        pod: Pod | None = None,
-        cdi: tuple[str, ...] = (),
-        is_privileged: bool = False,
-        net_devices: frozenset[str] = frozenset(),
-        annotations: Mapping[str, str] | None = None,
-        seconds: float = SOON,
-    ) -> ContainerEdits:
-        """CreateContainer of a container that has the uverbs nodes of these numbers already."""
-        pod = pod or make_pod()
-        nodes = (*map(uverbs, numbers), *([RDMA_CM] if numbers else []))
-        devices = {node.path: (node.major, node.minor) for node in nodes}
-        brought = Brought(
-            pod=pod,
-            asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
-            container=container,
-            cdi_devices=cdi,
-            devices=devices,
-            is_privileged=is_privileged,
-            net_devices=net_devices,
-        )
-        return self.lifecycle.edits(
-            pod.sandbox_id,
-            str(pod),
-            annotations or {},
-            container,
-            (),
-            devices,
-            time.monotonic() + seconds,
-            brought if self.adopter.concerns(brought) else None,
-        )
-
-    def seen(self) -> list[Sighting]:
-        return list(self.adopter.sightings())
-
-
-def spec(
-    name: str, *numbers: int, keys: str | None = None, own: str | None = None, **edits: object
-) -> dict[str, object]:
-    """A spec with one device, that has the uverbs nodes of these numbers; `keys` stand on the spec, `own` on it."""
-    kind, _, device = name.partition("=")
-    nodes: list[dict[str, object]] = [{"path": uverbs(number).path} for number in numbers]
-    nodes.append({"path": RDMA_CM.path, "type": "c", "major": RDMA_CM.major, "minor": RDMA_CM.minor})
-    item: dict[str, object] = {"name": device, "containerEdits": {"deviceNodes": nodes, **edits}}
-    if own is not None:
-        item["annotations"] = {PREFIX: own}
-    made: dict[str, object] = {"cdiVersion": "1.1.0", "kind": kind, "devices": [item]}
-    if keys is not None:
-        made["annotations"] = {PREFIX: keys}
-    return made
-
-
-@pytest.fixture
-def world() -> World:
-    made = make_world()
-    add_rail(made, "rail1")
-    made.add_namespace(OTHER_PATH)
-    return made
-
-
-@pytest.fixture
-def node(world: World, tmp_path: Path) -> Iterator[Node]:
-    rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
-    yield Node(rig)
-    rig.close()
-
-
-def refusal(work: object) -> NriRdmaError:
-    with pytest.raises(NriRdmaError) as caught:
-        work()  # type: ignore[operator]  # a lambda
-    return caught.value
-
-
-def on_host(world: World) -> set[str]:
-    """The netdevs that are on the host."""
-    kernel = FakeKernel(world)
-    return {link.name for link in kernel.links(kernel.host)}
-
-
-def names(edits: ContainerEdits) -> list[str]:
-    return [name for name, _ in edits.env]
+__all__ = ["node", "world"]
 
 
 def test_the_kubelet_tells_and_the_devices_are_there_before_the_first_container(node: Node, world: World) -> None:

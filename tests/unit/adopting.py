@@ -1,0 +1,246 @@
+"""A node with specs, a kubelet that knows what it gave, and containers that bring nodes of others: for tests of what
+others gave to containers."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from google.protobuf.message import Message
+
+from nri_rdma.adopter import Brought
+from nri_rdma.cdi.reading import parse
+from nri_rdma.cdi.registry import SpecFile, resolve
+from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
+from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.device import CharKind
+from nri_rdma.model.device import Node as NodeModel
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.nri.plugin import Plugin
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.policy import Asker
+from nri_rdma.sightings import Sighting
+from nri_rdma.wire.ttrpc import Request
+from tests.fakes.kernel import FakeKernel, World
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
+from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
+
+SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+VENDOR = "dra.example.com"
+NIC = f"{VENDOR}/nic=claim-1"
+CLAIM_A, CLAIM_B = f"{VENDOR}/nic=claim-a", f"{VENDOR}/nic=claim-b"
+FOREIGN = "sriov.example.org/vf=0000-08-00-2"
+OTHER_PATH = "/run/netns/pod-2"
+MOVE = "mode: exclusive\nlimits: {hcaHandles: 4}\nmemlock: unlimited\n"
+SHARED = "mode: shared\nlimits: {hcaHandles: 4}\n"
+RDMA_CM = replace(uverbs(0), kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_cm", major=10, minor=58)
+
+
+class Kubelet:
+    """Knows what it was told, or does not answer."""
+
+    tells = True
+
+    def __init__(self) -> None:
+        self.given: dict[str, PodAllocation] = {}
+        self.others: PodAllocation | None = None
+        """The answer for pods that are not in `given`."""
+        self.is_late = False
+        self.asked = 0
+
+    def give(self, pod: Pod, container: str, *names: str, resources: tuple[str, ...] = ()) -> None:
+        claim = ClaimDevice(
+            namespace=pod.namespace, claim="nics", driver=VENDOR, pool="p", device="d", cdi_devices=names
+        )
+        before = self.given.get(str(pod), PodAllocation()).containers
+        item = ContainerAllocation(
+            name=container,
+            claims=(claim,) if names else (),
+            resources=tuple(DeviceIds(resource=name, ids=("0",)) for name in resources),
+        )
+        self.given[str(pod)] = PodAllocation(containers=(*before, item))
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        self.asked += 1
+        if self.is_late:
+            raise KubeletError(ErrorCode.KUBELET_LATE, "no answer", hint="wait")
+        return self.given.get(f"{namespace}/{name}", self.others)
+
+
+class Node(Daemon):
+    """With specs, a kubelet, and containers that bring nodes."""
+
+    hidden: frozenset[str] = frozenset()
+    """RDMA devices that the host does not see, because they are in a pod's namespace."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.rdma_cm = RDMA_CM
+        self.node.refresh()
+        self.kubelet = Kubelet()
+        self.adopter.kubelet = self.kubelet
+
+    def specify(self, *specs: dict[str, object]) -> None:
+        files = [
+            SpecFile(
+                file=f"/cdi/{number}.json", priority=0, spec=parse(json.dumps(spec).encode(), f"/cdi/{number}.json")
+            )
+            for number, spec in enumerate(specs)
+        ]
+        self.registry = resolve(files)
+        self.adopter.read_again()
+
+    def create(
+        self,
+        container: str = "main",
+        *numbers: int,
+        pod: Pod | None = None,
+        cdi: tuple[str, ...] = (),
+        is_privileged: bool = False,
+        net_devices: frozenset[str] = frozenset(),
+        annotations: Mapping[str, str] | None = None,
+        seconds: float = SOON,
+    ) -> ContainerEdits:
+        """CreateContainer of a container that has the uverbs nodes of these numbers already."""
+        pod = pod or make_pod()
+        nodes = (*map(uverbs, numbers), *([RDMA_CM] if numbers else []))
+        devices = {node.path: (node.major, node.minor) for node in nodes}
+        brought = Brought(
+            pod=pod,
+            asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
+            container=container,
+            cdi_devices=cdi,
+            devices=devices,
+            is_privileged=is_privileged,
+            net_devices=net_devices,
+        )
+        return self.lifecycle.edits(
+            pod.sandbox_id,
+            str(pod),
+            annotations or {},
+            container,
+            (),
+            devices,
+            time.monotonic() + seconds,
+            brought if self.adopter.concerns(brought) else None,
+        )
+
+    def seen(self) -> list[Sighting]:
+        return list(self.adopter.sightings())
+
+    def _read(self) -> NodeModel:
+        node = super()._read()
+        return replace(node, devices=tuple(device for device in node.devices if device.name not in self.hidden))
+
+
+class Calls:
+    """A runtime's calls to the plugin of a node, as protobuf. They raise what the runtime is told."""
+
+    def __init__(self, node: Node) -> None:
+        self._plugin = Plugin(node.lifecycle, node.rig.spans, lambda _runtime: None)
+
+    def run(self, pod: nri.PodSandbox) -> None:
+        self._call("RunPodSandbox", nri.RunPodSandboxRequest(pod=pod))
+
+    def create(self, pod: nri.PodSandbox, container: nri.Container, seconds: float = SOON) -> nri.ContainerAdjustment:
+        answer = self._call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=container), seconds)
+        return nri.CreateContainerResponse.FromString(answer).adjust
+
+    def end(self, pod: nri.PodSandbox) -> None:
+        """StopPodSandbox and RemovePodSandbox."""
+        self._call("StopPodSandbox", nri.StopPodSandboxRequest(pod=pod))
+        self._call("RemovePodSandbox", nri.RemovePodSandboxRequest(pod=pod))
+
+    def _call(self, method: str, message: Message, seconds: float = SOON) -> bytes:
+        call = ttrpc.Request(service=SERVICE, method=method, payload=message.SerializeToString())
+        return self._plugin.answer(Request(1, call, int(seconds * 1e9)))
+
+
+def sandbox_message(pod: Pod, annotations: Mapping[str, str] | None = None) -> nri.PodSandbox:
+    """The pod as the runtime tells it."""
+    made = nri.PodSandbox(
+        id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace, annotations=annotations or {}
+    )
+    if pod.netns_path:
+        made.linux.namespaces.add(type="network", path=pod.netns_path)
+    return made
+
+
+def container_message(
+    name: str, *numbers: int, cdi: tuple[str, ...] = (), annotations: Mapping[str, str] | None = None
+) -> nri.Container:
+    """A container that has the uverbs nodes of these numbers, as the runtime tells it."""
+    made = nri.Container(name=name, annotations=annotations or {})
+    for cdi_device in cdi:
+        made.CDI_devices.add(name=cdi_device)
+    for node in (*map(uverbs, numbers), *([RDMA_CM] if numbers else [])):
+        made.linux.devices.add(path=node.path, type="c", major=node.major, minor=node.minor)
+    return made
+
+
+def spec(
+    name: str, *numbers: int, keys: str | None = None, own: str | None = None, **edits: object
+) -> dict[str, object]:
+    """A spec with one device, that has the uverbs nodes of these numbers; `keys` stand on the spec, `own` on it."""
+    kind, _, device = name.partition("=")
+    nodes: list[dict[str, object]] = [{"path": uverbs(number).path} for number in numbers]
+    nodes.append({"path": RDMA_CM.path, "type": "c", "major": RDMA_CM.major, "minor": RDMA_CM.minor})
+    item: dict[str, object] = {"name": device, "containerEdits": {"deviceNodes": nodes, **edits}}
+    if own is not None:
+        item["annotations"] = {PREFIX: own}
+    made: dict[str, object] = {"cdiVersion": "1.1.0", "kind": kind, "devices": [item]}
+    if keys is not None:
+        made["annotations"] = {PREFIX: keys}
+    return made
+
+
+@pytest.fixture
+def world() -> World:
+    made = make_world()
+    add_rail(made, "rail1")
+    made.add_namespace(OTHER_PATH)
+    return made
+
+
+@pytest.fixture
+def node(world: World, tmp_path: Path) -> Iterator[Node]:
+    with daemon_on(world, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def daemon_on(world: World, state: Path, *specs: dict[str, object]) -> Iterator[Node]:
+    """A daemon that starts on this world, with the journal that an earlier one left in `state`."""
+    rig = Rig(state=state, world=world, resolve=lambda known: known)
+    try:
+        made = Node(rig)
+        made.specify(*specs)
+        unreadable = rig.sandboxes.recover(
+            lambda record: made.allocations.hold(record.key, str(record.pod), record.holdings)
+        )
+        assert unreadable == ()
+        yield made
+    finally:
+        rig.close()
+
+
+def refusal(work: Callable[[], object]) -> NriRdmaError:
+    with pytest.raises(NriRdmaError) as caught:
+        work()
+    return caught.value
+
+
+def on_host(world: World) -> set[str]:
+    """The netdevs that are on the host."""
+    kernel = FakeKernel(world)
+    return {link.name for link in kernel.links(kernel.host)}
+
+
+def names(edits: ContainerEdits) -> list[str]:
+    return [name for name, _ in edits.env]

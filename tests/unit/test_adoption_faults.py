@@ -1,0 +1,341 @@
+"""What is known of a container's CDI devices: who told, what may be guessed, what is not known yet; and what the
+container then gets."""
+
+import errno
+import json
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from nri_rdma import inotify
+from nri_rdma.adopter import Adopter
+from nri_rdma.attach.workers import Workers
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.config import Settings
+from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.others import Others
+from tests.fakes.kernel import World
+from tests.unit.adopting import (
+    CLAIM_A,
+    CLAIM_B,
+    FOREIGN,
+    MOVE,
+    NIC,
+    SHARED,
+    VENDOR,
+    Calls,
+    Node,
+    container_message,
+    daemon_on,
+    names,
+    node,
+    on_host,
+    refusal,
+    sandbox_message,
+    spec,
+    world,
+)
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON
+from tests.unit.lifecycle_rig import PREFIX
+
+__all__ = ["node", "world"]
+
+NOT_KNOWN_YET_S = 0.05
+"""The deadline of a container that is expected to be told that something is not known yet."""
+
+
+# What the runtime names before its spec was read
+
+
+class Rereading:
+    """Readings of the specs that somebody asked for, and that end when the test says so."""
+
+    def __init__(self, node: Node) -> None:
+        self.asked: list[Future[None]] = []
+        self._node = node
+        node.adopter = node.lifecycle.adopter = Adopter(
+            node=lambda: node.node.current, registry=lambda: node.registry, prefix=PREFIX, reread=self._ask
+        )
+
+    def end(self, registry: Registry | None = None) -> None:
+        """All readings end; they found this, or what was known."""
+        self._node.registry = registry if registry is not None else self._node.registry
+        self._node.adopter.read_again()
+        for reading in self.asked:
+            if not reading.done():
+                reading.set_result(None)
+
+    def _ask(self) -> Future[None]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
+def assert_not_ready(told: NriRdmaError) -> None:
+    assert told.code is ErrorCode.NOT_READY
+    assert told.what.startswith("network is not ready")
+
+
+def test_a_container_with_a_cdi_device_that_no_spec_has_yet_waits_for_another_reading(node: Node) -> None:
+    node.specify(spec(FOREIGN, 1))
+    rereading = Rereading(node)
+    assert_not_ready(refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
+    assert rereading.asked
+    node.specify(spec(FOREIGN, 1), spec(NIC, 0, keys=MOVE))
+    rereading.end()
+    assert node.create("trainer", 0, cdi=(NIC,)).rdma_max
+
+
+def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_for_too(node: Node) -> None:
+    node.specify(spec(FOREIGN, 1))
+    rereading = Rereading(node)
+    node.adopter.kubelet = node.kubelet
+    node.adopter.read_again()
+    node.kubelet.give(make_pod(), "trainer", NIC)
+    node.start(annotations={}, seconds=NOT_KNOWN_YET_S)
+    assert_not_ready(refusal(lambda: node.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
+    assert rereading.asked
+
+
+def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(node: Node) -> None:
+    node.specify(spec(FOREIGN, 1))
+    rereading = Rereading(node)
+    assert_not_ready(refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
+    rereading.end()
+    readings = len(rereading.asked)
+    assert node.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
+    assert node.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
+    assert len(rereading.asked) == readings
+
+
+def test_a_cdi_device_of_other_hardware_that_a_spec_has_needs_no_other_reading(node: Node) -> None:
+    gpu = "gpu.example.com/gpu=0"
+    node.specify(spec(FOREIGN, 1), spec(gpu))
+    rereading = Rereading(node)
+    assert node.create("trainer", 0, cdi=(gpu,)) == ContainerEdits()
+    assert not rereading.asked
+
+
+def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_container_waiting(node: Node) -> None:
+    node.specify(spec(FOREIGN, 1))
+    rereading = Rereading(node)
+    refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S))
+    broken = CdiError(ErrorCode.CDI_SYNTAX, "it is no JSON", file="/cdi/0.json", hint="mend it")
+    rereading.end(Registry(devices=node.registry.devices, problems=(broken,)))
+    refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S))
+
+
+def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    opening, reading, go = threading.Event(), threading.Event(), threading.Event()
+
+    def registry() -> Registry:
+        if not opening.is_set():
+            return Registry(devices={})
+        reading.set()
+        assert go.wait(SOON)
+        return node.registry
+
+    adopter = Adopter(node=lambda: node.node.current, registry=registry, prefix=PREFIX, is_ready=False)
+    opening.set()
+    reader = threading.Thread(target=adopter.set_ready)
+    reader.start()
+    try:
+        assert reading.wait(SOON)
+        assert_not_ready(refusal(lambda: adopter.await_ready(make_pod(), time.monotonic())))
+    finally:
+        go.set()
+        reader.join()
+    adopter.await_ready(make_pod(), time.monotonic())
+    assert adopter.is_relevant
+
+
+def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(_self: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(inotify.Inotify, "__init__", none_left)
+    folder = tmp_path / "cdi"
+    folder.mkdir()
+    (folder / "x.json").write_text(json.dumps(spec(NIC, 0, keys=MOVE)))
+    workers = Workers(1)
+    settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
+    others = Others(settings, node.node, workers)
+    others.open_later()
+    workers.submit("specs", lambda: None).result(SOON)  # after the opening: it has the same key
+    node.adopter = node.lifecycle.adopter = others.adopter
+    try:
+        made = Calls(node).create(sandbox_message(make_pod()), container_message("trainer", 0, cdi=(NIC,)), seconds=0.2)
+    except NriRdmaError:
+        pass  # as good: it does not start
+    else:
+        assert made.linux.resources.unified["rdma.max"]
+    finally:
+        workers.close()
+        others.close()
+
+
+# Who told, and what is guessed
+
+
+def test_no_other_cdi_device_is_guessed_for_a_container_whose_runtime_names_one(node: Node, world: World) -> None:
+    node.specify(spec(CLAIM_A, 0, keys=MOVE), spec(CLAIM_B, 0))
+    assert node.create("main", 0, cdi=(CLAIM_B,)) == ContainerEdits()
+    assert "rail0" in on_host(world)
+    assert not node.holders
+
+
+def test_no_other_cdi_device_is_guessed_for_a_container_that_the_kubelet_gave_one(node: Node, world: World) -> None:
+    node.specify(spec(CLAIM_A, 0, keys=MOVE), spec(CLAIM_B, 0))
+    node.kubelet.give(make_pod(), "main", CLAIM_B)
+    node.start(annotations={})
+    assert node.create("main", 0) == ContainerEdits()
+    assert "rail0" in on_host(world)
+
+
+def test_what_kubelet_and_runtime_both_name_is_served_beside_a_claim_with_the_same_nodes(node: Node) -> None:
+    node.specify(spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED))
+    node.kubelet.give(make_pod(), "main", CLAIM_B)
+    node.start(annotations={})
+    assert names(node.create("main", 0, cdi=(CLAIM_B,))) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
+
+
+def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:
+    node.specify(spec("a.rdma.dev/nic=mlx5_0", 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED))
+    edits = node.create("main", 0, cdi=(CLAIM_B,))
+    assert names(edits) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
+    assert len(edits.rdma_max) == 1
+
+
+@pytest.mark.parametrize("specs_at_first", [(CLAIM_A, CLAIM_B), (CLAIM_B,)], ids=["there before", "there later"])
+def test_a_daemon_that_starts_anew_takes_a_container_for_the_claim_that_it_attached(
+    world: World, tmp_path: Path, specs_at_first: tuple[str, ...]
+) -> None:
+    with daemon_on(world, tmp_path, *(spec(name, 0, keys=SHARED) for name in specs_at_first)) as first:
+        first.kubelet.give(make_pod(), "main", CLAIM_B)
+        first.start(annotations={})
+        edits = first.create("main", 0)
+        assert "RDMA_DEVICES_CLAIM_B" in names(edits)
+    with daemon_on(world, tmp_path, spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED)) as second:
+        assert second.create("main", 0) == edits
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known to the kubelet", "not known to the kubelet"])
+def test_the_author_of_a_pod_gets_no_cdi_device_by_writing_its_annotation(
+    node: Node, world: World, is_known: bool
+) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    if is_known:
+        node.kubelet.give(make_pod(), "evil")
+    calls = Calls(node)
+    written = {"cdi.k8s.io/x": NIC}  # CRI-O copies a pod's annotations to its containers
+    pod = sandbox_message(make_pod(), written)
+    calls.run(pod)
+    made = calls.create(pod, container_message("evil", annotations=written))
+    assert not made.linux.devices
+    assert "rail0" in on_host(world)
+    assert not node.holders
+
+
+def test_another_container_of_a_claim_is_served_while_the_host_does_not_see_its_device(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    first = node.create("trainer", 0)
+    node.hidden = frozenset({"mlx5_0"})  # it is in the pod's namespace, and RDMA namespaces are exclusive
+    node.node.refresh()
+    assert node.create("trainer", 0) == first
+    assert node.create("helper", 0) == first
+
+
+def test_an_init_container_is_served_while_the_host_does_not_see_its_device(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(make_pod(), "trainer", NIC)  # which never tells of init containers
+    node.start(annotations={})
+    node.hidden = frozenset({"mlx5_0"})
+    node.node.refresh()
+    assert node.create("init", 0).rdma_max
+
+
+# What is remembered, and what it costs
+
+
+def test_what_was_seen_of_a_pod_ends_with_it_also_where_nothing_was_attached(node: Node) -> None:
+    node.specify(spec(FOREIGN, 0))
+    calls, pod = Calls(node), sandbox_message(make_pod())
+    calls.run(pod)
+    calls.create(pod, container_message("main", 0))
+    assert node.seen()
+    calls.end(pod)
+    assert not node.seen()
+
+
+def test_what_the_kubelet_told_of_a_pod_that_runs_outlives_thousands_that_came_and_went(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    calls = Calls(node)
+    node.kubelet.give(make_pod(), "trainer", NIC)
+    calls.run(sandbox_message(make_pod()))
+    assert node.adopter.was_told("sandbox-1")
+    node.kubelet.given.clear()
+    node.kubelet.others = PodAllocation()
+    for number in range(4097):
+        job = sandbox_message(make_pod(f"job-{number}", uid=f"uid-of-job-{number}", path=""))
+        calls.run(job)
+        calls.end(job)
+    assert node.adopter.was_told("sandbox-1")
+
+
+def test_a_container_with_cdi_devices_that_are_not_ours_leaves_no_span(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    calls, pod = Calls(node), sandbox_message(make_pod())
+    container = container_message("gpu", cdi=("nvidia.com/gpu=0",))
+    container.linux.devices.add(path="/dev/nvidia0", type="c", major=195, minor=0)
+    calls.create(pod, container)
+    assert node.rig.spans.recent() == ()
+
+
+# Several for one container
+
+
+def test_two_claims_of_one_label_are_one_variable_with_the_devices_of_both(node: Node) -> None:
+    one, other = "a.example/nic=claim", "b.example/nic=claim"
+    node.specify(spec(one, 0, keys=SHARED), spec(other, 1, keys=SHARED))
+    edits = node.create("trainer", 0, 1, cdi=(one, other))
+    assert names(edits) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM"]
+    assert dict(edits.env)["RDMA_DEVICES_CLAIM"] == "mlx5_0,mlx5_1"
+
+
+def test_a_claim_labelled_as_a_request_of_the_annotation_adds_its_device_to_that_variable(node: Node) -> None:
+    node.specify(spec(f"{VENDOR}/nic=rail", 1, keys=SHARED))
+    annotations = {f"{PREFIX}/pod": "{name: rail, count: 1, mode: exclusive}"}
+    node.start(annotations=annotations)
+    edits = node.create("trainer", 1, annotations=annotations)
+    assert len(names(edits)) == len(set(names(edits)))
+    assert dict(edits.env)["RDMA_DEVICES_RAIL"] == "mlx5_0,mlx5_1"
+    assert dict(edits.env)["NCCL_IB_HCA"] == "=mlx5_0,mlx5_1"
+
+
+def test_a_device_in_two_claims_of_one_label_is_named_once(node: Node) -> None:
+    one, other = "a.example/nic=claim", "b.example/nic=claim"
+    node.specify(spec(one, 0, 1, keys=SHARED), spec(other, 1, keys=SHARED))
+    assert dict(node.create("trainer", 0, 1, cdi=(one, other)).env)["RDMA_DEVICES_CLAIM"] == "mlx5_0,mlx5_1"
+
+
+@pytest.mark.parametrize("told", ["by the kubelet", "by the runtime"])
+def test_two_shared_claims_on_one_device_name_it_once_with_the_smaller_limits_of_both(node: Node, told: str) -> None:
+    node.specify(
+        spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 0, keys="mode: shared\nlimits: {hcaHandles: 9, hcaObjects: 30}\n")
+    )
+    if told == "by the kubelet":
+        node.kubelet.give(make_pod(), "main", CLAIM_A, CLAIM_B)
+    node.start(annotations={})
+    edits = node.create("main", 0, cdi=(CLAIM_A, CLAIM_B) if told == "by the runtime" else ())
+    env = dict(edits.env)
+    assert (env["NCCL_IB_HCA"], env["UCX_NET_DEVICES"]) == ("=mlx5_0", "mlx5_0:1")
+    assert (env["RDMA_DEVICES_CLAIM_A"], env["RDMA_DEVICES_CLAIM_B"]) == ("mlx5_0", "mlx5_0")
+    assert edits.rdma_max == ("mlx5_0 hca_handle=4 hca_object=30",)

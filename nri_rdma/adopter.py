@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _KEPT_PODS = 4096
 """Of which the kubelet's answer is remembered: more than any node runs."""
+_FRESH_S = 1.0
+"""How long a name that a reading did not find counts as nobody's: the kubelet's attempts are as far apart."""
 _WAIT_S = 0.2
 """How long a handler waits for a reading of the specs; NRI serialises all events of the node meanwhile."""
 
@@ -91,6 +93,8 @@ class Adopter:
         self._lock = threading.Lock()
         self._told: OrderedDict[str, PodAllocation] = OrderedDict()
         self._sightings = Sightings()
+        self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
+        """Readings for names that no spec had, with when they were asked for."""
         self._ready = threading.Event()
         self._index = Index(Registry(devices={}), node(), prefix)
         self._majors: frozenset[int] = frozenset()
@@ -201,7 +205,7 @@ class Adopter:
         if self._reread is None or not self.may_be_ours(brought.devices) or not self._unknown(brought):
             return
         try:
-            self._reread().result(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
+            self._reading_for(self._unknown(brought)).result(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
         except FutureTimeoutError as error:
             raise _specs_not_read(brought.pod) from error
         unknown, problems = self._unknown(brought), self._registry().problems
@@ -290,6 +294,19 @@ class Adopter:
 
     def _unknown(self, brought: Brought) -> list[str]:
         return [name for name in self._names_told(brought) if not self._index.has_read(name)]
+
+    def _reading_for(self, names: list[str]) -> Future[None]:
+        """A reading that began after these names were asked for, a moment ago at the earliest."""
+        assert self._reread is not None  # else nobody asks
+        now = time.monotonic()
+        known = [self._readings.get(name) for name in names]
+        if any(it is None or (it[0].done() and now - it[1] > _FRESH_S) for it in known):
+            reading = (self._reread(), now)
+            for name in names:
+                self._readings[name] = reading
+            while len(self._readings) > _KEPT_PODS:
+                self._readings.popitem(last=False)
+        return self._readings[names[-1]][0]
 
     def _recognised(
         self,

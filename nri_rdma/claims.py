@@ -49,7 +49,9 @@ class Attaching(Protocol):
 
 
 class Deciding(Protocol):
-    """What the lifecycle does for every attach."""
+    """What the lifecycle knows, and does for every attach."""
+
+    adopter: Adopter
 
     def decided(
         self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float
@@ -77,10 +79,7 @@ class _Failed:
 class Claims:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(
-        self, adopter: Adopter, sandboxes: Attaching, allocations: Allocations, spans: Recorder, life: Deciding
-    ) -> None:
-        self._adopter = adopter
+    def __init__(self, sandboxes: Attaching, allocations: Allocations, spans: Recorder, life: Deciding) -> None:
         self._sandboxes = sandboxes
         self._allocations = allocations
         self._spans = spans
@@ -134,6 +133,10 @@ class Claims:
             self._ended.popitem(last=False)
 
     # -- below -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _adopter(self) -> Adopter:
+        return self._life.adopter
 
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
         """The CDI devices that something is attached for, with its RDMA devices."""

@@ -151,7 +151,7 @@ class Lifecycle:
         self.memlock_ceiling = UNLIMITED
         self.memlock_dropped_by = ""
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
-        self._claims = Claims(adopter, sandboxes, allocations, spans, self)
+        self._claims = Claims(sandboxes, allocations, spans, self)
         self._unserved: dict[str, Unserved] = {}
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}

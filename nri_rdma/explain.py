@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.annotations import parse_pod_request
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
@@ -21,6 +20,7 @@ from nri_rdma.attach.resolution import Resolved, refuse_missing
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.grants import Grant, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
@@ -29,62 +29,9 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.model.refusals import listed, quoted, refused
 from nri_rdma.model.request import UNLIMITED, Isolation, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
-from nri_rdma.policy import Admitted, Asker, Offer, Policy, admit, isolation_of, offer, refuse_memlock
+from nri_rdma.policy import Admitted, Offer, Policy, admit, isolation_of, offer, refuse_memlock
 from nri_rdma.scoping import scoped
 from nri_rdma.topology import distance
-
-_TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "Pod": (),
-    "PodTemplate": ("template",),
-    "Deployment": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-    "ReplicationController": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"),
-    "Job": ("spec", "template"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
-}
-"""Where the pod is in each kind of manifest."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerManifest:
-    """A container of a manifest; `env` has the names of the variables it sets itself."""
-
-    name: str
-    env: frozenset[str] = frozenset()
-    privileged: bool = False
-    resources: tuple[tuple[str, str], ...] = ()
-    """What it asks of device plugins: extended resources and how many."""
-    claims: tuple[str, ...] = ()
-    """The pod's claims that it refers to."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodManifest:
-    """A pod of a manifest, or the template of one: `kind` says of what, `containers` has init containers first."""
-
-    kind: str
-    namespace: str
-    name: str
-    annotations: Mapping[str, str]
-    containers: tuple[ContainerManifest, ...]
-    host_network: bool = False
-    labels: tuple[tuple[str, str], ...] = ()
-    runtime_class: str = ""
-
-    @property
-    def asker(self) -> Asker:
-        """What rules can know of it. A runtime class usually has the name of its handler; the cluster knows."""
-        return Asker(
-            namespace=self.namespace,
-            runtime_handler=self.runtime_class,
-            labels=self.labels,
-            host_network=self.host_network,
-        )
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,108 +342,3 @@ def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
         return "free"
     nearest = min(gpus, key=lambda gpu: distance(device, gpu))
     return f"free; farther from GPU {nearest.pci} ({distance(device, nearest).words})"
-
-
-# Manifests
-
-
-def way_to_pod(kind: str) -> tuple[str, ...] | None:
-    """The keys from a manifest of that kind to its pod; None when the kind has none that is known."""
-    return _TEMPLATES.get(kind)
-
-
-def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
-    """The pods of one document of a manifest: a pod, the template of a workload, or the items of a list; none when it
-    is something else. Raises RequestError where Kubernetes would not take it."""
-    if not isinstance(document, dict):
-        return ()
-    kind = str(document.get("kind", ""))
-    if kind == "List" or isinstance(document.get("items"), list):
-        items = _list(document.get("items"), f"{where}.items")
-        return tuple(pod for number, item in enumerate(items) for pod in read_pods(item, f"{where}.items[{number}]"))
-    if kind not in _TEMPLATES:
-        return ()
-    pod: Mapping[str, Any] = document
-    place_of_pod = where
-    for key in _TEMPLATES[kind]:
-        pod, place_of_pod = _mapping(pod.get(key), f"{place_of_pod}.{key}"), f"{place_of_pod}.{key}"
-    return (_pod(kind, _mapping(document.get("metadata"), f"{where}.metadata"), pod, place_of_pod),)
-
-
-def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:
-    metadata = _mapping(pod.get("metadata"), f"{where}.metadata")
-    spec = _mapping(pod.get("spec"), f"{where}.spec")
-    return PodManifest(
-        kind=kind,
-        namespace=str(owner.get("namespace") or "default"),
-        name=str(owner.get("name") or owner.get("generateName") or "unnamed"),
-        annotations=_texts(metadata.get("annotations"), f"{where}.metadata.annotations"),
-        containers=tuple(
-            _container_manifest(item, f"{where}.spec.{key}[{number}]")
-            for key in ("initContainers", "containers", "ephemeralContainers")
-            for number, item in enumerate(_list(spec.get(key), f"{where}.spec.{key}"))
-        ),
-        host_network=spec.get("hostNetwork") is True,
-        labels=tuple(_texts(metadata.get("labels"), f"{where}.metadata.labels").items()),
-        runtime_class=str(spec.get("runtimeClassName") or ""),
-    )
-
-
-def _container_manifest(value: object, where: str) -> ContainerManifest:
-    container = _mapping(value, where)
-    security = _mapping(container.get("securityContext"), f"{where}.securityContext")
-    variables = _list(container.get("env"), f"{where}.env")
-    names = (_mapping(item, f"{where}.env[{number}]").get("name") for number, item in enumerate(variables))
-    return ContainerManifest(
-        name=str(container.get("name") or ""),
-        env=frozenset(str(name) for name in names),
-        privileged=security.get("privileged") is True,
-        resources=_extended(container, where),
-        claims=_claims(container, where),
-    )
-
-
-def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Resources with a domain; Kubernetes takes a limit for a request that is not there."""
-    resources = _mapping(container.get("resources"), f"{where}.resources")
-    asked = {
-        **_mapping(resources.get("limits"), f"{where}.resources.limits"),
-        **_mapping(resources.get("requests"), f"{where}.resources.requests"),
-    }
-    return tuple((str(name), str(count)) for name, count in asked.items() if "/" in str(name))
-
-
-def _claims(container: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    resources = _mapping(container.get("resources"), f"{where}.resources")
-    claims = _list(resources.get("claims"), f"{where}.resources.claims")
-    names = (_mapping(item, f"{where}.resources.claims[{number}]").get("name") for number, item in enumerate(claims))
-    return tuple(dict.fromkeys(str(name) for name in names if name))
-
-
-def _texts(value: object, where: str) -> Mapping[str, str]:
-    annotations = _mapping(value, where)
-    for key, text in annotations.items():
-        if not isinstance(key, str) or not isinstance(text, str):
-            what = f"{key} is not text, and Kubernetes takes nothing else"
-            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |', str(key))
-    return annotations
-
-
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise _unlike(where, "it is not a mapping", "write key: value there, as Kubernetes does")
-    return value
-
-
-def _list(value: object, where: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise _unlike(where, "it is not a list", "write - in front of each entry, as Kubernetes does")
-    return value
-
-
-def _unlike(where: str, what: str, hint: str) -> RequestError:
-    return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=hint)

@@ -13,7 +13,8 @@ from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.checks.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.explain import PodManifest, read_pods, unknown_containers, way_to_pod
+from nri_rdma.explain import unknown_containers
+from nri_rdma.manifest import PodManifest, read_pods, way_to_pod
 from nri_rdma.model.placedyaml import Path, Place, Placed, place_within, read_one
 from nri_rdma.model.refusals import bounded, refused
 from nri_rdma.model.request import DeviceRequest, PodRequest

@@ -17,14 +17,8 @@ from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
     from nri_rdma.cli.facts import Source
-    from nri_rdma.explain import (
-        Candidate,
-        ContainerManifest,
-        ExplainedContainer,
-        ExplainedRequest,
-        Explanation,
-        PodManifest,
-    )
+    from nri_rdma.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
+    from nri_rdma.manifest import ContainerManifest, PodManifest
     from nri_rdma.model.request import DeviceRequest
 
 EXIT_REFUSED = 1
@@ -100,7 +94,7 @@ def explain(
 
 
 def _read_manifest(path: Path) -> tuple[PodManifest, ...]:
-    from nri_rdma.explain import read_pods
+    from nri_rdma.manifest import read_pods
 
     pods = tuple(pod for place, document in _documents(path) for pod in read_pods(document, place))
     if not pods:

@@ -12,9 +12,9 @@ from nri_rdma.cdi.names import parse_qualified
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.cli.facts import Source
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
-from nri_rdma.explain import PodManifest
 from nri_rdma.grants import Grant
 from nri_rdma.grants import Source as Known
+from nri_rdma.manifest import PodManifest
 
 
 def with_cdi_devices(

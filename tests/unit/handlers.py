@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import Message
 
-from nri_rdma.explain import ContainerManifest, PodManifest
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.nri.plugin import Plugin
 from nri_rdma.pb import nri_pb2 as nri

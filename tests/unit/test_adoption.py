@@ -9,8 +9,9 @@ from nri_rdma.attach.record import State
 from nri_rdma.cli.facts import Source
 from nri_rdma.cli.prepared import with_registry
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.explain import ContainerManifest, Explanation, Facts, PodManifest, explain
+from nri_rdma.explain import Explanation, Facts, explain
 from nri_rdma.lifecycle import Listed, ListedContainer
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits

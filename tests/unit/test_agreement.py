@@ -21,7 +21,8 @@ import pytest
 from nri_rdma.cli.facts import gather
 from nri_rdma.config import Document, load
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.explain import ContainerManifest, PodManifest, explain
+from nri_rdma.explain import explain
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.usage import HostSocket, Lifelines

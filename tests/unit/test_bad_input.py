@@ -25,7 +25,7 @@ from nri_rdma.config import Document, Settings
 from nri_rdma.config_problems import problems_of
 from nri_rdma.control import SERVICE, ask_status, ask_trace, node_from, policy_from
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, RequestError, SettingError
-from nri_rdma.explain import read_pods
+from nri_rdma.manifest import read_pods
 from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.ttrpc import Server

@@ -21,7 +21,8 @@ from nri_rdma.control import (
     policy_from,
 )
 from nri_rdma.errors import ErrorCode, NotReadyError
-from nri_rdma.explain import ContainerManifest, PodManifest, explain
+from nri_rdma.explain import explain
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import control_pb2 as pb
 from nri_rdma.policy import policy_of

@@ -9,7 +9,8 @@ import pytest
 from nri_rdma.cli.node import read_local_node
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.explain import Away, ContainerManifest, Explanation, Facts, PodManifest, explain, read_pods
+from nri_rdma.explain import Away, Explanation, Facts, explain
+from nri_rdma.manifest import ContainerManifest, PodManifest, read_pods
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import Mode

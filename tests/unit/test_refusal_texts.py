@@ -8,8 +8,9 @@ from ipaddress import ip_address
 
 from nri_rdma.config import Document, load
 from nri_rdma.errors import NriRdmaError, SettingError
-from nri_rdma.explain import ContainerManifest, Facts, PodManifest, explain
+from nri_rdma.explain import Facts, explain
 from nri_rdma.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaObject

@@ -10,7 +10,8 @@ import pytest
 
 from nri_rdma.cli.facts import gather
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.explain import ContainerManifest, Explanation, PodManifest, explain
+from nri_rdma.explain import Explanation, explain
+from nri_rdma.manifest import ContainerManifest, PodManifest
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import MEMLOCK, InsideDaemon

@@ -1,6 +1,8 @@
 """A node with specs, a kubelet that knows what it gave, and containers that bring nodes of others: for tests of what
 others gave to containers."""
 
+from __future__ import annotations
+
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +31,7 @@ from nri_rdma.wire.ttrpc import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
-from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
+from tests.unit.lifecycle_rig import PREFIX, Daemon, MakeAdopter, uverbs
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VENDOR = "dra.example.com"
@@ -79,8 +81,8 @@ class Node(Daemon):
     hidden: frozenset[str] = frozenset()
     """RDMA devices that the host does not see, because they are in a pod's namespace."""
 
-    def __init__(self, rig: Rig) -> None:
-        super().__init__(rig)
+    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None) -> None:
+        super().__init__(rig, make_adopter)
         self.rdma_cm = RDMA_CM
         self.node.refresh()
         self.kubelet = Kubelet()
@@ -215,11 +217,13 @@ def node(world: World, tmp_path: Path) -> Iterator[Node]:
 
 
 @contextmanager
-def daemon_on(world: World, state: Path, *specs: dict[str, object]) -> Iterator[Node]:
+def daemon_on(
+    world: World, state: Path, *specs: dict[str, object], make_adopter: MakeAdopter | None = None
+) -> Iterator[Node]:
     """A daemon that starts on this world, with the journal that an earlier one left in `state`."""
     rig = Rig(state=state, world=world, resolve=lambda known: known)
     try:
-        made = Node(rig)
+        made = Node(rig, make_adopter)
         made.specify(*specs)
         unreadable = rig.sandboxes.recover(
             lambda record: made.allocations.hold(record.key, str(record.pod), record.holdings)

@@ -1,9 +1,12 @@
 """A lifecycle on a fake kernel, wired as the daemon does it."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
@@ -32,10 +35,14 @@ def uverbs(number: int) -> CharDevice:
     return CharDevice(kind=CharKind.UVERBS, path=path, major=231, minor=192 + number, mode=0o666, uid=0, gid=0)
 
 
+MakeAdopter: TypeAlias = "Callable[[Daemon], Adopter]"
+"""Makes the adopter of a daemon whose node is there already."""
+
+
 class Daemon:
     """A lifecycle wired as daemon.py does, on a fake kernel."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None) -> None:
         self.rig = rig
         self.reads = 0
         self.broken: Exception | None = None
@@ -45,7 +52,7 @@ class Daemon:
         """The CDI specs of the node; `specify` gives it others."""
         self.node = NodeSource(self._read)
         self.cgroups = rig.state / "cgroup"
-        self.adopter = Adopter(node=lambda: self.node.current, registry=lambda: self.registry, prefix=PREFIX)
+        self.adopter = (make_adopter or make_plain_adopter)(self)
         self.node.on_read = self.adopter.read_again
         self.lifecycle = Lifecycle(
             node=self.node,
@@ -117,3 +124,8 @@ class Daemon:
     def _gone(self, sandbox_id: str) -> None:
         self.node.refresh()
         self.allocations.release(sandbox_id)
+
+
+def make_plain_adopter(daemon: Daemon) -> Adopter:
+    """One that takes the daemon's registry for complete."""
+    return Adopter(node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX)

@@ -5,7 +5,9 @@ import errno
 import json
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import PREFIX
+from tests.unit.lifecycle_rig import PREFIX, Daemon
 
 __all__ = ["node", "world"]
 
@@ -54,26 +56,40 @@ NOT_KNOWN_YET_S = 0.05
 
 
 class Rereading:
-    """Readings of the specs that somebody asked for, and that end when the test says so."""
+    """Readings of the specs that somebody asked for: under way until the test ends them; later ones end at once."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self) -> None:
         self.asked: list[Future[None]] = []
-        self._node = node
-        node.adopter = node.lifecycle.adopter = Adopter(
-            node=lambda: node.node.current, registry=lambda: node.registry, prefix=PREFIX, reread=self._ask
+        self._is_over = False
+
+    def make_adopter(self, daemon: Daemon) -> Adopter:
+        return Adopter(
+            node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, reread=self._ask
         )
 
-    def end(self, registry: Registry | None = None) -> None:
-        """All readings end; they found this, or what was known."""
-        self._node.registry = registry if registry is not None else self._node.registry
-        self._node.adopter.read_again()
+    def end(self) -> None:
+        """They have found what the node's registry has."""
+        self._is_over = True
         for reading in self.asked:
-            if not reading.done():
-                reading.set_result(None)
+            reading.set_result(None)
 
     def _ask(self) -> Future[None]:
         self.asked.append(Future())
+        if self._is_over:
+            self.asked[-1].set_result(None)
         return self.asked[-1]
+
+
+@pytest.fixture
+def rereading() -> Rereading:
+    return Rereading()
+
+
+@pytest.fixture
+def early(world: World, tmp_path: Path, rereading: Rereading) -> Iterator[Node]:
+    """A node that has read a spec of one device, and that containers come to before it has read others."""
+    with daemon_on(world, tmp_path, spec(FOREIGN, 1), make_adopter=rereading.make_adopter) as made:
+        yield made
 
 
 def assert_not_ready(told: NriRdmaError) -> None:
@@ -81,53 +97,51 @@ def assert_not_ready(told: NriRdmaError) -> None:
     assert told.what.startswith("network is not ready")
 
 
-def test_a_container_with_a_cdi_device_that_no_spec_has_yet_waits_for_another_reading(node: Node) -> None:
-    node.specify(spec(FOREIGN, 1))
-    rereading = Rereading(node)
-    assert_not_ready(refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
+def test_a_container_with_a_cdi_device_that_no_spec_has_yet_waits_for_another_reading(
+    early: Node, rereading: Rereading
+) -> None:
+    assert_not_ready(refusal(lambda: early.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
     assert rereading.asked
-    node.specify(spec(FOREIGN, 1), spec(NIC, 0, keys=MOVE))
+    early.specify(spec(FOREIGN, 1), spec(NIC, 0, keys=MOVE))
     rereading.end()
-    assert node.create("trainer", 0, cdi=(NIC,)).rdma_max
+    assert early.create("trainer", 0, cdi=(NIC,)).rdma_max
 
 
-def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_for_too(node: Node) -> None:
-    node.specify(spec(FOREIGN, 1))
-    rereading = Rereading(node)
-    node.adopter.kubelet = node.kubelet
-    node.adopter.read_again()
-    node.kubelet.give(make_pod(), "trainer", NIC)
-    node.start(annotations={}, seconds=NOT_KNOWN_YET_S)
-    assert_not_ready(refusal(lambda: node.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
+def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_for_too(
+    early: Node, rereading: Rereading
+) -> None:
+    early.adopter.read_again()  # now with its kubelet
+    early.kubelet.give(make_pod(), "trainer", NIC)
+    early.start(annotations={}, seconds=NOT_KNOWN_YET_S)
+    assert early.adopter.was_told("sandbox-1")
+    assert_not_ready(refusal(lambda: early.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
     assert rereading.asked
 
 
-def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(node: Node) -> None:
-    node.specify(spec(FOREIGN, 1))
-    rereading = Rereading(node)
-    assert_not_ready(refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
+def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(early: Node, rereading: Rereading) -> None:
+    assert_not_ready(refusal(lambda: early.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
+    early.adopter.read_again()
     rereading.end()
-    readings = len(rereading.asked)
-    assert node.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
-    assert node.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
-    assert len(rereading.asked) == readings
+    assert early.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
 
 
-def test_a_cdi_device_of_other_hardware_that_a_spec_has_needs_no_other_reading(node: Node) -> None:
+def test_a_cdi_device_of_other_hardware_that_a_spec_has_needs_no_other_reading(
+    early: Node, rereading: Rereading
+) -> None:
     gpu = "gpu.example.com/gpu=0"
-    node.specify(spec(FOREIGN, 1), spec(gpu))
-    rereading = Rereading(node)
-    assert node.create("trainer", 0, cdi=(gpu,)) == ContainerEdits()
+    early.specify(spec(FOREIGN, 1), spec(gpu))
+    assert early.create("trainer", 0, cdi=(gpu,)) == ContainerEdits()
     assert not rereading.asked
 
 
-def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_container_waiting(node: Node) -> None:
-    node.specify(spec(FOREIGN, 1))
-    rereading = Rereading(node)
-    refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S))
-    broken = CdiError(ErrorCode.CDI_SYNTAX, "it is no JSON", file="/cdi/0.json", hint="mend it")
-    rereading.end(Registry(devices=node.registry.devices, problems=(broken,)))
-    refusal(lambda: node.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S))
+def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_container_from_starting(
+    early: Node, rereading: Rereading
+) -> None:
+    broken = CdiError(ErrorCode.CDI_SYNTAX, "it is no JSON", file="/cdi/broken.json", hint="mend it")
+    early.registry = replace(early.registry, problems=(broken,))
+    early.adopter.read_again()
+    rereading.end()
+    assert "/cdi/broken.json" in str(refusal(lambda: early.create("trainer", 0, cdi=(NIC,))))
 
 
 def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) -> None:
@@ -156,7 +170,7 @@ def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) 
 
 
 def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(_self: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -165,21 +179,27 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
     folder = tmp_path / "cdi"
     folder.mkdir()
     (folder / "x.json").write_text(json.dumps(spec(NIC, 0, keys=MOVE)))
-    workers = Workers(1)
     settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
-    others = Others(settings, node.node, workers)
-    others.open_later()
-    workers.submit("specs", lambda: None).result(SOON)  # after the opening: it has the same key
-    node.adopter = node.lifecycle.adopter = others.adopter
-    try:
-        made = Calls(node).create(sandbox_message(make_pod()), container_message("trainer", 0, cdi=(NIC,)), seconds=0.2)
-    except NriRdmaError:
-        pass  # as good: it does not start
-    else:
-        assert made.linux.resources.unified["rdma.max"]
-    finally:
-        workers.close()
-        others.close()
+    workers = Workers(1)
+    opened: list[Others] = []
+
+    def make_adopter(daemon: Daemon) -> Adopter:
+        opened.append(Others(settings, daemon.node, workers))
+        return opened[0].adopter
+
+    with daemon_on(world, tmp_path / "state", make_adopter=make_adopter) as node:
+        opened[0].open_later()
+        workers.submit("specs", lambda: None).result(SOON)  # after the opening: it has the same key
+        container = container_message("trainer", 0, cdi=(NIC,))
+        try:
+            made = Calls(node).create(sandbox_message(make_pod()), container, seconds=0.2)
+        except NriRdmaError:
+            pass  # as good: it does not start
+        else:
+            assert made.linux.resources.unified["rdma.max"]
+        finally:
+            workers.close()
+            opened[0].close()
 
 
 # Who told, and what is guessed

@@ -281,13 +281,12 @@ class Lifecycle:
 
         `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
         """
-        self.adopter.await_ready(None, time.monotonic() + _SPECS_S)
         listed = {item.pod.sandbox_id for item in pods}
-        self.adopter.keep(listed)
         for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
+        self._await_specs()
         found = {
             item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
         }
@@ -299,9 +298,17 @@ class Lifecycle:
         for unserved in self._unserved.values():
             log.warning("pod runs without what it asks for", extra={"pod": str(unserved.pod), "why": unserved.why})
 
+    def _await_specs(self) -> None:
+        """In a worker: what containers lack of their CDI devices is only seen with the specs."""
+        try:
+            self.adopter.await_ready(None, time.monotonic() + _SPECS_S)
+        except NotReadyError as error:
+            log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
+
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
+        self.adopter.keep({item.pod.sandbox_id for item in pods})
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
             sandbox = self._first(item.pod.sandbox_id)
             if sandbox is not None:

@@ -1,11 +1,15 @@
 """What a runtime and its daemon hold between pods: to be the same before the first pod and after the last."""
 
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.rig.daemon import AnyDaemon
+from tests.rig.deadline import wait_until
 from tests.rig.runtime import Runtime
+
+_REST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +32,22 @@ def take(runtime: Runtime, daemon: AnyDaemon) -> Footprint:
         processes=_processes(runtime, daemon),
         journal=tuple(sorted(it.name for it in journal.iterdir())) if journal.exists() else (),
     )
+
+
+def settled(runtime: Runtime, daemon: AnyDaemon) -> Footprint:
+    """The footprint once nothing changes for half a second: a daemon that has just started, or that links came to, has
+    sockets for a moment, to read the node."""
+    last, since = take(runtime, daemon), time.monotonic()
+
+    def rests() -> bool:
+        nonlocal last, since
+        look = take(runtime, daemon)
+        if look != last:
+            last, since = look, time.monotonic()
+        return time.monotonic() - since > _REST_S
+
+    wait_until(rests, "the daemon to rest", 15)
+    return last
 
 
 def _descriptors(pid: int) -> tuple[str, ...]:

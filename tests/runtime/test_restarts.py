@@ -109,7 +109,7 @@ def test_restarts_of_the_daemon_and_of_the_runtime_change_nothing_for_pods(
     host_equal: None, runtime: Runtime, node: Fabric, times: Times
 ) -> None:
     with Daemon(runtime, node) as daemon:
-        before = footprint.take(runtime, daemon)
+        before = footprint.settled(runtime, daemon)
         pods = Pods(runtime, node)
         for number in range(times.daemon):
             daemon.end(WAYS[number % 2])
@@ -129,7 +129,7 @@ def test_restarts_of_the_runtime_and_of_the_daemon_that_it_starts_change_nothing
 ) -> None:
     """In turn the runtime ends and takes its daemon with it, or the daemon ends first and nobody starts it."""
     with LaunchedDaemon(runtime, node, program) as daemon:
-        before = footprint.take(runtime, daemon)
+        before = footprint.settled(runtime, daemon)
         pods = Pods(runtime, node)
         for number in range(times.launched):
             old = daemon.pid

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -50,6 +51,8 @@ _SPECS_S = 60.0
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
+_MISSED_S = 10.0
+"""For a worker: a pod that started while nobody listened is decided about."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
@@ -78,6 +81,8 @@ class Attaching(claims.Attaching, Protocol):
     def end(self, sandbox_id: str) -> Future[None] | None: ...
 
     def look_again(self, sandbox: Sandbox) -> Future[None]: ...
+
+    def is_there(self, pod: Pod) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +167,10 @@ class Lifecycle:
         self._unserved: dict[str, Unserved] = {}
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
+        self._beginning: set[str] = set()
+        self._begin_lock = threading.Lock()
+        self._missed: set[str] = set()
+        """Sandboxes that started while nobody listened, and are not decided about yet."""
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
@@ -179,11 +188,24 @@ class Lifecycle:
         request, allocation = self._narrowed(pod, request)
         if not request.requests and not self.adopter.told(allocation):
             return
-        known = self._sandboxes.of(pod.sandbox_id)
-        if any(sandbox.ends for sandbox in known):
-            raise returning(pod)
-        if known:
-            return  # seen already, in Synchronize: events of one sandbox may be told twice
+        with self._begin_lock:
+            known = self._sandboxes.of(pod.sandbox_id)
+            if any(sandbox.ends for sandbox in known):
+                raise returning(pod)
+            if known or pod.sandbox_id in self._beginning:
+                return  # seen already, in Synchronize: events of one sandbox may be told twice
+            self._beginning.add(pod.sandbox_id)
+        try:
+            sandbox = self._begin(pod, request, allocation, deadline, asker)
+        finally:
+            self._beginning.discard(pod.sandbox_id)
+        if sandbox is not None:
+            self._await_start(sandbox, deadline)
+
+    def _begin(
+        self, pod: Pod, request: PodRequest, allocation: PodAllocation | None, deadline: float, asker: Asker
+    ) -> Sandbox | None:
+        """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
 
         def choose(by: float) -> Chosen:
             with self._spans.span("place") as span:
@@ -194,12 +216,6 @@ class Lifecycle:
                 span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
             return Chosen(placed=placed, rdma_cm=self._node.current.rdma_cm)
 
-        sandbox = self._begin(pod, choose, deadline)
-        if sandbox is not None:
-            self._await_start(sandbox, deadline)
-
-    def _begin(self, pod: Pod, choose: Callable[[float], Chosen], deadline: float) -> Sandbox | None:
-        """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
         attempts = 1 if self.waits.blocking else ATTEMPTS
         older = self.end_older(pod)
         if older and not all_settled(older, min(deadline, time.monotonic() + self.waits.barrier_s)):
@@ -247,7 +263,7 @@ class Lifecycle:
         grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
-            raise _not_attached(pod_name)
+            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
         names = {grant.name for grant in grants}
         for sandbox in parts:
             if sandbox.part and not sandbox.cdi_devices & names:
@@ -293,6 +309,7 @@ class Lifecycle:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
         for memory in (self._unserved, self._failed, self._barrier_waits):
             memory.pop(sandbox_id, None)
+        self._missed.discard(sandbox_id)
         self.forget(sandbox_id)
         was_ending = all(sandbox.ends for sandbox in self._sandboxes.of(sandbox_id))
         undo = self._sandboxes.end(sandbox_id)
@@ -320,6 +337,9 @@ class Lifecycle:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
         self._await_specs()
+        for item in pods:
+            if item.pod.sandbox_id in self._missed:
+                self._start_missed(item)
         found = {
             item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
         }
@@ -347,7 +367,28 @@ class Lifecycle:
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
+        self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+
+    def _was_missed(self, item: Listed) -> bool:
+        """Whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody listened."""
+        return (
+            not item.containers
+            and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
+            and self.asks(item.annotations)
+            and not self._sandboxes.knows(item.pod.sandbox_id)
+        )
+
+    def _start_missed(self, item: Listed) -> None:
+        """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
+        try:
+            if self._sandboxes.is_there(item.pod):
+                log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
+                self.start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
+        except NriRdmaError as error:
+            log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
+        finally:
+            self._missed.discard(item.pod.sandbox_id)
 
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
@@ -604,6 +645,15 @@ def _another_at(
         f" this pod's is {ours.major}:{ours.minor}",
         where=where,
         hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
+    )
+
+
+def _not_decided(pod_name: str) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        "network is not ready: this pod started while nri-rdma was away and is looked at now",
+        where=pod_name,
+        hint="nothing to do: the kubelet asks again",
     )
 
 

@@ -71,6 +71,14 @@ class Ends:
         namespace.close()
         return record.namespace is None or namespace.identity == record.namespace
 
+    def can_be_opened(self, path: str) -> bool:
+        """Whether a network namespace is at a path."""
+        try:
+            self._kernel.open_namespace(path).close()
+        except KernelError:
+            return False
+        return True
+
     def _process_is_there(self, process: ProcessIdentity | None) -> bool:
         """Whether a process that was watched still is the one it was; True where none was."""
         if process is None:

@@ -123,6 +123,14 @@ class PlannedSandboxes:
         """Nothing of it is in a pod, where it could change: what was planned stays true."""
         return sandbox.attach_done
 
+    def is_there(self, pod: Pod) -> bool:
+        """Whether the pod's namespace is there."""
+        try:
+            self._host.open_namespace(pod.netns_path).close()
+        except KernelError:
+            return False
+        return True
+
     def _plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
         pod = sandbox.pod
         try:

@@ -246,6 +246,10 @@ class Sandboxes:
             sandbox.looked_again = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._work.look_again(sandbox))
             return sandbox.looked_again
 
+    def is_there(self, pod: Pod) -> bool:
+        """Whether the namespace of a pod that has one is there. Blocks on the kernel: for a worker."""
+        return self._ends.can_be_opened(pod.netns_path)
+
     def held(self) -> int:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
         return sum(1 for sandbox in self.all() if sandbox.namespace is not None)

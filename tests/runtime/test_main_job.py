@@ -153,7 +153,7 @@ def test_a_step_that_fails_after_the_move_leaves_the_host_as_it_was(
     before = hoststate.take()
     with Daemon(runtime, node, fault=f"{boundary} mlx5_1") as daemon:
         pod = cri.run_pod("faulty", annotations=annotations("2"))
-        with pytest.raises(CriError, match="nri-rdma: ATTACH-FAILED: .* Because .*a planted fault"):
+        with pytest.raises(CriError, match=r"nri-rdma: ATTACH-FAILED: .* Because .*a planted fault"):
             cri.create_container(pod, "main")
         assert [it["pod"] for it in daemon.status()["unserved"]] == ["default/faulty"]
         assert_given_back(before, daemon)

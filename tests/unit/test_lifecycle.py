@@ -269,6 +269,43 @@ def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon
     assert [item.pod for item in daemon.lifecycle.unserved] == [bare]
 
 
+def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_its_first_container(
+    daemon: Daemon,
+) -> None:
+    hold = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: _drop(hold.wait(SOON)))
+    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    assert _refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
+    hold.set()
+    later.result(SOON)
+    assert daemon.edits().char_devices
+    assert daemon.lifecycle.unserved == ()
+
+
+@pytest.mark.parametrize("path", ["", "/run/netns/gone"])
+def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
+    daemon.lifecycle.reconcile_later((_listed(make_pod(path=path), containers=()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.lifecycle.unserved) == ((), set(), ())
+    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
+    daemon.start()
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    daemon.lifecycle.reconcile_later((_listed(make_pod()), _listed(other, containers=()))).result(SOON)
+    assert _refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "after plan"
+    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.start(seconds=0.05)
+    daemon.rig.gate.open.set()
+    later.result(SOON)
+    assert [it.state for it in daemon.rig.sandboxes.all()] == [State.ATTACHED]
+
+
 def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
     daemon.start()
     daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)

@@ -258,7 +258,7 @@ class Lifecycle:
         runtime was not told. Raises LimitsError."""
         parts = self._sandboxes.of(sandbox_id)
         if parts:
-            parts[0].unstarted.pop(container, None)
+            parts[0].started(container)
             self._limit_all(parts, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:

@@ -22,13 +22,15 @@ def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[st
 
 
 class Unstarted:
-    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
+    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`; whether
+    the guard has verified it since."""
 
-    __slots__ = ("answers", "since")
+    __slots__ = ("answers", "since", "verified")
 
     def __init__(self) -> None:
         self.answers = 1
         self.since = time.monotonic()
+        self.verified = False
 
 
 class Sandbox:
@@ -62,15 +64,29 @@ class Sandbox:
         self.unstarted: dict[str, Unstarted] = {}
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
 
+        self.unguarded: set[str] = set()
+        """The containers that started after our answer without that a guard asked, by name."""
+
     def answered(self, name: str) -> int:
         """CreateContainer of this container is answered; how often since it last started."""
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1
+            known.verified = False
             return known.answers
         if len(self.unstarted) < KEPT_CONTAINERS:
             self.unstarted[name] = Unstarted()
         return 1
+
+    def started(self, name: str) -> None:
+        """StartContainer of this container has come: who guards it has asked before."""
+        answered = self.unstarted.pop(name, None)
+        if answered is None:
+            return
+        if answered.verified:
+            self.unguarded.discard(name)
+        elif len(self.unguarded) < KEPT_CONTAINERS:
+            self.unguarded.add(name)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

@@ -22,7 +22,7 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
-from nri_rdma.guard import Guard, Subject
+from nri_rdma.guard import Contacts, Guard, Subject
 from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev, Node
@@ -45,6 +45,7 @@ UNSTARTED_S = 30.0
 MAX_CONNECTIONS = 128
 """A hook has one for each container that starts; calls of one wait for each other, those of two do not."""
 NO_GUARD = "while this daemon is dead, pods start without their devices"
+UNGUARDED = "containers started that it did not ask about: their runtime handler has no guard"
 _ANSWER_TIMEOUT_S = 5.0
 _ERROR_CHARACTERS = 1000
 
@@ -91,7 +92,7 @@ class ControlServer:
         self._server.close()
 
     def _status(self, _call: Call) -> bytes:
-        document = status_document(self._facts, started=self._started, guard=guard_document(self._guard))
+        document = status_document(self._facts, started=self._started, guard=self._guard_document())
         answer: bytes = pb.StatusReply(json=json.dumps(document)).SerializeToString()
         return answer
 
@@ -99,6 +100,9 @@ class ControlServer:
         refusal = self._guard.verify(subject_from(pb.VerifyRequest.FromString(call.payload)))
         answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
         return answer
+
+    def _guard_document(self) -> dict[str, Any]:
+        return guard_document(self._guard.contacts, self._facts.sandboxes.all())
 
     def _trace(self, call: Call) -> bytes:
         request = pb.TraceRequest.FromString(call.payload)
@@ -198,12 +202,14 @@ def subject_from(message: Any) -> Subject:
     )
 
 
-def guard_document(guard: Guard) -> dict[str, Any]:
-    """Which guard has asked since the boot, how often since our start and, in seconds since the epoch, when last."""
-    contacts = guard.contacts
+def guard_document(contacts: Contacts, sandboxes: Iterable[Sandbox]) -> dict[str, Any]:
+    """Which guard has asked since the boot, how often since our start and, in seconds since the epoch, when last; and
+    the containers that started and were not asked about."""
+    unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
+    told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
-        return {"active": "none", "warning": NO_GUARD, **asdict(contacts)}
-    return {"active": "createRuntime hook", "warning": "", **asdict(contacts)}
+        return {"active": "none", "warning": NO_GUARD, **told}
+    return {"active": "createRuntime hook", "warning": UNGUARDED if unguarded else "", **told}
 
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
@@ -235,6 +241,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
         "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
+        "unserved_count": facts.lifecycle.unserved_count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nri_rdma.annotations import asks_for_devices
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandbox import Sandbox, Unstarted
 from nri_rdma.claims import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.inject import AttachedRequest, Numbers, inject
@@ -77,10 +77,10 @@ class Guard:
             "container.id": subject.container_id,
             "sandbox": subject.sandbox_id,
         }
-        refusal = ""
+        parts, refusal = self._sandboxes(subject.sandbox_id), ""
         with self._spans.span("verify", attributes) as span:
             try:
-                refuse_incomplete(subject, self._sandboxes(subject.sandbox_id), self._prefix)
+                refuse_incomplete(subject, parts, self._prefix)
             except NriRdmaError as error:
                 refusal = span.error = str(error)
                 log.warning(
@@ -88,6 +88,9 @@ class Guard:
                     extra={"pod": subject.pod, "container": subject.container, "error": refusal},
                 )
         self._note(bool(refusal))
+        answered = _answered(subject, parts)
+        if answered is not None and not refusal:
+            answered.verified = True
         return refusal
 
     @property
@@ -130,7 +133,7 @@ def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str)
     if lacking:
         raise NotReadyError(
             ErrorCode.NOT_SERVED,
-            f"the container was made without {', '.join(lacking)}: {_why(subject, parts[0])}",
+            f"the container was made without {', '.join(lacking)}: {_why(subject, parts)}",
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
         )
@@ -173,14 +176,20 @@ def _covers(sandbox: Sandbox, container: str) -> bool:
     return record is not None and any(it.admitted.request.scope.covers(container) for it in record.attached)
 
 
-def _why(subject: Subject, sandbox: Sandbox) -> str:
-    """Whether we were asked, for people, who look for the cause elsewhere then. The oldest part remembers containers;
-    the id is in a container's cgroups path."""
-    path = sandbox.containers.get(subject.container, "")
-    was_answered = subject.container in sandbox.unstarted and subject.container_id in path
-    if subject.container_id and was_answered:
-        return "we gave it, and somebody took it away or changed it since"
+def _why(subject: Subject, parts: tuple[Sandbox, ...]) -> str:
+    """Whether we were asked, for people, who look for the cause elsewhere then."""
+    if _answered(subject, parts) is not None:
+        return "our answer came too late for the runtime, or somebody changed it since"
     return "the runtime did not ask us for it"
+
+
+def _answered(subject: Subject, parts: tuple[Sandbox, ...]) -> Unstarted | None:
+    """What is remembered of our answer for this container, and no other one of its name: the id is in a container's
+    cgroups path. The oldest part remembers; None as well for what an earlier daemon answered."""
+    if not parts or not subject.container_id:
+        return None
+    path = parts[0].containers.get(subject.container, "")
+    return parts[0].unstarted.get(subject.container) if subject.container_id in path else None
 
 
 def _age_of(path: Path) -> float:

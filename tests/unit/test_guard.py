@@ -115,7 +115,7 @@ def test_what_somebody_took_away_after_our_answer_is_refused_as_that(daemon: Ins
     edits = given(daemon, pod)
     without = replace(edits, env=tuple(pair for pair in edits.env if pair[0] != "RDMA_DEVICES_0"))
     line = guard.verify(subject(pod, without))
-    assert "NOT-SERVED: the container was made without RDMA_DEVICES_0: we gave it, and somebody took it away" in line
+    assert "NOT-SERVED: the container was made without RDMA_DEVICES_0: our answer came too late" in line
 
 
 def test_a_node_with_other_numbers_is_not_the_one(daemon: InsideDaemon, guard: Guard) -> None:
@@ -212,3 +212,30 @@ def test_a_question_that_cannot_be_remembered_is_answered_all_the_same(
     assert guard.verify(subject(pod, edits)) == ""
     assert guard.verify(subject(pod, edits)) == ""
     assert caplog.text.count("that the guard has asked is not remembered") == 1
+
+
+def test_a_container_that_starts_without_a_question_is_told_until_it_starts_guarded(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+
+    def told() -> list[str]:
+        found: list[str] = ask_status(daemon.settings.control_path)["guard"]["unguarded"]
+        return found
+
+    given(daemon, pod)
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert told() == ["default/one, container a"]
+    edits = given(daemon, pod)
+    assert guard.verify(subject(pod, edits)) == ""
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert told() == []
+
+
+def test_a_word_on_an_earlier_container_of_that_name_guards_no_later_one(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    assert guard.verify(subject(pod, edits)) == ""
+    given(daemon, pod)
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert ask_status(daemon.settings.control_path)["guard"]["unguarded"] == ["default/one, container a"]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -353,3 +354,22 @@ def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project()
     assert [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names] == ["sys"]
     assert HOOK.read_text().startswith("#!/usr/bin/python3 -IS\n")
     assert HOOK.stat().st_mode & 0o111 == 0o111
+
+
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the hook's first line names /usr/bin/python3")
+def test_a_container_that_asks_for_nothing_waits_less_than_25_ms(tmp_path: Path) -> None:
+    """Beside the floor in the same run; the best of both, because others use this machine too."""
+    state = json.dumps({"id": "x" * 64, "bundle": "/nowhere", "annotations": CONTAINERD}).encode()
+    floors, hooks = [], []
+    for _ in range(20):
+        floors.append(_milliseconds(["/usr/bin/python3", "-I", "-S", "-c", "pass"], state))
+        hooks.append(_milliseconds([str(HOOK), "verify"], state))
+    print(f"python3 -I -S -c pass {min(floors):.1f} ms, the hook {min(hooks):.1f} ms")
+    assert min(hooks) < 25
+    assert min(hooks) < 3 * min(floors)
+
+
+def _milliseconds(command: list[str], text: bytes) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, input=text, check=True)
+    return (time.perf_counter() - start) * 1e3

@@ -169,6 +169,8 @@ class Lifecycle:
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
         self._claims = Claims(sandboxes, allocations, spans, self)
         self._unserved: dict[str, Unserved] = {}
+        self.unserved_count = 0
+        """How many pods were found since our start that had started without what they ask for."""
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
         self._beginning: set[str] = set()
@@ -264,10 +266,11 @@ class Lifecycle:
         failed = self._failed.get(sandbox_id)
         if failed is not None:
             raise _failed_late(failed)
-        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
-            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
+            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)  # before anything is attached
+        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
+        parts = self._sandboxes.of(sandbox_id)
         for sandbox in parts:
             if sandbox.part and not any(grant.name in sandbox.cdi_devices for grant in grants):
                 continue  # it came with another container, and is that one's only
@@ -305,7 +308,7 @@ class Lifecycle:
         runtime was not told. Raises LimitsError."""
         parts = self._sandboxes.of(sandbox_id)
         if parts:
-            parts[0].unstarted.pop(container, None)
+            parts[0].started(container)
             self._limit_all(parts, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
@@ -346,13 +349,26 @@ class Lifecycle:
         found = {
             item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
         }
-        self._unserved = {
-            item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
-            for item in pods
-            if item.pod.sandbox_id in found
-        }
-        for unserved in self._unserved.values():
-            log.warning("pod runs without what it asks for", extra={"pod": str(unserved.pod), "why": unserved.why})
+        known_before, self._unserved = (
+            self._unserved,
+            {
+                item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
+                for item in pods
+                if item.pod.sandbox_id in found
+            },
+        )
+        for sandbox_id, unserved in self._unserved.items():
+            if known_before.get(sandbox_id) != unserved:
+                self._tell_unserved(unserved, is_new=sandbox_id not in known_before)
+
+    def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
+        """Once for each pod and reason: a line, a span, and one more in the count."""
+        pod = unserved.pod
+        self.unserved_count += is_new
+        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        with self._spans.span("unserved", attributes) as span:
+            span.attributes["reason"] = span.error = unserved.why
+        log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
 
     def _await_specs(self) -> None:
         """In a worker: what containers lack of their CDI devices is only seen with the specs."""

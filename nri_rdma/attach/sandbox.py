@@ -44,13 +44,15 @@ Choose = Callable[[], Chosen]
 
 
 class Unstarted:
-    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
+    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`; whether
+    the guard has verified it since."""
 
-    __slots__ = ("answers", "since")
+    __slots__ = ("answers", "since", "verified")
 
     def __init__(self) -> None:
         self.answers = 1
         self.since = time.monotonic()
+        self.verified = False
 
 
 class Sandbox:
@@ -98,6 +100,9 @@ class Sandbox:
 
         self.unstarted: dict[str, Unstarted] = {}
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
+
+        self.unguarded: set[str] = set()
+        """The containers that started after our answer without that a guard asked, by name."""
 
     @property
     def ends(self) -> bool:
@@ -169,10 +174,21 @@ class Sandbox:
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1
+            known.verified = False
             return known.answers
         if len(self.unstarted) < KEPT_CONTAINERS:
             self.unstarted[name] = Unstarted()
         return 1
+
+    def started(self, name: str) -> None:
+        """StartContainer of this container has come: who guards it has asked before."""
+        answered = self.unstarted.pop(name, None)
+        if answered is None:
+            return
+        if answered.verified:
+            self.unguarded.discard(name)
+        elif len(self.unguarded) < KEPT_CONTAINERS:
+            self.unguarded.add(name)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

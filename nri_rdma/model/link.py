@@ -54,7 +54,7 @@ class LinkState:
     settings: tuple[tuple[str, int], ...] = ()
     """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): what this kernel has of them."""
     sysctls: str = ""
-    """What the link has for itself under /proc/sys/net, of the families that it has: sorted lines like
+    """What the link has for itself under /proc/sys/net, of the families that it has: lines like
     ``ipv4/conf/rp_filter 1``. One text, because journals by the thousand are read at the start. A captured link's only,
     and "" in a journal of a daemon that did not know of them."""
     unreturnable: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ class LinkState:
 
 def sysctls_text(values: Mapping[str, str]) -> str:
     """LinkState.sysctls of values by name."""
-    return "\n".join(f"{name} {value}" for name, value in sorted(values.items()))
+    return "\n".join(f"{name} {value}" for name, value in values.items())
 
 
 def sysctls_of(text: str) -> dict[str, str]:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Final
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.model.link import STABLE_SECRET, sysctls_text
+from nri_rdma.model.link import STABLE_SECRET
 from nri_rdma.netlink.route_socket import Request, RouteSocket
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
 
 _ROOT = Path("/proc/sys/net")
 _GETNEIGHTBL, _SETNEIGHTBL = 66, 67  # RTM_*, include/uapi/linux/rtnetlink.h
-_FIRST_ATTRIBUTE_OF_LINK = 32
+_FIRST_ATTRIBUTE_OF_LINK, _FIRST_ATTRIBUTE_OF_TABLE, _FAMILY_AT = 32, 20, 16
 _AF_SPEC = 26  # IFLA_AF_SPEC
 _INET_CONF, _INET6_CONF = 1, 2  # IFLA_INET_CONF, IFLA_INET6_CONF, include/uapi/linux/if_link.h
 _AF_INET, _AF_INET6 = 2, 10
@@ -56,7 +56,7 @@ _IPV6: Final = (  # DEVCONF_*, include/uapi/linux/ipv6.h, from 0 on
     "router_solicitation_max_interval", "seg6_enabled", "seg6_require_hmac", "enhanced_dad", "addr_gen_mode",
     "disable_policy", "accept_ra_rt_info_min_plen", "ndisc_tclass", "rpl_seg_enabled", "ra_defrtr_metric",
     "ioam6_enabled", "ioam6_id", "ioam6_id_wide", "ndisc_evict_nocarrier", "accept_untracked_na",
-    "accept_ra_min_lft",
+    "accept_ra_min_lft", "force_forwarding",
 )  # fmt: skip
 _IN_MILLISECONDS = frozenset(
     {
@@ -86,40 +86,50 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 }
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
-_NOT_OURS = frozenset({"ipv4/conf/mc_forwarding", "ipv6/conf/mc_forwarding", "ipv6/conf/addr_gen_mode"})
-"""Multicast routing daemons set mc_forwarding, nobody else can; addr_gen_mode is among a link's settings."""
+_NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
+"""Multicast routing daemons set mc_forwarding, nobody else can; addr_gen_mode is among a link's settings; netlink has a
+0 for stable_secret."""
+_IPV4_LINES = tuple("" if name in _NOT_OURS else f"ipv4/conf/{name} " for name in _IPV4)
+_IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) for name in _IPV6)
 
 
-def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, dict[str, str]]:
-    """The settings of the neighbour tables by ifindex. Raises KernelError, WireError."""
+def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
+    """The settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError, WireError."""
     needles = tuple(encode_u32(_NDTPA_IFINDEX, ifindex) for ifindex in ifindexes)
     messages = route.dump(
         _GETNEIGHTBL, _NDTMSG.pack(0), "list neighbour tables", lambda raw: any(needle in raw for needle in needles)
     )
-    found: dict[int, dict[str, str]] = {ifindex: {} for ifindex in ifindexes}
+    found: dict[int, list[str]] = {ifindex: [] for ifindex in ifindexes}
     for raw in messages:
-        parameters = dict(read_attributes(dict(read_attributes(raw[20:])).get(_NDTA_PARMS, b"")))
-        family = _TABLES.get(raw[16])
+        parameters = dict(read_attributes(dict(read_attributes(raw[_FIRST_ATTRIBUTE_OF_TABLE:])).get(_NDTA_PARMS, b"")))
+        family = _TABLES.get(raw[_FAMILY_AT])
         (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
         if family is not None and ifindex in found:
-            for number, name in _NEIGH.items():
-                if number in parameters:
-                    found[ifindex][f"{family[0]}/neigh/{name}"] = str(int.from_bytes(parameters[number], sys.byteorder))
-    return found
+            found[ifindex] += (
+                f"{family[0]}/neigh/{name} {int.from_bytes(parameters[number], sys.byteorder)}"
+                for number, name in _NEIGH.items()
+                if number in parameters
+            )
+    return {ifindex: "\n".join(lines) for ifindex, lines in found.items()}
 
 
-def read_sysctls(link: bytes, name: str, neighbours: Mapping[str, str]) -> str:
-    """LinkState.sysctls of a link, given its message: ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``,
-    ``ipv4/neigh/locktime_ms``. For a thread inside its namespace. Raises KernelError, WireError."""
+def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
+    """LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
+    ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms``. For a thread inside its namespace.
+    Raises KernelError, WireError."""
     families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
-    found = dict(neighbours)
+    lines: list[str] = []
     if _AF_INET in families:
-        found |= _of_ipv4(dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b""))
-        found |= _of_files("ipv4", name)
+        numbers = dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b"")
+        lines += (
+            f"{told}{value}" for told, (value,) in zip(_IPV4_LINES, _I32.iter_unpack(numbers), strict=False) if told
+        )
+        lines += _of_files("ipv4", name)
     if _AF_INET6 in families:
-        found |= _of_ipv6(dict(read_attributes(families[_AF_INET6])).get(_INET6_CONF, b""))
-        found |= _of_files("ipv6", name)
-    return sysctls_text({key: value for key, value in found.items() if key not in _NOT_OURS})
+        numbers = dict(read_attributes(families[_AF_INET6])).get(_INET6_CONF, b"")
+        lines += _of_ipv6(numbers)
+        lines += _of_files("ipv6", name)
+    return "\n".join([*lines, neighbours]).strip()
 
 
 def write_sysctls(route: RouteSocket, ifindex: int, changes: Collection[tuple[str, str]]) -> None:
@@ -139,36 +149,30 @@ def write_sysctls(route: RouteSocket, ifindex: int, changes: Collection[tuple[st
         raise errors[0]
 
 
-def _of_ipv4(data: bytes) -> Iterator[tuple[str, str]]:
-    for name, (value,) in zip(_IPV4, _I32.iter_unpack(data), strict=False):
-        yield f"ipv4/conf/{name}", str(value)
-
-
-def _of_ipv6(data: bytes) -> Iterator[tuple[str, str]]:
-    for name, (value,) in zip(_IPV6, _I32.iter_unpack(data), strict=False):
+def _of_ipv6(data: bytes) -> Iterator[str]:
+    for (line, name), (value,) in zip(_IPV6_LINES, _I32.iter_unpack(data), strict=False):
         if name in _IN_MILLISECONDS:
-            yield f"ipv6/conf/{name}", str(value // 1000)
-        elif name != "stable_secret":  # netlink has a 0 in its place
-            yield f"ipv6/conf/{name}", str(value & 0xFFFFFFFF if name in _UNSIGNED else value)
+            yield f"{line}{value // 1000}"
+        elif name in _UNSIGNED:
+            yield f"{line}{value & 0xFFFFFFFF}"
+        elif line:
+            yield f"{line}{value}"
 
 
-def _of_files(family: str, name: str) -> Iterator[tuple[str, str]]:
+def _of_files(family: str, name: str) -> Iterator[str]:
     """What this kernel has and netlink does not tell."""
     for file in _untold(family):
         path = _ROOT / family / "conf" / name / file
         try:
-            yield f"{family}/conf/{file}", path.read_text().strip()
+            yield f"{family}/conf/{file} {path.read_text().strip()}"
         except OSError as error:
-            if error.errno not in {
-                errno.ENOENT,
-                errno.EIO,
-            }:  # a link of that name without any; a secret that is not set
+            if error.errno not in {errno.ENOENT, errno.EIO}:  # a link without any; a secret that is not set
                 raise KernelError(f"read {path}", error.errno or 0) from error
 
 
 @cache
 def _untold(family: str) -> tuple[str, ...]:
-    told = frozenset(_IPV4 if family == "ipv4" else _IPV6) - {"stable_secret"}
+    told = frozenset(_IPV4 if family == "ipv4" else _IPV6) - {"stable_secret"}  # mc_forwarding, addr_gen_mode: not ours
     try:
         files = {file.name for file in (_ROOT / family / "conf" / "default").iterdir()}
     except FileNotFoundError:

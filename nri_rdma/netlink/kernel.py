@@ -236,7 +236,7 @@ def _whole(
     message: bytes,
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
-    table: Mapping[str, str],
+    table: str,
 ) -> LinkState:
     link = parse_link(message)
     return replace(

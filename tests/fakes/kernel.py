@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self, TypeVar
 
@@ -411,14 +411,22 @@ class FakeKernel:
         addresses: Collection[IPv4Interface | IPv6Interface],
     ) -> None:
         refused: list[KernelError] = []
-        works: list[Callable[[], None]] = [partial(self.add_address, namespace, ifindex, it) for it in addresses]
-        if mtu is not None:
-            works.insert(0, lambda: self.set_link(namespace, ifindex, mtu=mtu))
-        for work in (*works, lambda: self.set_link(namespace, ifindex, up=True)):
+
+        @contextmanager
+        def tried() -> Iterator[None]:
             try:
-                work()
+                yield
             except KernelError as error:
                 refused.append(error)
+
+        if mtu is not None:
+            with tried():
+                self.set_link(namespace, ifindex, mtu=mtu)
+        for address in addresses:
+            with tried():
+                self.add_address(namespace, ifindex, address)
+        with tried():
+            self.set_link(namespace, ifindex, up=True)
         if refused:
             raise refused[0]
 

@@ -35,7 +35,7 @@ _DEFAULT_SETTINGS = {
 _DEFAULT_SYSCTLS = {
     "ipv4/conf/arp_ignore": "0",
     "ipv4/conf/rp_filter": "0",
-    "ipv4/neigh/locktime_ms": "1000",
+    "ipv4/neigh/base_reachable_time_ms": "30000",
     "ipv6/conf/accept_ra": "1",
     "ipv6/conf/mtu": "1500",
 }

@@ -182,7 +182,7 @@ def _link(choices: _Choices, world: World, number: int) -> Link:
 _SYSCTLS = (
     ("ipv4/conf/rp_filter", "2"),
     ("ipv4/conf/arp_ignore", "1"),
-    ("ipv4/neigh/locktime_ms", "300"),
+    ("ipv4/neigh/base_reachable_time_ms", "40000"),
     ("ipv6/conf/accept_ra", "0"),
     ("ipv6/conf/mtu", "1400"),
     (STABLE_SECRET, "fd00::1:2:3"),

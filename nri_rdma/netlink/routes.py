@@ -18,7 +18,8 @@ from ipaddress import ip_address
 from nri_rdma.attach.port import KernelError
 from nri_rdma.model.link import Captured
 from nri_rdma.netlink.dumps import ATTEMPTS, DUMP_INTERRUPTED
-from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES, attributes
+from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
+from nri_rdma.wire.netlink import read_attributes
 
 _RTM_GETROUTE = 26
 _REQUEST_DUMP = 0x1 | 0x300
@@ -101,7 +102,7 @@ def default_links(routes: Iterable[Route]) -> frozenset[int]:
 def parse_route(raw: bytes) -> Route:
     """One route message."""
     family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
-    found = tuple(attributes(raw[28:]))
+    found = tuple(read_attributes(raw[28:]))
     by_kind = dict(found)
     return Route(
         raw=raw,

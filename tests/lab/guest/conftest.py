@@ -15,6 +15,7 @@ from tests.lab.guest import kernel
 from tests.lab.guest.process import Server
 from tests.lab.machine import MODELS, SMALL
 from tests.lab.outcomes import OutcomeError
+from tests.lab.reports import OUTCOME
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
@@ -95,14 +96,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only what is this machine's; what a kernel does not survive is left out, and said."""
+    """Only what is this machine's; what a kernel does not survive is left out, and said. The report has the rows."""
     others = [item for item in items if MACHINE not in _machines_of(item)]
     items[:] = [item for item in items if MACHINE in _machines_of(item)]
     config.hook.pytest_deselected(items=others)
     rows = outcomes.load()
     for item in items:
         marker = item.get_closest_marker("outcome")
-        if marker is not None and rows[marker.args[0]].outcomes[KERNEL] == outcomes.LEFT_OUT:
+        if marker is None:
+            continue
+        item.user_properties.append((OUTCOME, marker.args[0]))
+        if rows[marker.args[0]].outcomes.get(KERNEL) == outcomes.LEFT_OUT:
             item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
 
 

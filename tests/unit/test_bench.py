@@ -76,6 +76,12 @@ def test_a_target_is_met_up_to_its_value(ratio: float, target: float | None, met
     assert row(ratio=ratio, target=target).met is met
 
 
+@pytest.mark.parametrize(("value", "ratio", "met"), [(3, 9, True), (3, 11, False), (3.1, 9, False)])
+def test_a_limit_is_met_up_to_its_value_and_with_a_target_both_have_to_be(value: float, ratio: float, met: bool) -> None:
+    told = Row(figure="a", value=value, unit="ms", floor=1, ratio=ratio, target=10, limit=3)
+    assert (told.met, told.wanted) == (met, "<= 10, <= 3 ms")
+
+
 def test_a_missed_target_ends_the_bench_with_1_and_information_does_not() -> None:
     assert exit_code([row(ratio=1, target=2), row(ratio=9)]) == 0
     assert exit_code([row(ratio=1, target=2), row(ratio=3, target=2)]) == 1
@@ -90,6 +96,7 @@ def test_the_report_has_these_fields() -> None:
         "floor": 1.0,
         "ratio": 1.235,
         "target": 2,
+        "limit": None,
         "met": True,
     }
 

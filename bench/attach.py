@@ -60,9 +60,11 @@ def rows(folder: Path, rounds: int) -> list[Row]:
         for subject in (blocking, default):  # unmeasured: byte code, grammar, caches
             _path(subject, 1, 0.0)
         for number in range(rounds):
-            turn = [lambda: _bare(measured, moves), lambda: _blocking(measured, blocking)]
-            for work in turn if number % 2 else turn[::-1]:
-                work()
+            for is_floor in (True, False) if number % 2 else (False, True):
+                if is_floor:
+                    _bare(measured, moves)
+                else:
+                    _blocking(measured, blocking)
             for gap in GAPS_S:
                 for nics in (0, *NICS):
                     measured.paths[DEFAULT, gap, nics].append(_path(default, nics, gap))
@@ -108,9 +110,7 @@ def _work_rows(measured: Measured) -> list[Row]:
     for nics in NICS:
         name = f"attach, {_devices(nics)}"
         rows.append(
-            paired_row(
-                name, measured.floor[nics], measured.work[nics], unit="ms", scale=MS_PER_NS, target=WORK_TARGET
-            )
+            paired_row(name, measured.floor[nics], measured.work[nics], unit="ms", scale=MS_PER_NS, target=WORK_TARGET)
         )
         cpu = (measured.floor_cpu[nics], measured.work_cpu[nics])
         rows.append(paired_row(f"{name}, CPU", *cpu, unit="ms", scale=MS_PER_NS))

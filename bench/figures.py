@@ -71,6 +71,7 @@ def paired_row(
     unit: str,
     scale: float = 1.0,
     target: float | None = None,
+    limit: float | None = None,
 ) -> Row:
     """Medians of all values, and the paired ratio."""
     return Row(
@@ -80,6 +81,7 @@ def paired_row(
         floor=median(_flat(floor)) * scale,
         ratio=paired_ratio(floor, ours),
         target=target,
+        limit=limit,
     )
 
 
@@ -89,11 +91,12 @@ def p99_row(
     ours: Sequence[Sequence[float]],
     *,
     scale: float,
+    unit: str = "us",
     target: float | None = None,
 ) -> Row:
     """The 99th percentiles of all values; on a shared machine they measure the neighbours, too."""
     mine, its = percentile(_flat(ours), 0.99), percentile(_flat(floor), 0.99)
-    return Row(figure=figure, value=mine * scale, unit="us", floor=its * scale, ratio=mine / its, target=target)
+    return Row(figure=figure, value=mine * scale, unit=unit, floor=its * scale, ratio=mine / its, target=target)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -36,10 +36,27 @@ def make_namespace(path: Path) -> None:
     _in_thread(work)
 
 
-def remove_namespace(path: Path) -> None:
-    """As runtimes do it: somebody may hold it open. Raises OSError."""
+def bind(source: Path, path: Path) -> None:
+    """Another path of a namespace. Raises OSError."""
+    path.touch()
+    _check(_libc.mount(os.fsencode(source), os.fsencode(path), None, _MS_BIND, None), f"mount {path}")
+
+
+def unbind(path: Path) -> None:
+    """Take a path of a namespace away. Raises OSError."""
     _check(_libc.umount2(os.fsencode(path), _MNT_DETACH), f"umount {path}")
     path.unlink()
+
+
+def in_namespace(path: Path, work: Callable[[], None]) -> None:
+    """Do it in that namespace; its exceptions pass through."""
+
+    def enter_and_work() -> None:
+        with path.open() as file:
+            _check(_libc.setns(file.fileno(), _CLONE_NEWNET), f"enter {path}")
+        work()
+
+    _in_thread(enter_and_work)
 
 
 class Host(AbstractContextManager["Host"]):
@@ -84,13 +101,13 @@ class Host(AbstractContextManager["Host"]):
 
     def remove_pod(self, path: Path) -> None:
         """The end of a pod's namespace."""
-        remove_namespace(path)
+        unbind(path)
         self._made.remove(path)
 
     def close(self) -> None:
         """Let everything go."""
         while self._made:
-            remove_namespace(self._made.pop())
+            unbind(self._made.pop())
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         self.close()

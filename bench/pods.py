@@ -17,7 +17,7 @@ from bench.peer import HEADERS, Listener, Peer
 from bench.processes import Place, await_rest, started
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
-from tests.rig.node import load
+from tests.rig.node import Node, load
 
 NODE = "sixteen"
 MTU = 4200
@@ -56,11 +56,18 @@ class Subject:
     @classmethod
     @contextmanager
     def started(
-        cls, folder: Path, name: str, *, settings: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+        cls,
+        folder: Path,
+        name: str,
+        *,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        node: Node | None = None,
     ) -> Iterator[Self]:
-        """The daemon of that name, from its start to its end, in a folder of its own."""
-        with Host(folder / name, load(NODE)) as host:
-            place = Place(folder / name, NODE, host)
+        """The daemon of that name, from its start to its end, in a folder of its own; by default on `NODE`."""
+        node = node or load(NODE)
+        with Host(folder / name, node) as host:
+            place = Place(folder / name, node, host)
             command = place.daemon_command(name, "--allow-default-pool")
             with (
                 Listener(place.socket(name)) as listener,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.hosts import Host
-from tests.rig.node import load
+from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
 
 NODE = "eight"
@@ -25,14 +25,17 @@ _LOOK_S, _REST_NS = 0.1, 500_000
 class Place:
     """A folder with the node's sysfs tree, sockets and state folders; with a host, the netdevs are real."""
 
-    def __init__(self, folder: Path, node: str = NODE, host: Host | None = None) -> None:
+    def __init__(self, folder: Path, node: Node | None = None, host: Host | None = None) -> None:
         self.folder = folder
         self._host = host
-        build_tree(load(node), folder / "sys", host.ifindexes if host is not None else None)
+        build_tree(node or load(NODE), folder / "sys", host.ifindexes if host is not None else None)
 
-    def socket(self, name: str) -> Path:
-        """Where the plugin `name` finds its runtime."""
-        return self.folder / f"{name}.sock"
+    def socket(self, name: str, *, again: bool = False) -> Path:
+        """Where the plugin `name` finds its runtime; `again` makes place for another one."""
+        path = self.folder / f"{name}.sock"
+        if again:
+            path.unlink(missing_ok=True)
+        return path
 
     def control_socket(self, name: str) -> Path:
         """The control socket of the daemon `name`."""

@@ -11,7 +11,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Protocol
@@ -26,12 +25,11 @@ from nri_rdma.inject import AttachedRequest
 from nri_rdma.model.device import CharDevice, DeviceId, Node
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import LABEL, DeviceRequest
+from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed
+from nri_rdma.waiting import all_settled, wait
 
-LATE_WAIT_S = 0.5
-"""How long a CreateContainer waits for the attach that it began, because nobody told of its CDI device when the sandbox
-started. One device takes 50 to 100 ms; whoever needs more is asked again."""
 ATTEMPTS = 3
 """How often a late attach is tried for a container."""
 _KEPT = 1024
@@ -43,7 +41,9 @@ class Attaching(Protocol):
 
     def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
 
-    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox: ...
+    def begin(
+        self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "", attempts: int = 1
+    ) -> Sandbox: ...
 
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
 
@@ -52,12 +52,13 @@ class Deciding(Protocol):
     """What the lifecycle knows, and does for every attach."""
 
     adopter: Adopter
+    waits: Waits
 
     def decided(
         self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float
     ) -> tuple[Placed, ...]: ...
 
-    def return_older(self, pod: Pod, deadline: float) -> None: ...
+    def end_older(self, pod: Pod) -> tuple[Future[None], ...]: ...
 
     def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None: ...
 
@@ -155,27 +156,22 @@ class Claims:
         if holder.state is not State.ATTACHED:
             self._pass_barrier(holder, grant.container, deadline)
         covered = self._sandboxes.cover(holder, grant.name, grant.container)
-        if not wait(covered, min(LATE_WAIT_S, deadline - time.monotonic())):
+        if not wait(covered, self._by(deadline) - time.monotonic()):
             raise self._not_yet(holder.pod, grant.container)
 
     def _pass_barrier(self, sandbox: Sandbox, container: str, deadline: float) -> None:
         """A part that failed is on its way back, which does not end the sandbox."""
-        if (
-            sandbox.part
-            and sandbox.state in {State.RETURNING, State.GONE}
-            and sandbox.pod.sandbox_id not in self._ended
-        ):
+        if sandbox.part and sandbox.ends and sandbox.pod.sandbox_id not in self._ended:
             raise self._not_yet(sandbox.pod, container)
         self._life.pass_barrier(sandbox, deadline)
 
     def _attach_late(self, brought: Brought, deadline: float) -> None:
         pod = brought.pod
-        if pod.sandbox_id in self._ended or any(
-            it.undo_done is not None and not it.part for it in self._sandboxes.of(pod.sandbox_id)
-        ):
+        if pod.sandbox_id in self._ended or any(it.ends and not it.part for it in self._sandboxes.of(pod.sandbox_id)):
             raise returning(pod)
         self._tell_failure(pod, brought.container)
-        self._life.return_older(pod, deadline)
+        if not all_settled(self._life.end_older(pod), self._by(deadline)):
+            raise self._not_yet(pod, brought.container)
         part = self._free_part(pod.sandbox_id, brought.container)
 
         def decide(node: Node) -> tuple[Placed, ...]:
@@ -195,9 +191,13 @@ class Claims:
         if not placed:
             return  # it is observed
         sandbox = self._sandboxes.begin(pod, placed, self._life.rdma_cm, part)
-        if not wait(sandbox.attach_done, min(LATE_WAIT_S, deadline - time.monotonic())):
+        if not wait(sandbox.attach_done, self._by(deadline) - time.monotonic()):
             sandbox.attach_done.add_done_callback(lambda done: self._remember(pod, brought.container, done))
             raise self._not_yet(pod, brought.container)
+
+    def _by(self, deadline: float) -> float:
+        """Until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
+        return min(deadline, time.monotonic() + self._life.waits.barrier_s)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
         """What became of an attach whose container was told to come again."""
@@ -277,12 +277,3 @@ def returning(pod: Pod) -> NotReadyError:
         where=str(pod),
         hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
     )
-
-
-def wait(future: Future[None], timeout_s: float) -> bool:
-    """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
-    try:
-        future.result(max(0.0, timeout_s))
-    except FutureTimeoutError:
-        return False
-    return True

@@ -7,6 +7,7 @@ text in the place of that file.
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from nri_rdma.model.refusals import bounded, nearest
 from nri_rdma.model.request import UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
 from nri_rdma.model.usage import Address, Lifelines, parse_address
+from nri_rdma.model.waits import Waits
 
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -29,6 +31,8 @@ SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_DOTS = 2048
 """Of a line: what tomllib needs for a key grows with the square of the tables that it names."""
+LONGEST_WAIT_S = 1.5
+"""A runtime drops a plugin that does not answer within 2 s; a wait beyond this would leave no time for the answer."""
 MAX_DEPTH = 16
 """Of tables and lists; a label's value in a list of a rule is five deep."""
 
@@ -134,6 +138,17 @@ def _without_port(text: str) -> str:
     return found[1] if found else text
 
 
+def _wait(name: str, value: Any) -> float:
+    """Seconds in which every pod of the node waits with this one."""
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST_WAIT_S:
+        raise _refused(name, value, f"a number of seconds from 0 to {LONGEST_WAIT_S:g}")
+    return seconds
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Reads one of some words."""
@@ -155,6 +170,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
     _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _api_server: {"type": "string"},
+    _wait: {"anyOf": [{"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S}, {"type": "string"}]},
     _memlock: {
         "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
     },
@@ -189,6 +205,22 @@ class Settings:
     )
     memlock: Memlock = _setting(
         Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"
+    )
+    attach: str = _setting(
+        "overlapped",
+        "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before the sandbox is"
+        " answered for, while every pod of the node waits.",
+        _Choice(("overlapped", "blocking")),
+        "overlapped|blocking",
+    )
+    sandbox_wait: float = _setting(
+        0.0, "Seconds that an overlapped attach is waited for before the sandbox is answered for.", _wait, "SECONDS"
+    )
+    barrier_wait: float = _setting(
+        0.2,
+        "Seconds that a container waits for an attach that still runs, before the kubelet is told to come again.",
+        _wait,
+        "SECONDS",
     )
     sysfs_root: Path = _setting(
         Path("/sys"), "Where the hardware is read: the machine's sysfs or a tree like it.", _path, "DIR"
@@ -255,6 +287,11 @@ class Settings:
         over: to resolve it could take longer than all else."""
         told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
         return Lifelines(node_ips=self.node_ip or (), api_server=self.api_server or told)
+
+    @property
+    def waits(self) -> Waits:
+        """How long the runtime is kept waiting."""
+        return Waits(blocking=self.attach == "blocking", sandbox_s=self.sandbox_wait, barrier_s=self.barrier_wait)
 
     @property
     def fallback_log(self) -> Path:

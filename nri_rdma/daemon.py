@@ -54,6 +54,9 @@ from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
+PLANNERS = 2
+"""Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
+
 KEPT_SPANS = 4096
 """About three hundred pods of one device each."""
 
@@ -91,6 +94,7 @@ class Daemon:
         self._watched = Watched()
         self._node = NodeSource(self._read_node)
         self._workers = Workers()
+        self._planners = Workers(PLANNERS, name="planner")
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
@@ -107,6 +111,7 @@ class Daemon:
             partial(resolve_on_host, settings),
             on_held=self._watcher.watch,
             on_gone=self._gone,
+            planners=self._planners,
             processes=self._processes,
             event_sequence=last_sequence,
             links_are_managed=UDEV_CONTROL.exists,
@@ -124,6 +129,7 @@ class Daemon:
             adopter=self._others.adopter,
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
+            waits=settings.waits,
         )
         self._reloader = Reloader(settings, reread or (lambda: settings), self._node, self._lifecycle)
         self._door = door or self._runner()
@@ -195,7 +201,7 @@ class Daemon:
             self._uevents.close()
         if self._link_events is not None:
             self._link_events.close()
-        running = self._workers.close(CLOSE_WORKERS_S)
+        running = (*self._planners.close(CLOSE_WORKERS_S), *self._workers.close(CLOSE_WORKERS_S))
         self._others.close()
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})

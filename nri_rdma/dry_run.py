@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import replace
 from functools import partial
 
 from nri_rdma.allocations import Allocations
@@ -101,6 +102,7 @@ class DryRun:
             adopter=self._others.adopter,
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
+            waits=replace(settings.waits, blocking=True),  # nothing is attached: the plan is all there is to wait for
         )
         identity = dry_identity(settings)
         self._door = Runner(str(settings.nri_socket), self._make_plugin, name=identity.name, index=identity.index)

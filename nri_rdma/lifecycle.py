@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,9 +22,10 @@ from nri_rdma.adopter import Adopter, Brought
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox
+from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.attach.workers import Workers
-from nri_rdma.claims import Claims, returning, wait
+from nri_rdma.claims import Claims, returning
 from nri_rdma.errors import ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.grants import Wanted, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
@@ -32,11 +34,13 @@ from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest, env_name
+from nri_rdma.model.waits import Waits
 from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, Taken, place
 from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
 from nri_rdma.scoping import scope_words, scoped
+from nri_rdma.waiting import all_settled, settled, wait
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +51,10 @@ _SPECS_S = 60.0
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
-BARRIER_WAIT_S = 0.2
-"""How long a CreateContainer waits for an attach that still runs; NRI serialises all events of the node meanwhile."""
+_MISSED_S = 10.0
+"""For a worker: a pod that started while nobody listened is decided about."""
+_OLDER_S = 60.0
+"""For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
 
 class Limits(Protocol):
@@ -70,9 +76,13 @@ class Attaching(claims.Attaching, Protocol):
 
     def all(self) -> tuple[Sandbox, ...]: ...
 
+    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox: ...
+
     def end(self, sandbox_id: str) -> Future[None] | None: ...
 
     def look_again(self, sandbox: Sandbox) -> Future[None]: ...
+
+    def is_there(self, pod: Pod) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +145,10 @@ class Lifecycle:
         adopter: Adopter,
         annotation_prefix: str,
         default_memlock: int | None,
+        waits: Waits = Waits(),  # noqa: B008 - frozen
     ) -> None:
         self._node = node
+        self.waits = waits
         self.adopter = adopter
         self.policy = policy
         """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
@@ -155,6 +167,10 @@ class Lifecycle:
         self._unserved: dict[str, Unserved] = {}
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
+        self._beginning: set[str] = set()
+        self._begin_lock = threading.Lock()
+        self._missed: set[str] = set()
+        """Sandboxes that started while nobody listened, and are not decided about yet."""
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
@@ -172,23 +188,51 @@ class Lifecycle:
         request, allocation = self._narrowed(pod, request)
         if not request.requests and not self.adopter.told(allocation):
             return
-        known = self._sandboxes.of(pod.sandbox_id)
-        if any(sandbox.undo_done is not None for sandbox in known):
-            raise returning(pod)
-        if known:
-            return  # seen already, in Synchronize: events of one sandbox may be told twice
-        self.return_older(pod, deadline)
-        with self._spans.span("place") as span:
-            placed = self.decided(
-                pod, lambda node: self._place_on(node, pod, request, self._wanted(allocation), asker), deadline
-            )
-            if not placed:
-                return  # what the kubelet told of is observed
-            span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
-            span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
-        sandbox = self._sandboxes.begin(pod, placed, self._node.current.rdma_cm)
-        if not wait(sandbox.attach_done, deadline - time.monotonic()):
-            sandbox.attach_done.add_done_callback(lambda done: self._remember_failure(pod, done))
+        with self._begin_lock:
+            known = self._sandboxes.of(pod.sandbox_id)
+            if any(sandbox.ends for sandbox in known):
+                raise returning(pod)
+            if known or pod.sandbox_id in self._beginning:
+                return  # seen already, in Synchronize: events of one sandbox may be told twice
+            self._beginning.add(pod.sandbox_id)
+        try:
+            sandbox = self._begin(pod, request, allocation, deadline, asker)
+        finally:
+            self._beginning.discard(pod.sandbox_id)
+        if sandbox is not None:
+            self._await_start(sandbox, deadline)
+
+    def _begin(
+        self, pod: Pod, request: PodRequest, allocation: PodAllocation | None, deadline: float, asker: Asker
+    ) -> Sandbox | None:
+        """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
+
+        def choose(by: float) -> Chosen:
+            with self._spans.span("place") as span:
+                placed = self.decided(
+                    pod, lambda node: self._place_on(node, pod, request, self._wanted(allocation), asker), by
+                )
+                span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
+                span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
+            return Chosen(placed=placed, rdma_cm=self._node.current.rdma_cm)
+
+        attempts = 1 if self.waits.blocking else ATTEMPTS
+        older = self.end_older(pod)
+        if older and not all_settled(older, min(deadline, time.monotonic() + self.waits.barrier_s)):
+            return self._sandboxes.begin_after(older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts)
+        chosen = choose(deadline)
+        if not chosen.placed:
+            return None
+        return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts)
+
+    def _await_start(self, sandbox: Sandbox, deadline: float) -> None:
+        """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. Whatever becomes
+        of it later is told to the containers."""
+        now = time.monotonic()
+        plan_by = now if sandbox.waits_for_older else deadline
+        by = deadline if self.waits.blocking else min(deadline, now + self.waits.sandbox_s)
+        if not wait(sandbox.planned, plan_by - now) or not wait(sandbox.attach_done, by - time.monotonic()):
+            sandbox.attach_done.add_done_callback(lambda done: self._remember_failure(sandbox.pod, done))
 
     def knows(self, sandbox_id: str) -> bool:
         """Whether the sandbox holds anything of ours."""
@@ -219,8 +263,11 @@ class Lifecycle:
         grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
-            raise _not_attached(pod_name)
+            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
+        names = {grant.name for grant in grants}
         for sandbox in parts:
+            if sandbox.part and not sandbox.cdi_devices & names:
+                continue  # it came with another container, and is that one's only
             if sandbox.state is not State.ATTACHED:
                 with self._spans.span("barrier"):
                     self.pass_barrier(sandbox, deadline)
@@ -262,12 +309,15 @@ class Lifecycle:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
         for memory in (self._unserved, self._failed, self._barrier_waits):
             memory.pop(sandbox_id, None)
+        self._missed.discard(sandbox_id)
         self.forget(sandbox_id)
+        was_ending = all(sandbox.ends for sandbox in self._sandboxes.of(sandbox_id))
         undo = self._sandboxes.end(sandbox_id)
         if undo is None:
             return
+        by = min(deadline, time.monotonic() + self.waits.barrier_s) if was_ending else deadline
         try:
-            undo.result(max(0.0, deadline - time.monotonic()))
+            undo.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 
@@ -287,6 +337,9 @@ class Lifecycle:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
         self._await_specs()
+        for item in pods:
+            if item.pod.sandbox_id in self._missed:
+                self._start_missed(item)
         found = {
             item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
         }
@@ -314,7 +367,28 @@ class Lifecycle:
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
+        self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
         return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+
+    def _was_missed(self, item: Listed) -> bool:
+        """Whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody listened."""
+        return (
+            not item.containers
+            and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
+            and self.asks(item.annotations)
+            and not self._sandboxes.knows(item.pod.sandbox_id)
+        )
+
+    def _start_missed(self, item: Listed) -> None:
+        """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
+        try:
+            if self._sandboxes.is_there(item.pod):
+                log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
+                self.start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
+        except NriRdmaError as error:
+            log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
+        finally:
+            self._missed.discard(item.pod.sandbox_id)
 
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
@@ -392,7 +466,8 @@ class Lifecycle:
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
         error = None if done.cancelled() else done.exception()
-        if error is None or any(it.undo_done is not None for it in self._sandboxes.of(pod.sandbox_id)):
+        is_ended = isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING
+        if error is None or is_ended or any(it.ends for it in self._sandboxes.of(pod.sandbox_id)):
             return  # it went well, or the sandbox is being taken down anyway
         self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
         while len(self._failed) > _KEPT_FAILURES:
@@ -466,13 +541,12 @@ class Lifecycle:
             self._offered = offered = _Offered.of(policy, node)
         return offered
 
-    def return_older(self, pod: Pod, deadline: float) -> None:
-        """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first."""
-        for sandbox in self._sandboxes.all():
-            if sandbox.pod.is_same_pod(pod) and sandbox.pod.sandbox_id != pod.sandbox_id:
-                undo = self._sandboxes.end(sandbox.pod.sandbox_id)
-                if undo is not None:
-                    wait(undo, deadline - time.monotonic())
+    def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
+        """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first. The undos,
+        done or not."""
+        older = {it.pod.sandbox_id for it in self._sandboxes.all() if it.pod.is_same_pod(pod)} - {pod.sandbox_id}
+        undos = (self._sandboxes.end(sandbox_id) for sandbox_id in sorted(older))
+        return tuple(undo for undo in undos if undo is not None)
 
     def _refuse_another(self, ours: CharDevice, theirs: tuple[int, int], where: str) -> None:
         """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
@@ -493,18 +567,16 @@ class Lifecycle:
 
     def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
         """Wait for an attach that still runs, a little. Raises NotReadyError."""
-        if sandbox.state in {State.PLANNED, State.ATTACHING} and self._may_wait(sandbox.pod.sandbox_id):
-            wait(sandbox.attach_done, min(BARRIER_WAIT_S, deadline - time.monotonic()))
+        if not sandbox.ends and self._may_wait(sandbox.pod.sandbox_id):
+            settled(sandbox.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if sandbox.state is State.ATTACHED:
             return
-        if sandbox.state in {State.RETURNING, State.GONE}:
+        failed = self._failed.get(sandbox.pod.sandbox_id)
+        if failed is not None:
+            raise _failed_late(failed)
+        if sandbox.ends:
             raise returning(sandbox.pod)
-        raise NotReadyError(
-            ErrorCode.NOT_READY,
-            f"network is not ready: {sandbox.steps_done} of {sandbox.steps_total} steps of the attach done",
-            where=str(sandbox.pod),
-            hint="nothing to do: the kubelet asks again",
-        )
+        raise _not_ready(sandbox)
 
     def _await_present(self, sandbox: Sandbox, container: str, deadline: float) -> None:
         """No container gets what may be another's by now: a number that the kernel took away, or, for its limits, the
@@ -515,7 +587,7 @@ class Lifecycle:
         if looked is None or (looked.done() and looked.exception() is None):
             return
         with self._spans.span("barrier"):
-            if not wait(looked, min(BARRIER_WAIT_S, deadline - time.monotonic())):
+            if not wait(looked, min(self.waits.barrier_s, deadline - time.monotonic())):
                 raise NotReadyError(
                     ErrorCode.NOT_READY,
                     "network is not ready: the devices of this pod are looked at again",
@@ -543,7 +615,7 @@ def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], 
     """All that the parts of a sandbox attached, and the node's rdma_cm."""
     if len(parts) == 1 and parts[0].record is not None:
         return parts[0].record.attached, parts[0].record.rdma_cm
-    records = [sandbox.record for sandbox in parts if sandbox.record is not None]
+    records = [it.record for it in parts if it.record is not None and it.state is State.ATTACHED]
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     return tuple(item for record in records for item in record.attached), rdma_cm
 
@@ -573,6 +645,30 @@ def _another_at(
         f" this pod's is {ours.major}:{ours.minor}",
         where=where,
         hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
+    )
+
+
+def _not_decided(pod_name: str) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        "network is not ready: this pod started while nri-rdma was away and is looked at now",
+        where=pod_name,
+        hint="nothing to do: the kubelet asks again",
+    )
+
+
+def _not_ready(sandbox: Sandbox) -> NotReadyError:
+    """The kubelet comes again after a second or so where a text begins like this, else after ten or more."""
+    so_far = f"{sandbox.devices_done} of {sandbox.devices_total} devices attached"
+    if sandbox.waits_for_older and not sandbox.planned.done():
+        so_far = "the devices of this pod's older sandbox are on their way back"
+    again = f", attempt {sandbox.attempt} of {sandbox.attempts}" if sandbox.attempt > 1 else ""
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        f"network is not ready: {so_far}{again}",
+        where=str(sandbox.pod),
+        hint="nothing to do: the kubelet asks again",
+        detail=sandbox.last_error,
     )
 
 

@@ -19,7 +19,7 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.inject import NOTHING
-from nri_rdma.lifecycle import BARRIER_WAIT_S, Lifecycle, Listed
+from nri_rdma.lifecycle import Lifecycle, Listed
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.policy import Asker
@@ -121,7 +121,7 @@ class Verdicts(Lifecycle):
         """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
         seen = self._seen.get(sandbox_id)
         if seen is not None:
-            seen.decided.wait(min(BARRIER_WAIT_S, deadline - time.monotonic()))
+            seen.decided.wait(min(self.waits.barrier_s, deadline - time.monotonic()))
         refusal = seen.refusal if seen is not None else None
         served = seen is not None and bool(seen.has)
         edits = NOTHING

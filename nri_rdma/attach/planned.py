@@ -7,7 +7,7 @@ the record that a real one would have, so that its containers are answered for b
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from nri_rdma.attach.port import KernelError, NamespaceIdentity
 from nri_rdma.attach.preparation import Host, needs_namespace, open_for, prepare
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve, with_char_devices
-from nri_rdma.attach.sandbox import Sandbox, cdi_devices_of
+from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, cdi_devices_of
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import AttachError
 from nri_rdma.model.device import CharDevice
@@ -63,13 +63,24 @@ class PlannedSandboxes:
         with self._lock:
             return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
 
-    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox:
-        """Have a worker plan; `attach_done` of the result tells the end or the refusal."""
-        sandbox = Sandbox(pod, part=part)
+    def begin(
+        self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "", attempts: int = 1
+    ) -> Sandbox:
+        """Have a worker plan; `planned` and `attach_done` of the result tell the end or the refusal."""
+        chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
+        sandbox = Sandbox(pod, part=part, attempts=attempts)
         sandbox.cdi_devices = cdi_devices_of(placed)
+        return self._begin(sandbox, lambda: chosen)
+
+    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox:
+        """The same with what a worker chooses; what is older ended at once."""
+        return self._begin(Sandbox(pod, attempts=attempts), choose)
+
+    def _begin(self, sandbox: Sandbox, choose: Choose) -> Sandbox:
         with self._lock:
-            self._sandboxes.setdefault(pod.sandbox_id, {})[part] = sandbox
-            sandbox.attach_done = self._workers.submit(pod.sandbox_id, lambda: self._plan(sandbox, placed, rdma_cm))
+            self._sandboxes.setdefault(sandbox.pod.sandbox_id, {})[sandbox.part] = sandbox
+            done = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._plan(sandbox, choose()))
+            sandbox.planned = sandbox.attach_done = done
         return sandbox
 
     def end(self, sandbox_id: str) -> Future[None] | None:
@@ -112,15 +123,22 @@ class PlannedSandboxes:
         """Nothing of it is in a pod, where it could change: what was planned stays true."""
         return sandbox.attach_done
 
-    def _plan(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
+    def is_there(self, pod: Pod) -> bool:
+        """Whether the pod's namespace is there."""
+        try:
+            self._host.open_namespace(pod.netns_path).close()
+        except KernelError:
+            return False
+        return True
+
+    def _plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
         pod = sandbox.pod
         try:
-            planned = self._planned(pod, placed, rdma_cm)
+            planned = self._planned(pod, chosen)
             sandbox.record = replace(planned, state=State.ATTACHED, part=sandbox.part)
         except KernelError as error:
             self._drop(sandbox)
-            names = ", ".join(device.name for item in placed for device in item.devices)
-            raise AttachError(str(error), device=names, where=str(pod)) from error
+            raise AttachError(str(error), device=chosen.device_names, where=str(pod)) from error
         except BaseException:
             self._drop(sandbox)
             raise
@@ -128,6 +146,6 @@ class PlannedSandboxes:
             if sandbox.state is State.PLANNED:
                 sandbox.state = State.ATTACHED
 
-    def _planned(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> SandboxRecord:
-        namespace = open_for(self._host, pod) if needs_namespace(self._host, placed) else None
-        return with_char_devices(prepare(self._host, namespace, pod, placed, rdma_cm), self._resolve)
+    def _planned(self, pod: Pod, chosen: Chosen) -> SandboxRecord:
+        namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
+        return with_char_devices(prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm), self._resolve)

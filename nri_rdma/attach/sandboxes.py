@@ -1,7 +1,10 @@
 """The sandboxes that hold devices: their states, their workers, their end.
 
-States: planned -> attaching -> attached -> returning -> gone. A failed attach undoes itself. `returning` never goes
-back. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
+States: planned -> attaching -> attached -> returning -> gone. A failed attach undoes itself and may be tried again;
+`returning` never goes back. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
+
+One thread at a time works on a sandbox: a planner until its plan is in the journal, then the worker of its key. Who
+ends a sandbox that is being planned leaves its undo to the planner.
 """
 
 from __future__ import annotations
@@ -10,22 +13,20 @@ import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import replace
 
+from nri_rdma.attach.ends import Ends, lives_by_process
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.plan import Plan, moving_netdevs
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
-from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
+from nri_rdma.attach.port import Kernel
 from nri_rdma.attach.presence import Presence
-from nri_rdma.attach.processes import NoProcesses, Processes, ProcessIdentity
+from nri_rdma.attach.processes import Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve
-from nri_rdma.attach.sandbox import Sandbox, cdi_devices_of
+from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, cdi_devices_of, interrupted
 from nri_rdma.attach.second_look import SecondLooks
-from nri_rdma.attach.steps import steps_of
-from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
+from nri_rdma.attach.transaction import Boundary, no_boundary
+from nri_rdma.attach.work import Work, all_physical, let_go
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
@@ -39,6 +40,11 @@ Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
 devices are stuck is let go, so that the kernel brings them home when it dies."""
+
+ATTEMPTS = 3
+"""How often an attach is tried whose sandbox has started already: nobody else can try it again."""
+ATTEMPT_PAUSES_S = (0.5, 1.0)
+"""Before the second attempt, and before the third."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
@@ -62,6 +68,7 @@ class Sandboxes:
         *,
         on_held: Callable[[str], None],
         on_gone: Callable[[str], None],
+        planners: Workers | None = None,
         processes: Processes | None = None,
         event_sequence: Callable[[], int] = lambda: 0,
         links_are_managed: Callable[[], bool] = lambda: False,
@@ -70,23 +77,31 @@ class Sandboxes:
     ) -> None:
         """`on_held` has a namespace's path watched, before it is opened; `on_gone` is told when everything of a sandbox
         is home, and is called again after a pause when it raises; `event_sequence` is the number of the kernel's newest
-        device event; `links_are_managed` says whether somebody else configures the netdevs that come home, too."""
+        device event; `links_are_managed` says whether somebody else configures the netdevs that come home, too.
+        `planners` plan, so that no plan waits for attaches; by default the workers."""
         self._kernel = kernel
         self._journal = journal
         self._workers = workers
+        self._planners = planners or workers
         self._spans = spans
-        self._presence = Presence(kernel, resolve)
-        self._on_held = on_held
         self._on_gone = on_gone
-        self._processes = processes or NoProcesses()
-        self._event_sequence = event_sequence
-        self._boundary = boundary
+        self._schedule = schedule
+        self._second_looks = SecondLooks(kernel, workers, schedule)
+        self._ends = Ends(kernel, on_held, processes)
+        self._work = Work(
+            kernel,
+            journal,
+            spans,
+            Presence(kernel, resolve),
+            self._ends,
+            self._second_looks,
+            event_sequence=event_sequence,
+            links_are_managed=links_are_managed,
+            boundary=boundary,
+        )
         self._lock = threading.Lock()
         self._sandboxes: dict[str, dict[str, Sandbox]] = {}
         """By sandbox id, then by part; never an empty one."""
-        self._schedule = schedule
-        self._links_are_managed = links_are_managed
-        self._second_looks = SecondLooks(kernel, workers, schedule)
         self._closed = False
 
     def knows(self, sandbox_id: str) -> bool:
@@ -110,39 +125,50 @@ class Sandboxes:
     def _all(self) -> tuple[Sandbox, ...]:
         return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
 
-    def begin(self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "") -> Sandbox:
-        """Have a worker attach `placed`; `attach_done` of the result tells the end or the error."""
-        sandbox = Sandbox(pod, part=part)
+    def begin(
+        self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "", attempts: int = 1
+    ) -> Sandbox:
+        """Have `placed` planned and attached: `planned` of the result tells the refusal, `attach_done` the end.
+
+        An attach that fails after its plan was told is tried `attempts` times in all.
+        """
+        sandbox = Sandbox(pod, part=part, attempts=attempts)
         sandbox.cdi_devices = cdi_devices_of(placed)
-        parent = current_span()
-
-        def work() -> None:
-            with under(parent):
-                self._attach(sandbox, placed, rdma_cm)
-
-        with self._lock:
-            sandbox.attach_done = self._workers.submit(pod.sandbox_id, work)
-            self._sandboxes.setdefault(pod.sandbox_id, {})[part] = sandbox
+        self._add(sandbox)
+        self._submit_plan(sandbox, lambda: Chosen(placed=placed, rdma_cm=rdma_cm))
         return sandbox
+
+    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox:
+        """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
+        sandbox = Sandbox(pod, attempts=attempts)
+        sandbox.waits_for_older = True
+        self._add(sandbox)
+        joined(older).add_done_callback(lambda _done: self._submit_plan(sandbox, choose))
+        return sandbox
+
+    def _add(self, sandbox: Sandbox) -> None:
+        with self._lock:
+            self._sandboxes.setdefault(sandbox.pod.sandbox_id, {})[sandbox.part] = sandbox
 
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]:
         """Have another container of the sandbox covered by what it attached for a CDI device, because that container
         has the CDI device too."""
-        return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._cover(sandbox, cdi_device, container))
+        return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._work.cover(sandbox, cdi_device, container))
 
     def end(self, sandbox_id: str) -> Future[None] | None:
         """Have everything of a sandbox undone. Joinable: a second call gets the same future, which is done when the
         devices are home, however often that has to be tried. None: it holds nothing."""
-        with self._lock:
-            undos = [self._end(sandbox) for sandbox in self._sandboxes.get(sandbox_id, {}).values()]
+        undos = [self._end(sandbox) for sandbox in self.of(sandbox_id)]
         return joined(undos) if undos else None
 
     def _end(self, sandbox: Sandbox) -> Future[None]:
-        """With the lock."""
-        if sandbox.undo_done is None:
-            sandbox.state = State.RETURNING
-            sandbox.undo_done = Future()
+        if sandbox.end_from_outside():
+            with self._lock:
+                cancel, sandbox.cancel_retry = sandbox.cancel_retry, None
+            if cancel is not None:
+                cancel()
             self._submit_undo(sandbox)
+        assert sandbox.undo_done is not None  # it ends
         return sandbox.undo_done
 
     def end_of_process(self, process: ProcessIdentity) -> None:
@@ -150,12 +176,13 @@ class Sandboxes:
         for sandbox in self.all():
             record = sandbox.record
             known = record.process if record is not None else None  # none yet: its attach is under way
-            if _lives_by_process(sandbox.pod) and sandbox.pod.pid == process.pid and known in {None, process}:
+            if lives_by_process(sandbox.pod) and sandbox.pod.pid == process.pid and known in {None, process}:
                 log.info("the sandbox's process ended", extra={"pod": str(sandbox.pod), "pid": process.pid})
                 self.end(sandbox.pod.sandbox_id)
 
     def recover(self, on_record: Callable[[SandboxRecord], None]) -> tuple[NriRdmaError, ...]:
-        """Take up what an earlier daemon left: adopt what is attached, undo what was half done or is gone.
+        """Take up what an earlier daemon left: adopt what is attached, begin anew what was half done, undo what is gone
+        or was half way home.
 
         Called once, before any door opens; `on_record` is told every record before anything is done with it. Returns an
         error for every journal file that had to be set aside.
@@ -172,18 +199,32 @@ class Sandboxes:
 
     def _take_up(self, record: SandboxRecord) -> None:
         sandbox = Sandbox(record.pod, record)
-        sandbox.namespace = self._open_again(record)
-        with self._lock:
-            self._sandboxes.setdefault(record.pod.sandbox_id, {})[record.part] = sandbox
+        sandbox.namespace = self._ends.open_again(record)
+        self._add(sandbox)
         # A path that vanished before the sandbox was known here told nobody: look again.
-        if record.state is State.ATTACHED and self._is_there(record):
-            sandbox.attach_done.set_result(None)
+        is_there = record.state is not State.RETURNING and self._ends.is_there(record)
+        if is_there and record.state is State.ATTACHED:
+            sandbox.settle()
             self.look_again(sandbox)  # nobody listened to the kernel meanwhile
             log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
+        elif is_there and not record.part:
+            log.info("beginning anew", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
+            self._begin_anew(sandbox, record)
         else:
-            sandbox.attach_done.set_exception(_interrupted(record.pod))
-            with self._lock:
-                self._end(sandbox)
+            sandbox.settle(interrupted(record.pod))
+            self._end(sandbox)
+
+    def _begin_anew(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+        """An attach that its daemon's end cut short. The runtime was told that it goes on, or was told nothing: its
+        containers may come at any time."""
+        sandbox.attempts = 1 + ATTEMPTS
+        sandbox.settle_plan()
+        chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
+
+        def work() -> None:
+            self._failed(sandbox, interrupted(record.pod), lambda: chosen)
+
+        self._workers.submit(record.pod.sandbox_id, work)
 
     def node_removed(self, number: tuple[int, int], sequence: int) -> None:
         """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
@@ -202,16 +243,20 @@ class Sandboxes:
         """Have the names and character devices of a sandbox that is attached read anew; the future raises AttachError
         when one is not there any more."""
         with self._lock:
-            sandbox.looked_again = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._renumber(sandbox))
+            sandbox.looked_again = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._work.look_again(sandbox))
             return sandbox.looked_again
+
+    def is_there(self, pod: Pod) -> bool:
+        """Whether the namespace of a pod that has one is there. Blocks on the kernel: for a worker."""
+        return self._ends.can_be_opened(pod.netns_path)
 
     def held(self) -> int:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
         return sum(1 for sandbox in self.all() if sandbox.namespace is not None)
 
     def close(self, busy: Collection[str] = ()) -> None:
-        """Cancel pending retries and let all namespaces go; what is attached stays attached. After Workers.close, with
-        the sandboxes that are still being worked on: theirs stay open, for who works with them."""
+        """Cancel what is due and let all namespaces go; what is attached stays attached. After Workers.close, with the
+        sandboxes that are still being worked on: theirs stay open, for who works with them."""
         with self._lock:
             self._closed = True
             sandboxes = self._all()
@@ -221,114 +266,90 @@ class Sandboxes:
         self._second_looks.close()
         for sandbox in sandboxes:
             if sandbox.pod.sandbox_id not in busy:
-                _let_go(sandbox)
+                let_go(sandbox)
+
+    # -- in a planner ------------------------------------------------------------------------------------------------
+
+    def _submit_plan(self, sandbox: Sandbox, choose: Choose) -> None:
+        task = self._planners.submit(sandbox.pod.sandbox_id, lambda: self._plan(sandbox, choose))
+        task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
+
+    def _plan(self, sandbox: Sandbox, choose: Choose) -> None:
+        if not sandbox.start_planning():
+            return  # it ended: its undo tells who waits
+        undone = False
+        try:
+            with under(sandbox.parent):
+                chosen = choose()
+                sandbox.cdi_devices = cdi_devices_of(chosen.placed)
+                self._work.plan(sandbox, chosen)
+        except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
+            undone = self._failed(sandbox, error, choose)
+        ended = sandbox.stop_planning()
+        if ended and not undone:
+            self._submit_undo(sandbox)
+        elif not ended and sandbox.record is not None:
+            sandbox.settle_plan()
+            self._submit_attach(sandbox, lambda: chosen)
 
     # -- in a worker -------------------------------------------------------------------------------------------------
 
-    def _attach(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> None:
+    def _submit_attach(self, sandbox: Sandbox, choose: Choose) -> None:
+        task = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._attach(sandbox, choose))
+        task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
+
+    def _attach(self, sandbox: Sandbox, choose: Choose) -> None:
         pod = sandbox.pod
-        with self._spans.span(
-            "attach", {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
-        ) as span:
-            try:
-                record = self._attach_or_raise(sandbox, placed, rdma_cm)
+        attributes: dict[str, str | int | float | bool] = {
+            "k8s.pod.name": str(pod),
+            "k8s.pod.uid": pod.uid,
+            "sandbox": pod.sandbox_id,
+            "rdma.attempt": sandbox.attempt,
+        }
+        try:
+            with under(sandbox.parent), self._spans.span("attach", attributes) as span:
+                record = self._work.attach(sandbox)
                 span.attributes["rdma.isolation"] = str(record.isolation or "")
-            except BaseException as error:
-                log.warning("attach failed", extra={"pod": str(pod), "error": str(error)})
-                self._roll_back(sandbox)  # whatever went wrong, the host comes first
-                raise
+        except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
+            log.warning("attach failed", extra={"pod": str(pod), "error": str(error), "attempt": sandbox.attempt})
+            with under(sandbox.parent):
+                self._failed(sandbox, error, choose)
+        else:
+            sandbox.settle()
 
-    def _attach_or_raise(
-        self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
-    ) -> SandboxRecord:
-        _refuse_ended(sandbox)
+    def _failed(self, sandbox: Sandbox, error: BaseException, choose: Choose) -> bool:
+        """Undo what an attempt did, then try again, or give up and tell who waits when the host is as before. Whether
+        the sandbox was ended here, and its undo seen to."""
+        sandbox.last_error = str(error)
+        if self._try_again(sandbox, choose):
+            return False
+        undone = sandbox.end_from_within()
+        if undone:
+            self._undo(sandbox)
+        sandbox.settle(error)
+        return undone
+
+    def _try_again(self, sandbox: Sandbox, choose: Choose) -> bool:
+        """Whether there will be another attempt. The first one whose refusal somebody still waits for is the last."""
+        if sandbox.ends or self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done():
+            return False
         try:
-            record = self._plan(sandbox, placed, rdma_cm)
-        except KernelError as error:
-            raise AttachError(str(error), device=_device_names(placed), where=str(sandbox.pod)) from error
-        steps = steps_of(record.plan)
-        sandbox.steps_total = len(steps)
+            self._work.bring_home(sandbox)
+            sandbox.advance(State.PLANNED)
+        except Exception:  # noqa: BLE001 - it is undone for good now, which tells what it meets
+            return False
+        sandbox.record = None
+        pause_s = ATTEMPT_PAUSES_S[min(sandbox.attempt, len(ATTEMPT_PAUSES_S)) - 1]
+        sandbox.attempt += 1
+        log.info("trying again", extra={"pod": str(sandbox.pod), "attempt": sandbox.attempt, "pause_s": pause_s})
+        self._later(sandbox, pause_s, lambda: self._submit_plan(sandbox, choose))
+        return True
+
+    def _later(self, sandbox: Sandbox, pause_s: float, work: Callable[[], None]) -> None:
+        """What is due after a pause, unless the daemon ends before."""
         with self._lock:
-            _refuse_ended(sandbox)
-            sandbox.state = State.ATTACHING
-        self._write(record)
-        sandbox.record = record
-        if sandbox.namespace is not None:
-            do_steps(self._kernel, sandbox.namespace, steps, self._spans, self._counting(sandbox))
-        return self._finish_attach(sandbox, record)
-
-    def _write(self, record: SandboxRecord) -> None:
-        try:
-            self._journal.write(record)
-        except OSError as error:
-            raise AttachError(
-                f"the journal cannot be written: {error.strerror}",
-                device=record.device_names,
-                where=str(record.pod),
-                hint="make room for the state directory",
-                errno=error.errno,
-            ) from error
-
-    def _plan(self, sandbox: Sandbox, placed: tuple[Placed, ...], rdma_cm: CharDevice | None) -> SandboxRecord:
-        """Observe, refuse, decide: nothing on the host changes here."""
-        with self._spans.span("plan"):
-            self._watch(sandbox.pod.netns_path)
-            self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(placed)})
-            if needs_namespace(self._kernel, placed):
-                sandbox.namespace = open_for(self._kernel, sandbox.pod)
-            process = self._watch_process(sandbox.pod)
-            record = prepare(self._kernel, sandbox.namespace, sandbox.pod, placed, rdma_cm)
-            return replace(record, process=process, part=sandbox.part)
-
-    def _counting(self, sandbox: Sandbox) -> Boundary:
-        def boundary(place: str) -> None:
-            self._boundary(place)
-            if place.startswith("after "):
-                sandbox.steps_done += 1
-            _refuse_ended(sandbox)
-
-        return boundary
-
-    def _finish_attach(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
-        sandbox.numbers_from = self._event_sequence()
-        with self._spans.span("resolve-numbers"):
-            resolved = self._presence.at_the_end(record, sandbox.namespace)
-        sandbox.record = replace(resolved, state=State.ATTACHED)
-        self._write(sandbox.record)
-        with self._lock:
-            if sandbox.state is not State.RETURNING:
-                sandbox.state = State.ATTACHED
-        log.info("attached", extra={"pod": str(sandbox.pod), "devices": sandbox.record.device_names})
-        return sandbox.record
-
-    def _renumber(self, sandbox: Sandbox) -> None:
-        record, newest = sandbox.record, self._event_sequence()
-        if record is None or sandbox.state is not State.ATTACHED:
-            return  # not yet, or no longer: nobody gets these numbers
-        with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
-            now = self._presence.again(record, sandbox.namespace)
-        if now != record:
-            self._write(now)
-            sandbox.record = now
-            log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
-        sandbox.numbers_from = newest
-
-    def _cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
-        record = sandbox.record
-        if record is None or sandbox.state is not State.ATTACHED:
-            raise _interrupted(sandbox.pod)
-        covering = record.covering(cdi_device, container)
-        self._write(covering)
-        sandbox.record = covering
-
-    def _roll_back(self, sandbox: Sandbox) -> None:
-        """Undo within the attach itself, so that its error is told when the host is as before."""
-        with self._lock:
-            if sandbox.undo_done is not None:
-                return  # somebody ended the sandbox: that undo is next in the queue
-            sandbox.state = State.RETURNING
-            sandbox.undo_done = Future()
-        self._undo(sandbox)
+            if not self._closed:
+                sandbox.cancel_retry = self._schedule(pause_s, work)
 
     def _submit_undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
         parent = current_span()
@@ -336,6 +357,8 @@ class Sandboxes:
         def work() -> None:
             with under(parent):
                 self._undo(sandbox, attempt)
+            if sandbox.state is State.GONE:
+                sandbox.settle(interrupted(sandbox.pod))  # who waited for an attach that will not be
 
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
@@ -344,7 +367,8 @@ class Sandboxes:
         pod = sandbox.pod
         try:
             if not sandbox.is_home:
-                self._bring_home(sandbox)
+                self._work.bring_home(sandbox)
+                sandbox.is_home = True
             self._on_gone(sandbox.key)
         except Exception as error:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
             self._retry_undo(sandbox, error, attempt)
@@ -365,112 +389,28 @@ class Sandboxes:
             if not parts:
                 del self._sandboxes[sandbox.pod.sandbox_id]
 
-    def _bring_home(self, sandbox: Sandbox) -> None:
-        """undo(journal). Raises when anything is not as before."""
-        pod = sandbox.pod
-        if sandbox.record is not None:
-            self._note_returning(sandbox, sandbox.record)
-            attributes: dict[str, str | int | float | bool] = {
-                "k8s.pod.name": str(pod),
-                "k8s.pod.uid": pod.uid,
-                "sandbox": pod.sandbox_id,
-            }
-            with self._spans.span("undo", attributes):
-                errors = undo_steps(self._kernel, sandbox.namespace, steps_of(sandbox.record.plan), self._spans)
-            if errors:
-                raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
-            if self._links_are_managed():
-                self._second_looks.expect(sandbox.record.plan.moves)
-        self._journal.remove(sandbox.key)
-        _let_go(sandbox)
-        sandbox.is_home = True
-
-    def _note_returning(self, sandbox: Sandbox, record: SandboxRecord) -> None:
-        """A daemon that starts anew must not adopt what is half way home."""
-        if record.state is State.RETURNING:
-            return
-        sandbox.record = replace(record, state=State.RETURNING)
-        try:
-            self._journal.write(sandbox.record)
-        except OSError as error:  # a full disk must not keep hardware in a pod
-            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
-
     def _retry_undo(self, sandbox: Sandbox, error: Exception, attempt: int) -> None:
         """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
         sandbox.undo_error = error.message if isinstance(error, ExceptionGroup) else str(error)
         log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": sandbox.undo_error})
-        if attempt >= len(RETRY_SECONDS) and sandbox.record is not None and _all_physical(sandbox.record.plan):
-            _let_go(sandbox)
-        with self._lock:
-            if not self._closed:
-                sandbox.cancel_retry = self._schedule(
-                    RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)],
-                    lambda: self._submit_undo(sandbox, attempt + 1),
-                )
-
-    def _watch(self, path: str) -> None:
-        """Before the namespace is opened: a removal after that is told, one before it makes opening fail."""
-        if not path:
-            return
-        try:
-            self._on_held(path)
-        except OSError as error:  # without the watch its end is noticed by the next Synchronize
-            log.warning("namespace is not watched", extra={"path": path, "error": str(error)})
-
-    def _watch_process(self, pod: Pod) -> ProcessIdentity | None:
-        """For a pod whose end no namespace tells: the process that does; None when that cannot be seen."""
-        if not _lives_by_process(pod):
-            return None
-        try:
-            return self._processes.watch(pod.pid)
-        except OSError as error:  # perhaps we have PIDs of our own: without the watch the next Synchronize tells
-            log.warning("process is not watched", extra={"pod": str(pod), "pid": pod.pid, "error": str(error)})
-            return None
-
-    def _process_is_there(self, process: ProcessIdentity | None) -> bool:
-        """Whether a process that was watched still is the one it was; True where none was."""
-        if process is None:
-            return True
-        try:
-            self._processes.watch_again(process)
-        except ProcessLookupError:
-            return False
-        except OSError as error:  # as in _watch_process
-            log.warning("process is not watched", extra={"pid": process.pid, "error": str(error)})
-        return True
-
-    def _open_again(self, record: SandboxRecord) -> Namespace | None:
-        """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not."""
-        self._watch(record.pod.netns_path)
-        if record.namespace is None:
-            return None
-        try:
-            namespace = self._kernel.open_namespace(record.namespace.path)
-        except KernelError as error:
-            log.info("namespace is gone", extra={"path": record.namespace.path, "error": str(error)})
-            return None
-        if namespace.identity != record.namespace:
-            namespace.close()
-            return None
-        return namespace
-
-    def _is_there(self, record: SandboxRecord) -> bool:
-        """Whether the pod's namespace is still at its path, and the same where we know which one it was; of a pod
-        without one, whether its process is."""
-        if not record.pod.netns_path:
-            return self._process_is_there(record.process)
-        try:
-            namespace = self._kernel.open_namespace(record.pod.netns_path)
-        except KernelError:
-            return False
-        namespace.close()
-        return record.namespace is None or namespace.identity == record.namespace
+        if attempt >= len(RETRY_SECONDS) and sandbox.record is not None and all_physical(sandbox.record.plan):
+            let_go(sandbox)
+        pause_s = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+        self._later(sandbox, pause_s, lambda: self._submit_undo(sandbox, attempt + 1))
 
 
-def joined(futures: list[Future[None]]) -> Future[None]:
+def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
+    """What was placed for a record."""
+    return tuple(
+        Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
+        for request in record.attached
+    )
+
+
+def joined(futures: Collection[Future[None]]) -> Future[None]:
     """Done when all of them are."""
     if len(futures) == 1:
-        return futures[0]
+        return next(iter(futures))
     done: Future[None] = Future()
     left = len(futures)
     lock = threading.Lock()
@@ -488,9 +428,10 @@ def joined(futures: list[Future[None]]) -> Future[None]:
     return done
 
 
-def _lives_by_process(pod: Pod) -> bool:
-    """Whether only a process tells the end of this pod: it is on the host's network."""
-    return not pod.netns_path and pod.pid != 0
+def _settle_cancelled(sandbox: Sandbox, done: Future[None]) -> None:
+    """The workers have ended: nobody will come to it."""
+    if done.cancelled():
+        sandbox.settle(interrupted(sandbox.pod))
 
 
 def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:
@@ -500,32 +441,3 @@ def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:
         return frozenset()
     nodes = [node for it in record.attached for item in it.devices for node in item.device.char_devices]
     return frozenset((node.major, node.minor) for node in nodes)
-
-
-def _let_go(sandbox: Sandbox) -> None:
-    namespace, sandbox.namespace = sandbox.namespace, None
-    if namespace is not None:
-        namespace.close()
-
-
-def _all_physical(plan: Plan) -> bool:
-    """Only these come home by themselves; a virtual netdev would die with its namespace."""
-    return all(move.link.parent for move in plan.moves)
-
-
-def _refuse_ended(sandbox: Sandbox) -> None:
-    if sandbox.state is State.RETURNING:
-        raise _interrupted(sandbox.pod)
-
-
-def _interrupted(pod: Pod) -> NotReadyError:
-    return NotReadyError(
-        ErrorCode.RETURNING,
-        "this sandbox is being taken down, its devices go back",
-        where=str(pod),
-        hint="nothing to do: the kubelet makes a new sandbox",
-    )
-
-
-def _device_names(placed: tuple[Placed, ...]) -> str:
-    return ", ".join(device.name for item in placed for device in item.devices)

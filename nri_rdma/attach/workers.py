@@ -32,13 +32,13 @@ class _Task:
 class Workers:
     """The owner of its threads: `close` ends and joins them."""
 
-    def __init__(self, count: int = 4) -> None:
+    def __init__(self, count: int = 4, name: str = "worker") -> None:
         self._queues: dict[str, deque[_Task]] = {}
         self._running: set[str] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"worker-{number}", daemon=True) for number in range(count)
+            threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True) for number in range(count)
         ]
         for thread in self._threads:
             thread.start()

@@ -5,6 +5,7 @@ without one every call makes a new pod). Errors carry the runtime's whole text.
 """
 
 import json
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ FOREVER = ("/bin/sleep", "1000000000")
 _RUNTIME_SERVICE = "runtime.v1.RuntimeService"
 _IMAGE_SERVICE = "runtime.v1.ImageService"
 _SECONDS = 30.0
+_NOT_READY = "network is not ready"
+"""The text at which the kubelet comes again after 1 to 1.5 s (pkg/kubelet/pod_workers.go) instead of 10 to 15."""
+_AGAIN_S = 1.0
 _CONDITIONS = frozenset({"RuntimeReady", "NetworkReady"})
 """What the kubelet waits for; containerd 2.2 has further ones that only warn."""
 _NOTHING: Mapping[str, str] = {}
@@ -180,8 +184,13 @@ class Cri:
         image: str = IMAGE,
         user: int | None = None,
         seconds: float = _SECONDS,
+        retries: bool = True,
     ) -> Container:
-        """Creates a container; devices are host paths, mounts host path to container path; user None is the image's."""
+        """Creates a container; devices are host paths, mounts host path to container path; user None is the image's.
+
+        Comes again while the answer is that the network is not ready, as the kubelet does, for `seconds` in all; with
+        `retries` False that is an error like any other.
+        """
         config = pb.ContainerConfig(
             metadata=pb.ContainerMetadata(name=name, attempt=attempt),
             image=pb.ImageSpec(image=image, user_specified_image=image),
@@ -209,8 +218,16 @@ class Cri:
             config=config,
             sandbox_config=pb.PodSandboxConfig.FromString(sandbox.config),
         )
-        answer = self._call("CreateContainer", request, pb.CreateContainerResponse, seconds=seconds)
-        return Container(id=str(answer.container_id), name=name, sandbox_id=sandbox.id)
+        until = time.monotonic() + (seconds if retries else 0.0)
+        while True:
+            try:
+                answer = self._call("CreateContainer", request, pb.CreateContainerResponse, seconds=seconds)
+            except CriError as error:
+                if _NOT_READY not in error.text or time.monotonic() > until:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                return Container(id=str(answer.container_id), name=name, sandbox_id=sandbox.id)
 
     def start(self, container: Container, *, seconds: float = _SECONDS) -> None:
         """Starts a created container."""

@@ -149,8 +149,24 @@ def test_the_runtime_restarted_with_two_pods_attached_returns_everything_when_th
 def test_a_step_that_fails_after_the_move_leaves_the_host_as_it_was(
     host_equal: None, runtime: Runtime, cri: Cri, node: Fabric, boundary: str
 ) -> None:
+    """Every attempt fails; a container that comes meanwhile is told to come again, and in the end why."""
     before = hoststate.take()
     with Daemon(runtime, node, fault=f"{boundary} mlx5_1") as daemon:
+        pod = cri.run_pod("faulty", annotations=annotations("2"))
+        with pytest.raises(CriError, match=r"nri-rdma: ATTACH-FAILED: .* Because .*a planted fault"):
+            cri.create_container(pod, "main")
+        assert [it["pod"] for it in daemon.status()["unserved"]] == ["default/faulty"]
+        assert_given_back(before, daemon)
+        cri.delete_pod(pod)
+        assert daemon.status()["unserved"] == []
+
+
+def test_a_step_that_fails_refuses_the_sandbox_where_the_attach_is_waited_for(
+    host_equal: None, runtime: Runtime, cri: Cri, node: Fabric
+) -> None:
+    before = hoststate.take()
+    extra = ("--allow-default-pool", "--attach", "blocking")
+    with Daemon(runtime, node, extra=extra, fault="after move-netdev mlx5_1") as daemon:
         with pytest.raises(CriError, match="nri-rdma: ATTACH-FAILED: a planted fault"):
             cri.run_pod("faulty", annotations=annotations("2"))
         assert_given_back(before, daemon)

@@ -19,11 +19,12 @@ from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.waits import Waits
 from nri_rdma.nodesource import NodeSource
 from nri_rdma.policy import Asker, default_policy
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
-from tests.unit.attach.rig import SOON, Rig
+from tests.unit.attach.rig import BLOCKING, SOON, Rig
 
 PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
@@ -42,7 +43,7 @@ MakeAdopter: TypeAlias = "Callable[[Daemon], Adopter]"
 class Daemon:
     """A lifecycle wired as daemon.py does, on a fake kernel."""
 
-    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None) -> None:
+    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None, waits: Waits = BLOCKING) -> None:
         self.rig = rig
         self.reads = 0
         self.broken: Exception | None = None
@@ -65,6 +66,7 @@ class Daemon:
             adopter=self.adopter,
             annotation_prefix=PREFIX,
             default_memlock=None,
+            waits=waits,
         )
         rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
 

@@ -134,7 +134,7 @@ def test_a_late_attach_that_fails_as_its_container_stops_waiting_refuses_it(
 ) -> None:
     node.specify(spec(NIC, 0, keys=MOVE))
     gate, begin = node.rig.gate, node.rig.sandboxes.begin
-    gate.stop_at = gate.fail_at = "before"
+    gate.stop_at = gate.fail_at = "before move-netdev"
 
     def begin_watched(*args: object) -> Sandbox:
         sandbox = begin(*args)  # type: ignore[arg-type]  # passed on as they are
@@ -156,14 +156,14 @@ def test_a_late_attach_that_fails_as_its_container_stops_waiting_refuses_it(
 def test_a_container_is_told_why_the_last_attach_for_it_failed(node: Node, world: World) -> None:
     before = world.snapshot()
     node.specify(spec(NIC, 0, keys=MOVE))
-    node.rig.gate.stop_at = node.rig.gate.fail_at = "before"
+    node.rig.gate.stop_at = node.rig.gate.fail_at = "before move-netdev"
     assert refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)).code is ErrorCode.NOT_READY
     (part,) = node.rig.sandboxes.of("sandbox-1")
     node.rig.gate.open.set()
     assert part.attach_done.exception(SOON) is not None
     assert world.snapshot() == before
     node.rig.gate.open.clear()  # another attempt would take long, too
-    assert "injected before" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
+    assert "injected before move-netdev" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
 
 
 # A sandbox that has ended

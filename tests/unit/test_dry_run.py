@@ -33,6 +33,7 @@ from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.verdicts import Attached, Verdicts
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
+from tests.unit.attach.rig import BLOCKING
 from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import assert_one_error, nri_rdma
@@ -76,6 +77,7 @@ class Looking:
             ),
             annotation_prefix="rdma.noderesource.dev",
             default_memlock=None,
+            waits=BLOCKING,
         )
         self.runner = Runner(str(folder / "nri.sock"), self._make, name="nri-rdma-dry-run", index="89")
         self.runtime = FakeRuntime(folder / "nri.sock")
@@ -308,7 +310,6 @@ def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: 
 def test_a_container_of_a_listed_pod_waits_for_the_pods_verdict(
     looking: Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_rdma.verdicts.BARRIER_WAIT_S", SOON)  # however slow this machine is
     held = threading.Event()
     for _ in range(4):
         looking.inside.workers.submit(f"busy-{_}", lambda: assert_true(held.wait(SOON)))

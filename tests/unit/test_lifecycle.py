@@ -11,6 +11,7 @@ import pytest
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandbox import KEPT_CONTAINERS
+from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -25,6 +26,7 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
+from nri_rdma.model.waits import Waits
 from nri_rdma.policy import Asker, Pool, Rule, policy_of
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import POD_PATH, make_pod
@@ -88,6 +90,7 @@ def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after move-netdev"
     begun = time.monotonic()
     daemon.start(seconds=0.05)
+    daemon.lifecycle.waits = Waits(barrier_s=0.2)
     error = _refusal(NotReadyError, daemon.edits)
     assert time.monotonic() - begun < 1.5
     assert error.what.startswith("network is not ready")
@@ -266,6 +269,43 @@ def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon
     assert [item.pod for item in daemon.lifecycle.unserved] == [bare]
 
 
+def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_its_first_container(
+    daemon: Daemon,
+) -> None:
+    hold = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: _drop(hold.wait(SOON)))
+    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    assert _refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
+    hold.set()
+    later.result(SOON)
+    assert daemon.edits().char_devices
+    assert daemon.lifecycle.unserved == ()
+
+
+@pytest.mark.parametrize("path", ["", "/run/netns/gone"])
+def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
+    daemon.lifecycle.reconcile_later((_listed(make_pod(path=path), containers=()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.lifecycle.unserved) == ((), set(), ())
+    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
+    daemon.start()
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    daemon.lifecycle.reconcile_later((_listed(make_pod()), _listed(other, containers=()))).result(SOON)
+    assert _refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "after plan"
+    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.start(seconds=0.05)
+    daemon.rig.gate.open.set()
+    later.result(SOON)
+    assert [it.state for it in daemon.rig.sandboxes.all()] == [State.ATTACHED]
+
+
 def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
     daemon.start()
     daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
@@ -385,11 +425,101 @@ def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_contain
 def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "before move-netdev"
     daemon.start(seconds=0.01)
+    daemon.lifecycle.waits = Waits(barrier_s=0.2)
     begun = time.monotonic()
     for _ in range(10):
         assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
     assert time.monotonic() - begun < 1.0  # each waiting would be two seconds
     daemon.rig.gate.open.set()
+
+
+# Overlapped
+
+
+@pytest.fixture
+def overlapped(daemon: Daemon) -> Daemon:
+    """A daemon with the settings that are the default, but for the machine that may be slow."""
+    daemon.lifecycle.waits = Waits(barrier_s=0.2)
+    return daemon
+
+
+def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemon) -> None:
+    overlapped.rig.gate.stop_at = "before move-netdev"
+    overlapped.start()  # would wait for five seconds
+    assert overlapped.sandbox().planned.done()
+    assert not overlapped.sandbox().attach_done.done()
+    assert "0 of 1 devices attached" in _refusal(NotReadyError, overlapped.edits).what
+    overlapped.rig.gate.open.set()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.edits().char_devices
+
+
+def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, world: World) -> None:
+    world.remove_namespace(POD_PATH)
+    assert "ENOENT" in str(_refusal(AttachError, overlapped.start))
+    assert (overlapped.holders, overlapped.rig.sandboxes.all()) == (set(), ())
+
+
+def test_a_wait_for_the_sandbox_lets_a_quick_attach_end_first(overlapped: Daemon) -> None:
+    overlapped.lifecycle.waits = Waits(sandbox_s=SOON)
+    overlapped.start()
+    assert overlapped.sandbox().state is State.ATTACHED
+
+
+def test_an_attempt_that_failed_is_told_to_who_waits_for_the_next(overlapped: Daemon) -> None:
+    overlapped.rig.gate.fail_at = "after move-netdev"
+    overlapped.start()
+    overlapped.rig.clock.wait_for_one()
+    error = _refusal(NotReadyError, overlapped.edits)
+    assert error.what == "network is not ready: 0 of 1 devices attached, attempt 2 of 3"
+    assert "injected" in error.detail
+    assert overlapped.holders == {"mlx5_0"}
+    overlapped.rig.gate.fail_at = ""
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.edits().char_devices
+
+
+def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemon, world: World) -> None:
+    before = world.snapshot()
+    overlapped.rig.gate.fail_at = "after move-netdev"
+    overlapped.start()
+    done = overlapped.sandbox().attach_done
+    for _ in range(ATTEMPTS - 1):
+        overlapped.rig.clock.pass_one()
+    assert done.exception(SOON) is not None
+    assert (world.snapshot(), overlapped.holders) == (before, set())
+    for _ in range(3):
+        assert _refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
+    assert [str(item.pod) for item in overlapped.lifecycle.unserved] == ["ml/train"]
+
+
+def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlapped: Daemon, world: World) -> None:
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    intruder = world.add_link(world.host, "rail0")  # the way home is blocked
+    begun = time.monotonic()
+    overlapped.start(make_pod("sandbox-2", path=OTHER_PATH))
+    assert time.monotonic() - begun < 1.5
+    assert "older sandbox" in _refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
+    overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
+    del world.host.links[intruder.ifindex]
+    overlapped.node.refresh()
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox("sandbox-2").attach_done.result(SOON)
+    assert overlapped.edits("sandbox-2").char_devices
+    assert not overlapped.lifecycle.knows("sandbox-1")
+
+
+def test_the_second_word_of_an_end_does_not_keep_the_runtime_as_long_as_the_first(overlapped: Daemon) -> None:
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    overlapped.rig.failing_gone = 0
+    overlapped.broken = OSError("sysfs is gone")  # what came home is not free
+    overlapped.stop(seconds=0.05)
+    begun = time.monotonic()
+    overlapped.stop()  # RemovePodSandbox
+    assert time.monotonic() - begun < 2.0
 
 
 def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(world: World, tmp_path: Path) -> None:

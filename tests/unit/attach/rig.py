@@ -13,6 +13,7 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.request import Mode
+from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import FakeKernel, Link, World
@@ -20,6 +21,8 @@ from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 
 SOON = 5.0
 """Seconds after which a test that waits for a worker gives up."""
+BLOCKING = Waits(blocking=True, barrier_s=SOON)
+"""Whoever is asked waits for the attach, however slow this machine is."""
 
 
 class Clock:

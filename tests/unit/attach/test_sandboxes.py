@@ -12,8 +12,8 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolve, Resolved
-from nri_rdma.attach.sandbox import Sandbox
-from nri_rdma.attach.sandboxes import RETRY_SECONDS
+from nri_rdma.attach.sandbox import Chosen, Sandbox
+from nri_rdma.attach.sandboxes import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode
@@ -71,7 +71,7 @@ def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> 
     rig = start(world)
     sandbox = _attach(rig)
     assert sandbox.attach_done.result(SOON) is None
-    assert (sandbox.state, sandbox.steps_done, sandbox.steps_total) == (State.ATTACHED, 2, 2)
+    assert (sandbox.state, sandbox.devices_done, sandbox.devices_total) == (State.ATTACHED, 1, 1)
     assert (rig.sandboxes.held(), world.held, _records(rig)) == (1, 1, {"sandbox-1": State.ATTACHED})
     assert rig.watched == [POD_PATH]
     _end(rig)
@@ -155,6 +155,132 @@ def test_whatever_the_kernel_refuses_in_an_attach_nothing_is_held(start: Start, 
     _assert_nothing_left(rig)
 
 
+# Attempts
+
+
+def _begin_often(rig: Rig) -> Sandbox:
+    return rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None, attempts=ATTEMPTS)
+
+
+def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after configure-netdev"
+    sandbox = _begin_often(rig)
+    assert rig.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
+    assert (sandbox.planned.result(SOON), sandbox.attach_done.done(), rig.gone) == (None, False, [])
+    assert (world.snapshot(), world.held, _records(rig)) == (before, 0, {})
+    assert (sandbox.state, sandbox.attempt, "injected" in sandbox.last_error) == (State.PLANNED, 2, True)
+    rig.gate.fail_at = ""
+    rig.clock.pass_one()
+    sandbox.attach_done.result(SOON)
+    assert (sandbox.state, _records(rig)) == (State.ATTACHED, {"sandbox-1": State.ATTACHED})
+    _end(rig)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = _begin_often(rig)
+    for pause in ATTEMPT_PAUSES_S:
+        assert rig.clock.wait_for_one() == pause
+        assert not sandbox.attach_done.done()
+        rig.clock.pass_one()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    assert (sandbox.attempt, world.snapshot(), rig.gone) == (ATTEMPTS, before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = _begin_often(rig)
+    rig.clock.wait_for_one()
+    _end(rig)
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    next(link for link in world.host.links.values() if link.name == "rail0").master = 99
+    sandbox = _begin_often(rig)
+    assert isinstance(sandbox.planned.exception(SOON), PlacementError)
+    assert isinstance(sandbox.attach_done.exception(SOON), PlacementError)
+    _assert_nothing_left(rig)
+
+
+def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = rig.gate.stop_at = "after move-netdev"
+    sandbox = _begin_often(rig)
+    assert rig.gate.reached.wait(SOON)
+    free = _take_name(world, "rail0")
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    assert (sandbox.state, rig.clock.wait_for_one()) == (State.RETURNING, RETRY_SECONDS[0])
+    free()
+    rig.clock.pass_one()
+    assert sandbox.undo_done is not None
+    sandbox.undo_done.result(SOON)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_an_end_while_the_plan_is_made_is_undone_by_who_plans(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.stop_at = "after plan"
+    sandbox = _begin_often(rig)
+    assert rig.gate.reached.wait(SOON)
+    done = rig.sandboxes.end("sandbox-1")
+    rig.gate.open.set()
+    assert done is not None
+    done.result(SOON)
+    assert isinstance(sandbox.planned.exception(SOON), NotReadyError)
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(rig)
+
+
+def test_what_an_older_sandbox_holds_is_chosen_when_it_is_home(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    world.add_namespace("/run/netns/pod-2")
+    _attach(rig).attach_done.result(SOON)
+    free = _take_name(world, "rail0")
+    undo = rig.sandboxes.end("sandbox-1")
+    assert undo is not None
+    chosen: list[object] = []
+
+    def choose() -> Chosen:
+        chosen.append(world.snapshot())
+        return Chosen(placed=placed_on(world, "rail0"), rdma_cm=None)
+
+    younger = rig.sandboxes.begin_after((undo,), make_pod("sandbox-2", path="/run/netns/pod-2"), choose)
+    rig.clock.wait_for_one()
+    assert (chosen, younger.planned.done(), rig.sandboxes.knows("sandbox-2")) == ([], False, True)
+    free()
+    rig.clock.pass_one()
+    younger.attach_done.result(SOON)
+    assert chosen == [before]
+    _end(rig, "sandbox-2")
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
 def test_a_pod_without_a_namespace_of_its_own_is_refused(start: Start) -> None:
     world = make_world()
     rig = start(world)
@@ -181,7 +307,7 @@ def test_a_watch_that_cannot_be_set_does_not_leak_the_namespace(start: Start) ->
     def refuse(_path: str) -> None:
         raise OSError(errno.ENOSPC, "no more watches")
 
-    rig.sandboxes._on_held = refuse  # the daemon's watcher
+    rig.sandboxes._ends._on_held = refuse  # the daemon's watcher
     _attach(rig).attach_done.result(SOON)
     _end(rig)
     _assert_nothing_left(rig)
@@ -565,10 +691,11 @@ def test_what_was_attached_is_adopted(start: Start) -> None:
     _assert_nothing_left(again)
 
 
-@pytest.mark.parametrize("place", ["before move-netdev", "after move-netdev", "after configure-netdev"])
-def test_what_was_half_attached_is_undone(start: Start, place: str, tmp_path: Path) -> None:
-    world = make_world()
-    before = world.snapshot()
+PLACES = ("before move-netdev", "after move-netdev", "after configure-netdev", "before resolve-numbers")
+
+
+def _killed_at(start: Start, world: World, place: str, tmp_path: Path) -> None:
+    """A daemon is killed in the middle of an attach."""
     rig = start(world)
     rig.gate.stop_at = place
     _attach(rig)
@@ -579,6 +706,32 @@ def test_what_was_half_attached_is_undone(start: Start, place: str, tmp_path: Pa
     _freeze(rig)  # a killed process does not roll back
     assert world.snapshot() == state
     (tmp_path / "sandbox-1.json").write_bytes(journal)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_half_attached_is_begun_anew(start: Start, place: str, tmp_path: Path) -> None:
+    """The runtime has its answer, and the pod's containers come at any time."""
+    world = make_world()
+    before = world.snapshot()
+    _killed_at(start, world, place, tmp_path)
+    again, errors, told = _recovered(start, world)
+    assert again.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
+    assert (errors, told, world.snapshot(), again.gone) == ((), ["sandbox-1"], before, [])
+    again.clock.pass_one()
+    (sandbox,) = again.sandboxes.all()
+    assert sandbox.attach_done.result(SOON) is None
+    assert (sandbox.state, world.snapshot(), _records(again)) == (State.ATTACHED, {}, {"sandbox-1": State.ATTACHED})
+    _end(again)
+    assert (world.snapshot(), again.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(again)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_half_attached_goes_home_when_its_pod_is_gone(start: Start, place: str, tmp_path: Path) -> None:
+    world = make_world(physical=True)
+    before = world.snapshot()
+    _killed_at(start, world, place, tmp_path)
+    world.remove_namespace(POD_PATH)
     again, errors, told = _recovered(start, world)
     assert (errors, told, world.snapshot(), again.gone) == ((), ["sandbox-1"], before, ["sandbox-1"])
     _assert_nothing_left(again)
@@ -586,7 +739,7 @@ def test_what_was_half_attached_is_undone(start: Start, place: str, tmp_path: Pa
 
 def _freeze(rig: Rig) -> None:
     """End the process where it stands: its kernel answers no more."""
-    rig.sandboxes._kernel = FaultyKernel(rig.fake, fail_at=1, crash=True)
+    rig.sandboxes._work._kernel = FaultyKernel(rig.fake, fail_at=1, crash=True)
     rig.kill()
 
 

@@ -353,7 +353,7 @@ def test_names_of_several_requests_are_labels_and_differ(count: int) -> None:
         st.sampled_from(["eth0", "eth1", "ens9"]), st.sampled_from(["a", "b", "a%d", "/", "lo"]), max_size=3
     ),
 )
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_whatever_a_spec_says_becomes_requests_for_its_devices_or_a_refusal(
     key: str | None, paths: list[str], netdevs: dict[str, str]
 ) -> None:

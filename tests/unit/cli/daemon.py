@@ -37,6 +37,7 @@ from nri_rdma.reload import Reloader
 from nri_rdma.sysfs.scan import scan
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
+from tests.unit.attach.rig import BLOCKING
 
 MEMLOCK = 8 << 20
 _ETHERNET_LENGTH = len("00:00:00:00:00:00")
@@ -86,6 +87,7 @@ class InsideDaemon:
             ),
             annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
+            waits=BLOCKING,
         )
         self.settings_now = self.settings
         self.reloader = Reloader(self.settings, self._read_settings, self._source, self.lifecycle)

@@ -1,0 +1,201 @@
+"""What a thread does for one sandbox: plan, attach, look again, bring home.
+
+Law: what will be done is in the journal before anything is touched, and stays there until everything is home. All of
+this blocks on the kernel. Who calls sees to it that one thread at a time works on a sandbox (attach/sandboxes.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from nri_rdma.attach.ends import Ends
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.plan import Plan, moving_netdevs
+from nri_rdma.attach.port import Kernel, KernelError
+from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
+from nri_rdma.attach.presence import Presence
+from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.sandbox import Chosen, Sandbox, interrupted
+from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.steps import Step, steps_of
+from nri_rdma.attach.transaction import Boundary, do_steps, undo_steps
+from nri_rdma.errors import AttachError
+from nri_rdma.observe.spans import Recorder
+
+log = logging.getLogger(__name__)
+
+
+class Work:
+    """The parts of a sandbox's life that touch the kernel and the journal."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        journal: Journal,
+        spans: Recorder,
+        presence: Presence,
+        ends: Ends,
+        second_looks: SecondLooks,
+        *,
+        event_sequence: Callable[[], int],
+        links_are_managed: Callable[[], bool],
+        boundary: Boundary,
+    ) -> None:
+        """As Sandboxes has them."""
+        self._kernel = kernel
+        self._journal = journal
+        self._spans = spans
+        self._presence = presence
+        self._ends = ends
+        self._second_looks = second_looks
+        self._event_sequence = event_sequence
+        self._links_are_managed = links_are_managed
+        self._boundary = boundary
+
+    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+        """Observe, refuse, decide, write it down: nothing on the host changes here. Raises what refuses the sandbox."""
+        self._boundary(f"before plan {sandbox.key}")
+        try:
+            record = self._decide(sandbox, chosen)
+        except KernelError as error:
+            raise AttachError(str(error), device=chosen.device_names, where=str(sandbox.pod)) from error
+        self._boundary(f"after plan {sandbox.key}")
+        sandbox.refuse_ended()
+        self._write(record)
+        sandbox.record = record
+
+    def attach(self, sandbox: Sandbox) -> SandboxRecord:
+        """Do what is planned; the record with what the containers get. Raises AttachError, and NotReadyError when the
+        sandbox ends meanwhile; the caller undoes."""
+        record = sandbox.record
+        assert record is not None  # it is planned
+        steps = steps_of(record.plan)
+        sandbox.advance(State.ATTACHING)
+        boundary = self._counting(sandbox, steps)
+        if sandbox.namespace is not None:
+            do_steps(self._kernel, sandbox.namespace, steps, self._spans, boundary)
+        return self._confirm(sandbox, record)
+
+    def look_again(self, sandbox: Sandbox) -> None:
+        """Read names and numbers of what is attached anew. Raises AttachError when one is not there any more."""
+        record, newest = sandbox.record, self._event_sequence()
+        if record is None or sandbox.state is not State.ATTACHED:
+            return  # not yet, or no longer: nobody gets these numbers
+        with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
+            now = self._presence.again(record, sandbox.namespace)
+        if now != record:
+            self._write(now)
+            sandbox.record = now
+            log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
+        sandbox.numbers_from = newest
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+        """One more container has that CDI device."""
+        record = sandbox.record
+        if record is None or sandbox.state is not State.ATTACHED:
+            raise interrupted(sandbox.pod)
+        covering = record.covering(cdi_device, container)
+        self._write(covering)
+        sandbox.record = covering
+
+    def bring_home(self, sandbox: Sandbox) -> None:
+        """undo(journal). Raises when anything is not as before."""
+        pod = sandbox.pod
+        if sandbox.record is not None:
+            self._note_returning(sandbox, sandbox.record)
+            attributes: dict[str, str | int | float | bool] = {
+                "k8s.pod.name": str(pod),
+                "k8s.pod.uid": pod.uid,
+                "sandbox": pod.sandbox_id,
+            }
+            with self._spans.span("undo", attributes):
+                steps = steps_of(sandbox.record.plan)
+                errors = undo_steps(self._kernel, sandbox.namespace, steps, self._spans)
+            if errors:
+                raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
+            if self._links_are_managed():
+                self._second_looks.expect(sandbox.record.plan.moves)
+        self._boundary(f"before forget-journal {sandbox.key}")
+        self._journal.remove(sandbox.key)
+        self._boundary(f"after forget-journal {sandbox.key}")
+        let_go(sandbox)
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _decide(self, sandbox: Sandbox, chosen: Chosen) -> SandboxRecord:
+        with self._spans.span("plan"):
+            self._ends.watch(sandbox.pod.netns_path)
+            self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
+            if needs_namespace(self._kernel, chosen.placed):
+                sandbox.namespace = open_for(self._kernel, sandbox.pod)
+            process = self._ends.watch_process(sandbox.pod)
+            record = prepare(self._kernel, sandbox.namespace, sandbox.pod, chosen.placed, chosen.rdma_cm)
+            return replace(record, process=process, part=sandbox.part)
+
+    def _counting(self, sandbox: Sandbox, steps: tuple[Step, ...]) -> Boundary:
+        """Counts the devices all of whose steps are done, and stops between two steps of a sandbox that ends."""
+        left = Counter(step.device for step in steps)
+        sandbox.devices_done, sandbox.devices_total = 0, len(left)
+
+        def boundary(place: str) -> None:
+            self._boundary(place)
+            if place.startswith("after "):
+                device = place.rpartition(" ")[2]
+                left[device] -= 1
+                sandbox.devices_done += left[device] == 0
+            sandbox.refuse_ended()
+
+        return boundary
+
+    def _confirm(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
+        """Read the numbers, which the moves have changed; from here on containers get them."""
+        sandbox.numbers_from = self._event_sequence()
+        self._boundary(f"before resolve-numbers {sandbox.key}")
+        with self._spans.span("resolve-numbers"):
+            resolved = self._presence.at_the_end(record, sandbox.namespace)
+        self._boundary(f"after resolve-numbers {sandbox.key}")
+        confirmed = replace(resolved, state=State.ATTACHED)
+        self._write(confirmed)
+        sandbox.record = confirmed
+        sandbox.advance(State.ATTACHED)
+        log.info("attached", extra={"pod": str(sandbox.pod), "devices": confirmed.device_names})
+        return confirmed
+
+    def _write(self, record: SandboxRecord) -> None:
+        self._boundary(f"before write-journal {record.key}")
+        try:
+            self._journal.write(record)
+        except OSError as error:
+            raise AttachError(
+                f"the journal cannot be written: {error.strerror}",
+                device=record.device_names,
+                where=str(record.pod),
+                hint="make room for the state directory",
+                errno=error.errno,
+            ) from error
+        self._boundary(f"after write-journal {record.key}")
+
+    def _note_returning(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+        """A daemon that starts anew must not adopt what is half way home."""
+        if record.state is State.RETURNING:
+            return
+        sandbox.record = replace(record, state=State.RETURNING)
+        try:
+            self._journal.write(sandbox.record)
+        except OSError as error:  # a full disk must not keep hardware in a pod
+            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+
+
+def let_go(sandbox: Sandbox) -> None:
+    """Close the sandbox's namespace, if it is held."""
+    namespace, sandbox.namespace = sandbox.namespace, None
+    if namespace is not None:
+        namespace.close()
+
+
+def all_physical(plan: Plan) -> bool:
+    """Only these come home by themselves; a virtual netdev would die with its namespace."""
+    return all(move.link.parent for move in plan.moves)

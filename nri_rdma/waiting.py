@@ -1,0 +1,33 @@
+"""Waiting for what workers do, never longer than the runtime waits for us."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+
+
+def wait(future: Future[None], timeout_s: float) -> bool:
+    """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
+    try:
+        future.result(max(0.0, timeout_s))
+    except FutureTimeoutError:
+        return False
+    return True
+
+
+def settled(future: Future[None], timeout_s: float) -> bool:
+    """Wait for the end of a worker's task, good or bad; False on time-out."""
+    try:
+        future.exception(max(0.0, timeout_s))
+    except FutureTimeoutError:
+        return False
+    except CancelledError:
+        return True
+    return True
+
+
+def all_settled(futures: Collection[Future[None]], by: float) -> bool:
+    """Wait until all have ended; False where that is not before `by`, in seconds of `time.monotonic`."""
+    return all(settled(future, by - time.monotonic()) for future in futures)

@@ -1,6 +1,7 @@
 """`python -m bench`: measures, prints a table, writes build/bench.json; ends with 1 when a target is missed.
 
-Without root it starts itself again in a user and a network namespace of its own, because the daemon enters namespaces.
+It starts itself again in a network and a mount namespace of its own, and without root in a user namespace too: the
+daemon enters namespaces, which the bench makes.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import start
+from bench import attach, quiet, recovery, start, synchronize
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
@@ -30,6 +32,19 @@ TARGETS = {"sandbox event": 1.5, "create, tracing off": 2.0, "create, tracing on
 SETTINGS = {UNTRACED: {"NRI_RDMA_TRACING": "false"}, EXPORTING: {"OTEL_TRACES_EXPORTER": "console"}}
 """Environment of the daemons; the console exporter makes every span an SDK span and writes it, here to /dev/null."""
 US_PER_NS = 1e-3
+OWN = "NRI_RDMA_BENCH_HAS_NAMESPACES"
+LOG_BYTES = 20_000
+"""Of each log, when something went wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How often what is done."""
+
+    rounds: int
+    events: int
+    starts: int
+    attaches: int
 
 
 def main() -> int:
@@ -38,20 +53,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=60, help="alternating rounds per event")
     parser.add_argument("--events", type=int, default=50, help="events per round and side")
     parser.add_argument("--starts", type=int, default=11, help="alternating starts")
-    options = parser.parse_args()
+    parser.add_argument("--attaches", type=int, default=5, help="alternating rounds of attaches and of recoveries")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="only this part; may be given several times")
+    given = parser.parse_args()
     _become_root()
+    options = Options(rounds=given.rounds, events=given.events, starts=given.starts, attaches=given.attaches)
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="nri-rdma-bench-") as folder:
-        place = Place(Path(folder))
         try:
-            rows, memory_mib = event_rows(place, options.rounds, options.events)
-            rows += start.rows(place, options.starts)
-            bare = rows[-1].floor
-            rows.append(
-                Row(figure="memory after the events", value=memory_mib, unit="MiB", floor=bare, ratio=memory_mib / bare)
-            )
+            for name, measure in SECTIONS.items():
+                if name in (given.only or SECTIONS):
+                    (work := Path(folder, name)).mkdir()
+                    rows += measure(work, options)
         except (OSError, ValueError, RuntimeError) as error:
-            for log in sorted(place.folder.glob("*.log")):
-                sys.stderr.write(f"--- {log.name}\n{log.read_text()}")
+            for log in sorted(Path(folder).rglob("*.log")):
+                sys.stderr.write(f"--- {log.name}\n{log.read_text()[-LOG_BYTES:]}")
             sys.stderr.write(f"bench: {error}\n")
             return 1
     REPORT.parent.mkdir(exist_ok=True)
@@ -61,12 +77,33 @@ def main() -> int:
 
 
 def _become_root() -> None:
-    if os.geteuid() == 0:
+    if os.environ.get(OWN) == "1":
         return
     unshare = shutil.which("unshare")
     if unshare is None:
-        sys.exit("bench: the daemon needs root or unshare (util-linux). Next: run it as root.")
-    os.execv(unshare, [unshare, "--user", "--map-root-user", "--net", sys.executable, "-m", "bench", *sys.argv[1:]])
+        sys.exit("bench: it needs unshare (util-linux). Next: apt-get install util-linux.")
+    os.environ[OWN] = "1"
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    command = [unshare, *user, "--net", "--mount", sys.executable, "-m", "bench", *sys.argv[1:]]
+    os.execv(unshare, command)
+
+
+def _events(folder: Path, options: Options) -> list[Row]:
+    place = Place(folder)
+    rows, memory_mib = event_rows(place, options.rounds, options.events)
+    rows += start.rows(place, options.starts)
+    bare = rows[-1].floor
+    memory = Row(figure="memory after the events", value=memory_mib, unit="MiB", floor=bare, ratio=memory_mib / bare)
+    return [*rows, memory]
+
+
+SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
+    "events": _events,
+    "synchronize": lambda folder, options: synchronize.rows(Place(folder), 4 * options.attaches),
+    "attach": lambda folder, options: attach.rows(folder, options.attaches),
+    "quiet": lambda folder, options: quiet.rows(folder, options.attaches),
+    "recovery": lambda folder, options: recovery.rows(folder, options.attaches),
+}
 
 
 def event_rows(place: Place, rounds: int, events: int) -> tuple[list[Row], float]:

@@ -10,7 +10,8 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. `ratio` is to the floor; without a target it is told for information only."""
+    """One line of the table. `ratio` is to the floor, `target` the most that it may be, `limit` the most that the value
+    may be; without either it is told for information only."""
 
     figure: str
     value: float
@@ -18,11 +19,20 @@ class Row:
     floor: float
     ratio: float
     target: float | None = None
+    limit: float | None = None
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None when there is none."""
-        return None if self.target is None else self.ratio <= self.target
+        """Whether target and limit are met; None when there is none."""
+        if self.target is None and self.limit is None:
+            return None
+        return (self.target is None or self.ratio <= self.target) and (self.limit is None or self.value <= self.limit)
+
+    @property
+    def wanted(self) -> str:
+        """Target and limit, for people."""
+        words = [f"<= {self.target}"] if self.target is not None else []
+        return ", ".join([*words, *([f"<= {self.limit:g} {self.unit}"] if self.limit is not None else [])])
 
     def document(self) -> dict[str, object]:
         """The row in bench.json."""
@@ -33,6 +43,7 @@ class Row:
             "floor": _rounded(self.floor),
             "ratio": _rounded(self.ratio),
             "target": self.target,
+            "limit": self.limit,
             "met": self.met,
         }
 
@@ -60,6 +71,7 @@ def paired_row(
     unit: str,
     scale: float = 1.0,
     target: float | None = None,
+    limit: float | None = None,
 ) -> Row:
     """Medians of all values, and the paired ratio."""
     return Row(
@@ -69,13 +81,22 @@ def paired_row(
         floor=median(_flat(floor)) * scale,
         ratio=paired_ratio(floor, ours),
         target=target,
+        limit=limit,
     )
 
 
-def p99_row(figure: str, floor: Sequence[Sequence[float]], ours: Sequence[Sequence[float]], *, scale: float) -> Row:
-    """The 99th percentiles of all values; no target, because on a shared machine they measure the neighbours."""
+def p99_row(
+    figure: str,
+    floor: Sequence[Sequence[float]],
+    ours: Sequence[Sequence[float]],
+    *,
+    scale: float,
+    unit: str = "us",
+    target: float | None = None,
+) -> Row:
+    """The 99th percentiles of all values; on a shared machine they measure the neighbours, too."""
     mine, its = percentile(_flat(ours), 0.99), percentile(_flat(floor), 0.99)
-    return Row(figure=figure, value=mine * scale, unit="us", floor=its * scale, ratio=mine / its)
+    return Row(figure=figure, value=mine * scale, unit=unit, floor=its * scale, ratio=mine / its, target=target)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -89,7 +110,7 @@ def table(rows: Sequence[Row]) -> str:
             f"{_rounded(row.floor)}",
             row.unit,
             f"{row.ratio:.2f}",
-            "" if row.target is None else f"<= {row.target}",
+            row.wanted,
             verdicts[row.met],
         )
         for row in rows

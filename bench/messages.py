@@ -7,7 +7,8 @@ kubelet's environment.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from typing import Any  # Any: generated messages
 
 from nri_rdma.pb import nri_pb2 as nri
@@ -16,30 +17,38 @@ from nri_rdma.pb import ttrpc_pb2 as ttrpc
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 ANNOTATION = "rdma.noderesource.dev/pod"
 ONE_SHARED = "- name: rails\n  mode: shared\n"
+TIMEOUT_S = 2.0
+"""A runtime's default for each request."""
+FIRST_FRAME_MAX = 4096
 
 _MUX = struct.Struct(">II")
 _FRAME = struct.Struct(">IIBB")
 _PLUGIN_SERVICE_CONN, _REQUEST = 1, 1
 _STREAM_ID_AT = _MUX.size + 4
-_TIMEOUT_NS = 1_999_871_342  # what is left of 2 s when the runtime writes
+_ON_THE_WAY_NS = 128_658  # what has passed of the time when the runtime writes
 _NAMESPACE = ("containerd-namespace-ttrpc", "k8s.io")
 _TRACEPARENT = ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
 
 
 class Call:
-    """A call as bytes, made once; `on` puts a stream id into it. One mux frame, as a runtime writes it up to 4096."""
+    """A call as bytes, made once; `on` puts a stream id into it. In frames as a runtime writes them: the first has at
+    most 4096 bytes, a second one the rest."""
 
-    def __init__(self, method: str, message: Any, *, traced: bool = False) -> None:
+    def __init__(self, method: str, message: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S) -> None:
         request = ttrpc.Request(
-            service=PLUGIN_SERVICE, method=method, payload=message.SerializeToString(), timeout_nano=_TIMEOUT_NS
+            service=PLUGIN_SERVICE,
+            method=method,
+            payload=message.SerializeToString(),
+            timeout_nano=int(timeout_s * 1e9) - _ON_THE_WAY_NS,
         )
         for key, value in (_NAMESPACE, _TRACEPARENT) if traced else (_NAMESPACE,):
             request.metadata.add(key=key, value=value)
         data: bytes = request.SerializeToString()
         frame = _FRAME.pack(len(data), 0, _REQUEST, 0) + data
-        if len(frame) > 4096:
-            raise ValueError(f"{method}: {len(frame)} bytes are more than the one frame that this bench writes")
-        self._bytes = bytearray(_MUX.pack(_PLUGIN_SERVICE_CONN, len(frame)) + frame)
+        first, rest = frame[:FIRST_FRAME_MAX], frame[FIRST_FRAME_MAX:]
+        self._bytes = bytearray(_MUX.pack(_PLUGIN_SERVICE_CONN, len(first)) + first)
+        if rest:
+            self._bytes += _MUX.pack(_PLUGIN_SERVICE_CONN, len(rest)) + rest
 
     def on(self, stream_id: int) -> bytearray:
         """The bytes to write. The same buffer each time."""
@@ -47,29 +56,44 @@ class Call:
         return self._bytes
 
 
-def configure() -> Call:
+def configure(timeout_s: float = TIMEOUT_S) -> Call:
     """Configure, as containerd sends it."""
     return Call(
         "Configure",
         nri.ConfigureRequest(
-            runtime_name="containerd", runtime_version="v2.1.9", registration_timeout=5000, request_timeout=2000
+            runtime_name="containerd",
+            runtime_version="v2.1.9",
+            registration_timeout=5000,
+            request_timeout=int(timeout_s * 1e3),
         ),
     )
 
 
-def synchronize() -> Call:
-    """Synchronize of a node without pods."""
-    return Call("Synchronize", nri.SynchronizeRequest())
+def synchronize(pods: Iterable[Any] = (), containers: Iterable[Any] = ()) -> Call:
+    """Synchronize of a node with these pods."""
+    return Call("Synchronize", nri.SynchronizeRequest(pods=pods, containers=containers))
 
 
-def run_pod(pod: Any, *, traced: bool = False) -> Call:
+def run_pod(pod: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S) -> Call:
     """RunPodSandbox, the way runtimes before NRI 0.12 tell it."""
-    return Call("StateChange", nri.StateChangeEvent(event=nri.RUN_POD_SANDBOX, pod=pod), traced=traced)
+    event = nri.StateChangeEvent(event=nri.RUN_POD_SANDBOX, pod=pod)
+    return Call("StateChange", event, traced=traced, timeout_s=timeout_s)
 
 
-def create_container(pod: Any, *, traced: bool = False) -> Call:
+def create_container(pod: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S) -> Call:
     """CreateContainer, 2.8 KB of it being the message itself."""
-    return Call("CreateContainer", nri.CreateContainerRequest(pod=pod, container=container(pod)), traced=traced)
+    request = nri.CreateContainerRequest(pod=pod, container=container(pod))
+    return Call("CreateContainer", request, traced=traced, timeout_s=timeout_s)
+
+
+def stop_pod(pod: Any, *, timeout_s: float = TIMEOUT_S) -> Call:
+    """StopPodSandbox, the way runtimes before NRI 0.12 tell it."""
+    return Call("StateChange", nri.StateChangeEvent(event=nri.STOP_POD_SANDBOX, pod=pod), timeout_s=timeout_s)
+
+
+def remove_pod(pod: Any) -> Call:
+    """RemovePodSandbox, the way runtimes before NRI 0.12 tell it."""
+    return Call("StateChange", nri.StateChangeEvent(event=nri.REMOVE_POD_SANDBOX, pod=pod))
 
 
 def start_container(pod: Any) -> Call:
@@ -78,8 +102,8 @@ def start_container(pod: Any) -> Call:
     return Call("StateChange", event)
 
 
-def pod(number: int, ours: Mapping[str, str] | None = None) -> Any:
-    """A pod's sandbox with ten annotations that are not ours."""
+def pod(number: int, ours: Mapping[str, str] | None = None, netns: str = "") -> Any:
+    """A pod's sandbox with ten annotations that are not ours; without `netns` its namespace's path leads nowhere."""
     sandbox_id = f"{number:064x}"
     uid = f"8d4c7d1e-6f0a-4c55-9a39-{number:012x}"
     name = f"trainer-7c9f6d7b5-x{number:04d}"
@@ -106,7 +130,7 @@ def pod(number: int, ours: Mapping[str, str] | None = None) -> Any:
             cgroup_parent="/kubepods/burstable",
             namespaces=[
                 *(nri.LinuxNamespace(type=kind) for kind in ("pid", "ipc", "uts", "mount")),
-                nri.LinuxNamespace(type="network", path=f"/var/run/netns/cni-{uid}"),
+                nri.LinuxNamespace(type="network", path=netns or f"/var/run/netns/cni-{uid}"),
             ],
         ),
         pid=4000 + number,
@@ -114,14 +138,14 @@ def pod(number: int, ours: Mapping[str, str] | None = None) -> Any:
     )
 
 
-def container(pod: Any) -> Any:
+def container(pod: Any, name: str = "trainer") -> Any:
     """A container of that pod: 20 variables, mounts, devices, namespaces, labels."""
     message = nri.Container(
-        id=f"c{pod.id[1:]}",
+        id=f"{zlib.crc32(name.encode()):08x}{pod.id[8:]}",
         pod_sandbox_id=pod.id,
-        name="trainer",
+        name=name,
         labels={
-            "io.kubernetes.container.name": "trainer",
+            "io.kubernetes.container.name": name,
             "io.kubernetes.pod.name": pod.name,
             "io.kubernetes.pod.namespace": pod.namespace,
             "io.kubernetes.pod.uid": pod.uid,
@@ -155,7 +179,7 @@ def container(pod: Any) -> Any:
     volumes = f"/var/lib/kubelet/pods/{pod.uid}"
     for target, source in (
         ("/etc/hosts", f"{volumes}/etc-hosts"),
-        ("/dev/termination-log", f"{volumes}/containers/trainer/3f1c8a90"),
+        ("/dev/termination-log", f"{volumes}/containers/{name}/3f1c8a90"),
         ("/var/run/secrets/kubernetes.io/serviceaccount", f"{volumes}/volumes/kubernetes.io~projected/token"),
     ):
         message.mounts.add(destination=target, type="bind", source=source, options=["rbind", "rprivate", "rw"])

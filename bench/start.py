@@ -52,8 +52,7 @@ def _bare(place: Place) -> tuple[float, int]:
 def _daemon(place: Place) -> tuple[float, int]:
     """VmHWM, which is never less than VmRSS, after the whole handshake."""
     name = "start"
-    place.socket(name).unlink(missing_ok=True)
-    with Listener(place.socket(name)) as listener:
+    with Listener(place.socket(name, again=True)) as listener:
         begin = time.perf_counter()
         with started(place.daemon_command(name), place.folder / f"{name}.log") as process:
             peer = listener.accept()

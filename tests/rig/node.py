@@ -187,7 +187,7 @@ class Node:
 
 
 def load(name: str) -> Node:
-    """One of the nodes in nodes/: eight, small, ib2, vf8; lab-NAME are those of the lab's machines."""
+    """One of the nodes in nodes/: eight, sixteen, small, ib2, vf8; lab-NAME are those of the lab's machines."""
     return Node.parse((NODES / f"{name}.toml").read_text())
 
 

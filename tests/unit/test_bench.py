@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 from bench import floor, messages
 from bench.figures import Row, exit_code, p99_row, paired_ratio, paired_row, percentile, table
+from bench.peer import HEADERS, Peer
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.wire.mux import MuxDecoder
+from nri_rdma.wire.mux import MuxDecoder, encode_message
 from nri_rdma.wire.ttrpc import Request, ServerConnection
 
 
@@ -76,6 +79,12 @@ def test_a_target_is_met_up_to_its_value(ratio: float, target: float | None, met
     assert row(ratio=ratio, target=target).met is met
 
 
+@pytest.mark.parametrize(("value", "ratio", "met"), [(3, 9, True), (3, 11, False), (3.1, 9, False)])
+def test_a_limit_is_met_up_to_its_value_and_a_target_has_to_be_met_too(value: float, ratio: float, met: bool) -> None:
+    told = Row(figure="a", value=value, unit="ms", floor=1, ratio=ratio, target=10, limit=3)
+    assert (told.met, told.wanted) == (met, "<= 10, <= 3 ms")
+
+
 def test_a_missed_target_ends_the_bench_with_1_and_information_does_not() -> None:
     assert exit_code([row(ratio=1, target=2), row(ratio=9)]) == 0
     assert exit_code([row(ratio=1, target=2), row(ratio=3, target=2)]) == 1
@@ -90,6 +99,7 @@ def test_the_report_has_these_fields() -> None:
         "floor": 1.0,
         "ratio": 1.235,
         "target": 2,
+        "limit": None,
         "met": True,
     }
 
@@ -130,3 +140,29 @@ def test_a_call_is_made_once_and_sent_on_many_streams() -> None:
     call = messages.run_pod(messages.pod(1), traced=True)
     assert [request(call, stream_id).stream_id for stream_id in (1, 3, 2**31 + 1)] == [1, 3, 2**31 + 1]
     assert request(call).metadata_value("traceparent").startswith("00-")
+
+
+def test_a_call_longer_than_4096_bytes_has_a_short_first_frame() -> None:
+    """Go's peers read the start of a message through a buffer of that size."""
+    pod = messages.pod(1)
+    call = messages.synchronize([pod], [messages.container(pod, f"c{number}") for number in range(5)])
+    pieces = MuxDecoder().receive_data(bytes(call.on(7)))
+    assert len(pieces[0][1]) == 4096
+    server = ServerConnection()
+    for _conn, piece in pieces:
+        server.receive_data(piece)
+    event = server.next_event()
+    assert isinstance(event, Request)
+    told = nri.SynchronizeRequest.FromString(event.payload)
+    assert (event.stream_id, len({it.id for it in told.containers})) == (7, 5)
+
+
+@pytest.mark.parametrize("payload", [b"short", bytes(range(256)) * 40])
+def test_an_answer_is_read_whole_in_however_many_frames_it_comes(payload: bytes) -> None:
+    ours, plugin = socket.socketpair()
+    peer = Peer(ours)
+    message = struct.pack(">IIBB", len(payload), 1, 2, 0) + payload
+    plugin.sendall(encode_message(1, message))
+    assert peer.call(messages.run_pod(messages.pod(1)))[HEADERS:] == payload
+    peer.close()
+    plugin.close()

@@ -8,7 +8,7 @@ from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
 
 
-@pytest.fixture(params=["eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
+@pytest.fixture(params=["eight", "sixteen", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
 def node(request: pytest.FixtureRequest) -> Node:
     return load(request.param)
 

@@ -1,0 +1,119 @@
+"""Many pods, one after the other, with a real daemon, real namespaces and links, over the real protocol: nothing of them
+stays in the daemon."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import linear_regression
+
+import pytest
+
+from bench.messages import ANNOTATION, create_container, pod
+from bench.pods import Subject, refuse_error, request
+from bench.processes import await_rest, resident_kib
+from nri_rdma.control import ask_status
+
+pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
+
+SPANS = 4096
+"""That the daemon keeps: memory grows until it has them."""
+CONTAINERS = 2200
+"""At two spans each and more, enough for that."""
+SAMPLES = 25
+MOST_KIB_PER_POD = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Pods before the first look, and after it."""
+
+    warm_up: int
+    pods: int
+
+
+SHORT, LONG = Times(warm_up=25, pods=150), Times(warm_up=50, pods=500)
+
+
+@pytest.fixture
+def times(pytestconfig: pytest.Config) -> Times:
+    """Few for every run; with --long as many as the project promises."""
+    return LONG if pytestconfig.getoption("--long") else SHORT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a process has open: descriptors by kind, threads, namespaces and netlink sockets."""
+
+    descriptors: Counter[str]
+    threads: int
+    namespaces: int
+    netlink_sockets: int
+
+
+def test_pods_that_come_and_go_leave_nothing_in_the_daemon(
+    tmp_path: Path, times: Times, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Subject.started(tmp_path, "soak") as subject:
+        numbers = count(1)
+        _fill_the_ring(subject, next(numbers))
+        for _ in range(times.warm_up):
+            _live(subject, next(numbers))
+        before, samples = _held(subject), []
+        for number in range(times.pods):
+            _live(subject, next(numbers))
+            if (number + 1) % max(1, times.pods // SAMPLES) == 0:
+                samples.append((number + 1, resident_kib(subject.pid)))
+        after = _held(subject)
+        status = ask_status(subject.place.control_socket(subject.name))
+    slope = linear_regression(*zip(*samples, strict=True)).slope
+    told = f"{times.pods} pods: {slope:.2f} KiB per pod, {samples[0][1]} KiB to {samples[-1][1]} KiB, {after}"
+    record_property("soak", told)
+    with capsys.disabled():
+        print(f"\n{told}")
+    assert after == before
+    assert (status["sandboxes"], status["namespaces_held"], status["unserved"]) == ([], 0, [])
+    assert slope < MOST_KIB_PER_POD, told
+
+
+def _live(subject: Subject, number: int) -> None:
+    """A pod with one device alone, from its start to its end."""
+    netns = subject.host.make_pod(f"pod-{number}")
+    message = pod(number, {ANNOTATION: request(1)}, str(netns))
+    assert subject.start(message, 0.0).devices == 1
+    subject.end(message)
+    subject.host.remove_pod(netns)
+
+
+def _fill_the_ring(subject: Subject, number: int) -> None:
+    """Spans are kept up to a bound: what they take is no leak."""
+    netns = subject.host.make_pod("ring")
+    message = pod(number, {ANNOTATION: request(1)}, str(netns))
+    subject.start(message, 0.0)
+    call = create_container(message)
+    for _ in range(CONTAINERS):
+        refuse_error(subject.peer.call(call))
+    subject.end(message)
+    subject.host.remove_pod(netns)
+
+
+def _held(subject: Subject) -> Held:
+    """At rest."""
+    await_rest(subject.pid)
+    kinds: Counter[str] = Counter()
+    inodes = set()
+    for link in Path(f"/proc/{subject.pid}/fd").iterdir():
+        text = str(link.readlink())
+        kinds[re.sub(r"\[\d+\]", "[]", text)] += 1
+        if found := re.fullmatch(r"socket:\[(\d+)\]", text):
+            inodes.add(found[1])
+    table = Path(f"/proc/{subject.pid}/net/netlink").read_text().splitlines()[1:]
+    return Held(
+        descriptors=kinds,
+        threads=len(list(Path(f"/proc/{subject.pid}/task").iterdir())),
+        namespaces=kinds["net:[]"],
+        netlink_sockets=sum(1 for line in table if line.split()[-1] in inodes),
+    )

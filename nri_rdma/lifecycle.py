@@ -268,7 +268,8 @@ class Lifecycle:
             raise _failed_late(failed)
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
-            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)  # before anything is attached
+            # Before anything is attached for what the container brings.
+            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
         grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         for sandbox in parts:
@@ -590,9 +591,8 @@ class Lifecycle:
             settled(sandbox.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if sandbox.state is State.ATTACHED:
             return
-        failed = self._failed.get(sandbox.pod.sandbox_id)
-        if failed is not None:
-            raise _failed_late(failed)
+        if sandbox.is_given_up and not sandbox.part:
+            raise _failed_late(Unserved(pod=sandbox.pod, why=sandbox.last_error))
         if sandbox.ends:
             raise returning(sandbox.pod)
         raise _not_ready(sandbox)

@@ -57,6 +57,7 @@ class Ends:
         if namespace.identity != record.namespace:
             namespace.close()
             return None
+        namespace.rest()
         return namespace
 
     def is_there(self, record: SandboxRecord) -> bool:

@@ -79,6 +79,8 @@ class Sandbox:
         self.attempts = attempts
         self.last_error = ""
         """Why the last attempt failed."""
+        self.is_given_up = False
+        """Whether it ends because its attach failed for the last time."""
         self.waits_for_older = False
         """Whether an older sandbox of the pod must give its devices back before this one is planned."""
         self._is_planning = False
@@ -126,10 +128,11 @@ class Sandbox:
         with self._lock:
             return self._end() and not self._is_planning
 
-    def end_from_within(self) -> bool:
-        """It ends from now on, and who works on it undoes it. False: it ended before."""
+    def give_up(self) -> bool:
+        """It ends from now on because its attach failed, and who worked on it undoes it. False: it ended before."""
         with self._lock:
-            return self._end()
+            self.is_given_up = self._end()
+            return self.is_given_up
 
     def _end(self) -> bool:
         """With the lock."""

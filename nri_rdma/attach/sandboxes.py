@@ -323,7 +323,7 @@ class Sandboxes:
         sandbox.last_error = str(error)
         if self._try_again(sandbox, choose):
             return False
-        undone = sandbox.end_from_within()
+        undone = sandbox.give_up()
         if undone:
             self._undo(sandbox)
         sandbox.settle(error)

@@ -65,7 +65,8 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     _restore_alt_names(kernel, ifindex, found, wanted, tries)
     found = _restore_numbers(kernel, ifindex, found, wanted, tries)
     _restore_settings_then_up(kernel, ifindex, found, wanted, tries)
-    now = kernel.capture(host, ifindex)
+    # Once more: the way up sets IPv6's MTU to the link's (where the carrier is late, after this: then it stays so).
+    now = _restore_sysctls(kernel, ifindex, kernel.capture(host, ifindex), wanted, tries)
     _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries)
     _restore_captured(kernel, ifindex, wanted.neighbours, now.neighbours, tries)
     now = kernel.capture(host, ifindex)  # routes come and go with addresses
@@ -172,12 +173,17 @@ def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: Lin
         with tries.one():
             kernel.set_link(kernel.host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias)
         found = kernel.capture(kernel.host, ifindex)
+    return _restore_sysctls(kernel, ifindex, found, wanted, tries)
+
+
+def _restore_sysctls(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:
+    """Returns the link as it is then."""
     sysctls = _other_sysctls(found, wanted)
-    if sysctls:
-        with tries.one():
-            kernel.set_sysctls(kernel.host, ifindex, sysctls)
-        found = kernel.capture(kernel.host, ifindex)
-    return found
+    if not sysctls:
+        return found
+    with tries.one():
+        kernel.set_sysctls(kernel.host, ifindex, sysctls)
+    return kernel.capture(kernel.host, ifindex)
 
 
 def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,9 @@ _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL, _IFA_BROADCAST, _IFA_FLAGS, _IFA_RT_PRIORI
 _IFA_PROTO = 11  # Linux 5.18
 _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
-_VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04  # tentative, dadfailed, deprecated, optimistic
+_VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
+"""Tentative, dadfailed, deprecated, optimistic; and stable-privacy, a mark that only the kernel makes (RTM_NEWADDR
+leaves it out), on an address that comes home without it."""
 
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX = 1, 2, 8
 _NUD_PERMANENT = 0x80

@@ -266,6 +266,9 @@ def test_the_mtu_of_ipv6_follows_that_of_the_link(machine: Machine, rail: int) -
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1300"
     kernel.set_link(host, rail, mtu=1400)
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1400"
+    kernel.set_sysctls(host, rail, (("ipv6/conf/mtu", "1300"),))
+    kernel.set_link(host, rail, up=True)
+    wait_until(lambda: machine.sysctl("rail0", "ipv6/conf/mtu") == "1400", "what comes with the carrier", 5)
 
 
 def test_a_secret_of_stable_addresses_is_told_where_there_is_one_and_changes_their_mode(

@@ -129,6 +129,7 @@ class Link:
         if self.up:
             return
         self.up = True
+        self.sysctls["ipv6/conf/mtu"] = str(self.mtu)
         if self.settings["addr_gen_mode"] == 0:
             self.add_address(Address(interface=_link_local(self.mac), kernel_made=True))
         for address in self.addresses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -293,6 +295,50 @@ def test_what_a_pods_author_writes_stays_in_the_one_line(daemon: InsideDaemon, t
     annotations["io.kubernetes.cri.sandbox-id"] = "unknown"
     state = Container(tmp_path, annotations).state()
     assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "NOT-ATTACHED"
+
+
+@pytest.mark.parametrize(
+    "spoofed",
+    [
+        {**CRIO, "io.kubernetes.cri.sandbox-id": "of-another-pod"},
+        {**CRIO, "io.kubernetes.cri.container-type": "sandbox"},
+        {**CONTAINERD, "io.kubernetes.container.name": "b"},
+        {**CONTAINERD, "io.kubernetes.cri-o.ContainerType": "sandbox"},
+    ],
+)
+def test_a_pods_author_cannot_have_another_container_asked_about(
+    daemon: InsideDaemon, tmp_path: Path, spoofed: Mapping[str, str]
+) -> None:
+    state = Container(tmp_path, {**spoofed, **TWO}).state()
+    assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "OCI-STATE"
+    assert ask_status(daemon.settings.control_path)["guard"]["asked"] == 0
+
+
+def test_a_status_that_takes_long_keeps_no_container_from_starting(daemon: InsideDaemon, tmp_path: Path) -> None:
+    daemon.make_cgroups("/pod/a")
+    pod = daemon.start_pod("one", TWO)
+    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    slow = daemon.cgroup_file("/pod/a", "rdma.max")
+    slow.unlink()
+    os.mkfifo(slow)  # whoever reads it waits for a writer
+    status = threading.Thread(target=ask_status, args=(daemon.settings.control_path,))
+    status.start()
+    with slow.open("w") as reader_is_there:  # opens when the status reads
+        state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+        assert run(state, *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+        assert status.is_alive()
+        reader_is_there.write("")
+    status.join(5)
+    assert not status.is_alive()
+
+
+def test_many_containers_at_once_are_answered(daemon: InsideDaemon, tmp_path: Path) -> None:
+    pod = daemon.start_pod("one", TWO)
+    state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+    flags = (*socket_of(daemon.settings.control_path), "--timeout", "20")
+    with ThreadPoolExecutor(40) as pool:
+        ended = list(pool.map(lambda _: run(state, *flags), range(40)))
+    assert set(ended) == {Ended(code=0, error="")}
 
 
 def test_numbers_of_any_size_reach_the_daemon(daemon: InsideDaemon, tmp_path: Path) -> None:

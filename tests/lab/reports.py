@@ -24,13 +24,17 @@ _SECONDS = re.compile(r" in ([\d.]+)s")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A test that has run, as a report tells it."""
+    """A test that has run, as a report tells it; one that also failed afterwards is told twice."""
 
-    machine: str
+    part: str
     file: str
     name: str
     seconds: float
     rows: tuple[str, ...]  # of outcomes.toml
+
+    @property
+    def machine(self) -> str:
+        return machine_of(self.part)
 
 
 def part_name(machine: str, number: int) -> str:
@@ -67,7 +71,7 @@ def joined(summaries: Collection[str]) -> str:
 def read_cases(results: Path = RESULTS) -> tuple[Case, ...]:
     """Every test of every report below this folder."""
     return tuple(
-        _case(machine_of(report.parent.name), element)
+        _case(report.parent.name, element)
         for report in sorted(results.glob(f"*/{_REPORT}"))
         for element in ET.parse(report).iter("testcase")
     )
@@ -88,17 +92,21 @@ def join_reports(parts: Iterable[str], results: Path = RESULTS) -> Path:
 
 
 def complaints(cases: Collection[Case], rows: Iterable[str]) -> Iterator[str]:
-    """What is wrong with a run of everything: tests that a machine ran twice, rows of outcomes.toml that none met."""
-    times = Counter((case.machine, case.file, case.name) for case in cases)
-    yield from (f"{machine} ran {file}::{name} {n} times" for (machine, file, name), n in times.items() if n > 1)
+    """What is wrong with a run: tests that several shares of a machine ran, rows of outcomes.toml that no test met."""
+    parts: dict[tuple[str, str, str], set[str]] = {}
+    for case in cases:
+        parts.setdefault((case.machine, case.file, case.name), set()).add(case.part)
+    for (_, file, name), ran in parts.items():
+        if len(ran) > 1:
+            yield f"{file}::{name} ran in {' and '.join(sorted(ran))}"
     met = {row for case in cases for row in case.rows}
     yield from (f"no test met the row {row!r} of outcomes.toml" for row in rows if row not in met)
 
 
-def _case(machine: str, element: ET.Element) -> Case:
+def _case(part: str, element: ET.Element) -> Case:
     properties = element.iter("property")
     return Case(
-        machine=machine,
+        part=part,
         file=element.get("classname", "").rpartition(".")[2] + ".py",
         name=element.get("name", ""),
         seconds=float(element.get("time", "0")),

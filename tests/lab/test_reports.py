@@ -42,9 +42,11 @@ def test_the_summaries_of_shares_are_one(summaries: list[str], one: str) -> None
 
 def test_a_test_is_known_by_its_machine_whatever_share_ran_it(tmp_path: Path) -> None:
     report(tmp_path, "small-2")
-    assert reports.read_cases(tmp_path) == (
-        Case(machine="small", file="test_cells.py", name="test_a[x]", seconds=1.5, rows=("row",)),
-        Case(machine="small", file="test_cells.py", name="test_b", seconds=2.0, rows=()),
+    cases = reports.read_cases(tmp_path)
+    assert {case.machine for case in cases} == {"small"}
+    assert cases == (
+        Case(part="small-2", file="test_cells.py", name="test_a[x]", seconds=1.5, rows=("row",)),
+        Case(part="small-2", file="test_cells.py", name="test_b", seconds=2.0, rows=()),
     )
 
 
@@ -56,13 +58,19 @@ def test_the_report_of_all_has_a_suite_for_each_part_and_all_their_tests(tmp_pat
     assert sum(len(list(suite.iter("testcase"))) for suite in suites) == 4
 
 
-def test_a_test_that_ran_twice_on_a_machine_is_told(tmp_path: Path) -> None:
+def test_a_test_that_two_shares_of_a_machine_ran_is_told(tmp_path: Path) -> None:
     for part in ("small-1", "small-2", "eight"):
         report(tmp_path, part)
     assert list(reports.complaints(reports.read_cases(tmp_path), ["row"])) == [
-        "small ran test_cells.py::test_a[x] 2 times",
-        "small ran test_cells.py::test_b 2 times",
+        "test_cells.py::test_a[x] ran in small-1 and small-2",
+        "test_cells.py::test_b ran in small-1 and small-2",
     ]
+
+
+def test_a_test_that_failed_and_whose_end_failed_too_is_in_a_report_twice_and_no_complaint(tmp_path: Path) -> None:
+    report(tmp_path, "small")
+    cases = reports.read_cases(tmp_path)
+    assert list(reports.complaints([*cases, *cases], ["row"])) == []
 
 
 def test_a_row_of_outcomes_that_no_test_of_any_machine_met_is_told(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Many pods, one after the other, with a real daemon, real namespaces and links, over the real protocol: nothing of them
-stays in the daemon."""
+"""Many pods, one after the other, with a real daemon, real namespaces and links, over the real protocol: nothing of
+them stays in the daemon."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Held:
 
 
 def test_pods_that_come_and_go_leave_nothing_in_the_daemon(
-    tmp_path: Path, times: Times, record_property: pytest.RecordProperty, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, times: Times, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Subject.started(tmp_path, "soak") as subject:
         numbers = count(1)
@@ -71,7 +71,6 @@ def test_pods_that_come_and_go_leave_nothing_in_the_daemon(
         status = ask_status(subject.place.control_socket(subject.name))
     slope = linear_regression(*zip(*samples, strict=True)).slope
     told = f"{times.pods} pods: {slope:.2f} KiB per pod, {samples[0][1]} KiB to {samples[-1][1]} KiB, {after}"
-    record_property("soak", told)
     with capsys.disabled():
         print(f"\n{told}")
     assert after == before

@@ -1,8 +1,8 @@
 """The kubelet's worker of one pod: what it asks for, in which order, and how long it waits before it asks again.
 
-As pkg/kubelet/pod_workers.go and kuberuntime_manager.go have it: one attempt asks for the sandbox if there is none, then
-for every container that does not run, whatever became of the one before; after an attempt that failed it comes again,
-soon where an error says that the network is not ready, else much later.
+As pkg/kubelet/pod_workers.go and kuberuntime_manager.go have it: one attempt asks for the sandbox if there is none,
+then for every container that does not run, whatever became of the one before; after an attempt that failed it comes
+again, soon where an error says that the network is not ready, else much later.
 """
 
 import random

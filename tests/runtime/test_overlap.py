@@ -3,7 +3,7 @@
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -70,7 +70,6 @@ def test_a_pod_with_sixteen_devices_on_a_slow_kernel_runs_within_ten_seconds_and
     times: Times,
     jitter: random.Random,
     containers: tuple[str, ...],
-    record_property: Callable[[str, object], None],
 ) -> None:
     before, took = hoststate.take(), []
     with SlowDaemon(runtime, sixteen, SLOW_S) as daemon:
@@ -91,7 +90,6 @@ def test_a_pod_with_sixteen_devices_on_a_slow_kernel_runs_within_ten_seconds_and
             wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be home", 30)
         assert daemon.log.count(" synchronized ") == 1, f"it was disconnected:\n{daemon.log}"
         assert hoststate.difference(before, hoststate.take()) == []
-    record_property("seconds", took)
     print(f"{len(took)} of {times.runs} runs, {min(took):.1f} to {max(took):.1f} s")
 
 
@@ -103,7 +101,7 @@ def test_a_neighbour_of_a_slow_attach_is_hardly_delayed(
         beside: list[float] = []
         while len(beside) < times.neighbours:
             with _starting(runtime, "slow", "16", jitter) as worker:
-                beside += _neighbours_until(cri, lambda: worker.pod.runs or len(beside) >= times.neighbours)
+                beside += _neighbours_while(cri, worker, times.neighbours - len(beside))
             wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be home", 30)
         assert daemon.log.count(" synchronized ") == 1, f"it was disconnected:\n{daemon.log}"
     _assert_hardly_delayed(alone, beside)
@@ -115,8 +113,7 @@ def test_a_neighbour_of_an_attach_that_never_ends_is_hardly_delayed(
     with SlowDaemon(runtime, sixteen, FOR_EVER_S, ("before configure-netdev mlx5_3",)) as daemon:
         alone = [_neighbour(cri, number) for number in range(times.neighbours)]
         with _starting(runtime, "stuck", "16", jitter, deletes=False) as worker:
-            beside: list[float] = []
-            beside += _neighbours_until(cri, lambda: len(beside) >= times.neighbours)
+            beside = _neighbours_while(cri, worker, times.neighbours)
             assert not worker.pod.runs
         assert worker.pod.errors
         assert all("3 of 16 devices attached" in error.text for error in worker.pod.errors[1:])
@@ -138,7 +135,7 @@ def test_a_neighbour_waits_no_longer_than_beside_a_blocking_attach(
             beside: list[float] = []
             while len(beside) < times.neighbours:
                 with _starting(runtime, f"eight-{attach}", "8", jitter) as worker:
-                    beside += _neighbours_until(cri, lambda: worker.pod.runs or len(beside) >= times.neighbours)
+                    beside += _neighbours_while(cri, worker, times.neighbours - len(beside))
                 wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be home", 30)
         worst[attach] = percentile(beside, 0.99)
     print(f"p99 of a neighbour's start: {worst}")
@@ -165,9 +162,10 @@ def _starting(
                 own.delete_pod(worker.pod.sandbox)
 
 
-def _neighbours_until(cri: Cri, is_over: Callable[[], bool]) -> list[float]:
+def _neighbours_while(cri: Cri, worker: PodWorker, most: int) -> list[float]:
+    """Neighbours one after the other, as long as that pod does not run."""
     took: list[float] = []
-    while not is_over():
+    while not worker.pod.runs and len(took) < most:
         took.append(_neighbour(cri, len(took)))
     return took
 

@@ -486,8 +486,8 @@ class Lifecycle:
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
         error = None if done.cancelled() else done.exception()
-        is_ended = isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING
-        if error is None or is_ended or any(it.ends for it in self._sandboxes.of(pod.sandbox_id)):
+        is_ended = any(it.ends and not it.is_given_up for it in self._sandboxes.of(pod.sandbox_id))
+        if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # it went well, or the sandbox is being taken down anyway
         self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
         while len(self._failed) > _KEPT_FAILURES:

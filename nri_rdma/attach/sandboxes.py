@@ -323,11 +323,11 @@ class Sandboxes:
         sandbox.last_error = str(error)
         if self._try_again(sandbox, choose):
             return False
-        undone = sandbox.give_up()
-        if undone:
-            self._undo(sandbox)
-        sandbox.settle(error)
-        return undone
+        given_up = sandbox.give_up()
+        if given_up:
+            self._undo(sandbox, error=error)
+        sandbox.settle(error)  # also where its undo has to be tried again
+        return given_up
 
     def _try_again(self, sandbox: Sandbox, choose: Choose) -> bool:
         """Whether there will be another attempt. The first one whose refusal somebody still waits for is the last."""
@@ -357,22 +357,22 @@ class Sandboxes:
         def work() -> None:
             with under(parent):
                 self._undo(sandbox, attempt)
-            if sandbox.state is State.GONE:
-                sandbox.settle(interrupted(sandbox.pod))  # who waited for an attach that will not be
 
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
-    def _undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
-        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`."""
+    def _undo(self, sandbox: Sandbox, attempt: int = 0, error: BaseException | None = None) -> None:
+        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`; who waits is told
+        `error` before nothing is known of it any more."""
         pod = sandbox.pod
         try:
             if not sandbox.is_home:
                 self._work.bring_home(sandbox)
                 sandbox.is_home = True
             self._on_gone(sandbox.key)
-        except Exception as error:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
-            self._retry_undo(sandbox, error, attempt)
+        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+            self._retry_undo(sandbox, failure, attempt)
             return
+        sandbox.settle(error or interrupted(pod))
         with self._lock:
             sandbox.state, sandbox.undo_error, sandbox.cancel_retry = State.GONE, "", None
             self._forget(sandbox)

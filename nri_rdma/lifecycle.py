@@ -53,6 +53,8 @@ _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
 _MISSED_S = 10.0
 """For a worker: a pod that started while nobody listened is decided about."""
+_TAKEN_UP_S = 60.0
+"""For a worker: what an earlier daemon attached is adopted, or undone."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
@@ -343,6 +345,9 @@ class Lifecycle:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
+        for sandbox in known:
+            if sandbox.taken_up is not None:
+                settled(sandbox.taken_up, _TAKEN_UP_S)
         self._await_specs()
         for item in pods:
             if item.pod.sandbox_id in self._missed:
@@ -634,7 +639,7 @@ def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], 
     """All that the parts of a sandbox attached, and the node's rdma_cm."""
     if len(parts) == 1 and parts[0].record is not None:
         return parts[0].record.attached, parts[0].record.rdma_cm
-    records = [it.record for it in parts if it.record is not None and it.state is State.ATTACHED]
+    records = [it.record for it in parts if it.record is not None and not it.ends]
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     return tuple(item for record in records for item in record.attached), rdma_cm
 

@@ -67,7 +67,7 @@ class Sandbox:
         self.part = record.part if record is not None else part
         self.cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset()
         """The CDI devices for which it attaches, or has attached."""
-        self.state = record.state if record is not None else State.PLANNED
+        self.state = State.PLANNED
         self.record = record
         self.namespace: Namespace | None = None
         self.parent: Span | None = current_span()
@@ -75,6 +75,8 @@ class Sandbox:
         self.planned: Future[None] = Future()
         """Done when it is decided and written down what will be attached; its error is the refusal."""
         self.attach_done: Future[None] = Future()
+        self.taken_up: Future[None] | None = None
+        """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
         self.attempt = 1
         self.attempts = attempts
         self.last_error = ""

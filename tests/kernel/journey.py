@@ -137,6 +137,8 @@ class Attach:
     def restart(self) -> None:
         """The daemon was killed and starts anew."""
         self.namespace.close()
+        if self.kernel is not self.linux.kernel:
+            self.kernel.host.close()
         self.kernel = LinuxKernel(str(self.linux.path(HOST)))
         self.record = decode_record(encode_record(self.record), where="memory")
         self.namespace = self.kernel.open_namespace(self.linux.pod_path)

@@ -10,6 +10,7 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
@@ -79,7 +80,7 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
 def departures(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
     """In what the host's link is not as it was, of all that `restore` restores; empty when it is."""
     plain = [name for name in _PLAIN if getattr(found, name) != getattr(wanted, name)]
-    names = ["alt_names"] if set(found.alt_names) != set(wanted.alt_names) else []
+    names = ["alt_names"] if found.alt_names != wanted.alt_names else []
     sysctls = [name for name, _ in _other_sysctls(found, wanted)]
     captured = [name for name in _CAPTURED if _differ(getattr(found, name), getattr(wanted, name))]
     return (*plain, *names, *sysctls, *captured)
@@ -156,15 +157,24 @@ def _move_home(
 
 
 def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
-    """One by one: a name that somebody has taken must not cost the others."""
+    """One by one: a name that somebody has taken must not cost the others. A link tells them in the order in which it
+    got them, so those that stand before a missing one are given anew after it, once all can be had."""
+    here = list(found.alt_names)
     for name in found.alt_names:
         if name not in wanted.alt_names:
             with tries.one():
                 kernel.set_alt_names(kernel.host, ifindex, add=(), remove=(name,))
+                here.remove(name)
     for name in wanted.alt_names:
-        if name not in found.alt_names:
+        if name not in here:
             with tries.one():
                 kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=())
+                here.append(name)
+    in_place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(here, wanted.alt_names, strict=False)))
+    if len(here) == len(wanted.alt_names):
+        for name in wanted.alt_names[in_place:]:
+            with tries.one():
+                kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=(name,))
 
 
 def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:

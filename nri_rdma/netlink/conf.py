@@ -13,14 +13,15 @@ import errno
 import socket
 import struct
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.model.link import STABLE_SECRET
+from nri_rdma.model.link import STABLE_SECRET, sysctls_of
 from nri_rdma.netlink.route_socket import Request, RouteSocket
+from nri_rdma.netlink.routes import Route, read_routes
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
 
 _ROOT = Path("/proc/sys/net")
@@ -86,6 +87,7 @@ _NEIGH: Final = {  # NDTPA_*: those that can be set
 }
 _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 
+_FORWARDING = "ipv6/conf/forwarding"
 _NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
 """Multicast routing daemons set mc_forwarding, nobody else can; addr_gen_mode is among a link's settings; netlink has a
 0 for stable_secret."""
@@ -135,18 +137,50 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
 def write_sysctls(route: RouteSocket, ifindex: int, changes: Collection[tuple[str, str]]) -> None:
     """Set them, the secret of stable addresses first: it changes how addresses are generated, which the caller sets
     after this. For a thread inside the link's namespace. Raises KernelError for the first that cannot be set, when the
-    others have been."""
+    others have been. EBUSY: IPv6 forwarding, which would end a default route."""
     errors: list[KernelError] = []
     for key, value in sorted(changes, key=lambda it: it[0] != STABLE_SECRET):
         try:
-            if "/neigh/" in key:
-                route.do(_neighbour_request(ifindex, key, int(value)))
-            else:
-                _write_file(ifindex, key, value)
+            _write(route, ifindex, key, value)
         except KernelError as error:
             errors.append(error)
     if errors:
         raise errors[0]
+
+
+def _write(route: RouteSocket, ifindex: int, key: str, value: str) -> None:
+    if "/neigh/" in key:
+        route.do(_neighbour_request(ifindex, key, int(value)))
+        return
+    if key == _FORWARDING and value != "0" and (links := _announced_over(read_routes((), ()))):
+        detail = f"that would end the default route over {links}"
+        raise KernelError(f"set {key} of link {ifindex}", errno.EBUSY, detail)
+    _write_file(ifindex, key, value)
+
+
+def costs_of_return(sysctls: str, routes: Iterable[Route]) -> tuple[str, ...]:
+    """What the host would lose when the link got these back, given its default routes: as LinkState.unreturnable."""
+    forwards = sysctls_of(sysctls).get(_FORWARDING, "0") != "0"
+    if not forwards or _read(_ROOT / "ipv6/conf/default/forwarding") != "0":
+        return ()  # it does so from the moment it arrives
+    links = _announced_over(routes)
+    reason = f"forwards IPv6, and to set that again would end the default route that a router announced over {links}"
+    return (reason,) if links else ()
+
+
+def _announced_over(routes: Iterable[Route]) -> str:
+    """The links whose default routes end when IPv6 forwarding is set on any link of the namespace, be it another one:
+    those that routers announced (rt6_purge_dflt_routers), but where accept_ra is 2."""
+    announced = {link for route in routes if route.is_announced for link in route.default_links}
+    names = sorted(socket.if_indextoname(link) for link in announced)
+    return ", ".join(name for name in names if _read(_ROOT / "ipv6/conf" / name / "accept_ra") != "2")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise KernelError(f"read {path}", error.errno or 0) from error
 
 
 def _of_ipv6(data: bytes) -> Iterator[str]:

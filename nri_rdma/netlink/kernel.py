@@ -27,7 +27,7 @@ from nri_rdma.netlink.carried import (
     read_addresses,
     read_neighbours,
 )
-from nri_rdma.netlink.conf import read_neighbour_tables, read_sysctls, write_sysctls
+from nri_rdma.netlink.conf import costs_of_return, read_neighbour_tables, read_sysctls, write_sysctls
 from nri_rdma.netlink.holders import holders_of, read_holders
 from nri_rdma.netlink.hostuse import host_use, read_host_use
 from nri_rdma.netlink.insider import Inside
@@ -239,11 +239,13 @@ def _whole(
     table: str,
 ) -> LinkState:
     link = parse_link(message)
+    sysctls = read_sysctls(message, link.name, table)
+    own = {address.own for address in addresses}
     return replace(
         link,
         addresses=captured_addresses(addresses),
         routes=captured_routes(routes, link.ifindex),
         neighbours=read_neighbours(route, link.ifindex),
-        sysctls=read_sysctls(message, link.name, table),
-        unreturnable=unreturnable(link.ifindex, {address.own for address in addresses}, routes),
+        sysctls=sysctls,
+        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(sysctls, routes)),
     )

@@ -31,7 +31,7 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _DST_LEN_AT = 17
 _PATH = struct.Struct("=HBBI")  # struct rtnexthop
 _AF_INET6 = 10
-_RTPROT_KERNEL = 2
+_RTPROT_KERNEL, _RTPROT_RA = 2, 9
 _RTN_UNICAST = 1
 _RT_TABLE_LOCAL = 255
 _RTM_F_CLONED = 0x200
@@ -77,6 +77,11 @@ class Route:
     def destination(self) -> str:
         default = "::" if self.family == _AF_INET6 else "0.0.0.0"
         return f"{_address(self.get(_RTA_DST)) or default}/{self.prefix}"
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether a router announced it, and the kernel took it (IPv6)."""
+        return self.family == _AF_INET6 and self.proto == _RTPROT_RA
 
     @property
     def default_links(self) -> frozenset[int]:

@@ -796,7 +796,7 @@ def _shown(link: Link) -> tuple[object, ...]:
             link.master,
             link.xdp,
         ),
-        frozenset(link.alt_names),
+        tuple(link.alt_names),
         frozenset(link.settings.items()),
         frozenset(link.sysctls.items()),
         frozenset(link.addresses),

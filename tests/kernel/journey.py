@@ -14,7 +14,7 @@ from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.observe.spans import Recorder
 from tests.contract.machines import HOST, LinuxMachine
 from tests.rig import hostlook, sysctls
-from tests.rig.deadline import wait_until
+from tests.rig.deadline import DeadlineError, wait_until
 from tests.unit.attach.builders import make_device, make_placed, record_of
 from tests.unit.attach.scenarios import Meddling
 
@@ -75,10 +75,18 @@ def add_vlan(linux: LinuxMachine, name: str) -> None:
         pytest.skip(f"this kernel has no VLAN devices (CONFIG_VLAN_8021Q): {error}")
 
 
+def add_dummy(linux: LinuxMachine, name: str) -> None:
+    try:
+        linux.ip(HOST, f"link add {name} address {MAC} type dummy")
+    except RuntimeError as error:
+        pytest.skip(f"this kernel has no dummy devices (CONFIG_DUMMY): {error}")
+
+
 KINDS: dict[str, Callable[[LinuxMachine, str], None]] = {
     "veth": add_veth,
     "macvlan": add_macvlan,
     "vlan": add_vlan,
+    "dummy": add_dummy,
 }
 
 
@@ -109,11 +117,11 @@ def make_rich(linux: LinuxMachine, kind: str) -> None:
 
 
 class Attach:
-    """One attach on a machine; `look` is what must be the same before and after."""
+    """One attach on a machine; `before` is what must be the same after it."""
 
-    def __init__(self, linux: LinuxMachine, *names: str) -> None:
+    def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
         self.linux = linux
-        self.before = hostlook.take_settled(linux.path(HOST))
+        self.before = before or hostlook.take_settled(linux.path(HOST))
         self.kernel: Kernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
@@ -129,6 +137,8 @@ class Attach:
     def restart(self) -> None:
         """The daemon was killed and starts anew."""
         self.namespace.close()
+        if self.kernel is not self.linux.kernel:
+            self.kernel.host.close()
         self.kernel = LinuxKernel(str(self.linux.path(HOST)))
         self.record = decode_record(encode_record(self.record), where="memory")
         self.namespace = self.kernel.open_namespace(self.linux.pod_path)
@@ -144,3 +154,18 @@ class Attach:
             after = hostlook.take_settled(self.linux.path(HOST))
             changed = hostlook.difference(self.before, after)
             assert not changed, changed
+
+    def assert_soon_home(self) -> None:
+        """The same without waiting for a host that is equal to go on being it: for many in a row."""
+        for _ in range(2):
+            wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            changed: list[str] = []
+
+            def is_equal(changed: list[str] = changed) -> bool:
+                changed[:] = hostlook.difference(self.before, hostlook.take(self.linux.path(HOST)))
+                return not changed
+
+            try:
+                wait_until(is_equal, "the host to be equal", 5)
+            except DeadlineError:
+                raise AssertionError(changed) from None

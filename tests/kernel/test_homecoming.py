@@ -8,7 +8,6 @@ import pytest
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
-from tests.fakes.kernel import CrashError, FaultyKernel
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
 from tests.unit.attach.scenarios import MEDDLINGS, Meddling
@@ -160,46 +159,6 @@ def test_a_link_of_the_same_kind_and_mac_that_the_pod_made_is_not_taken_for_ours
     linux.ip(POD, f"link add rdma0 address {MAC} type veth peer name decoy")
     attach.assert_home()
     assert {"rdma0", "decoy"} <= {link.name for link in linux.see(POD).values()}
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "kill"])
-def test_two_links_come_home_wherever_the_attach_ends(linux: LinuxMachine, crash: bool) -> None:
-    _two_links(linux)
-    whole = FaultyKernel((attach := Attach(linux, "rail0", "rail1")).kernel)
-    attach.do(whole)
-    attach.assert_home()
-    for number in range(1, whole.operations + 1):
-        for after in (False, True):
-            attach.namespace.close()
-            attach = Attach(linux, "rail0", "rail1")
-            with pytest.raises(CrashError if crash else NriRdmaError):
-                attach.do(FaultyKernel(attach.kernel, fail_at=number, after=after, crash=crash))
-            if crash:
-                attach.restart()
-            attach.assert_home()
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "kill"])
-def test_an_undo_that_ends_anywhere_is_finished_by_the_next_one(linux: LinuxMachine, crash: bool) -> None:
-    add_veth(linux, "rail0")
-    configure(linux, RICH)
-
-    def attached() -> Attach:
-        attach = Attach(linux, "rail0")
-        attach.do(attach.kernel)
-        attach.meddle(MEDDLINGS[:4])
-        return attach
-
-    whole = FaultyKernel((attach := attached()).kernel)
-    assert attach.undo(whole) == ()
-    for number in range(1, whole.operations + 1, 2):
-        attach.namespace.close()
-        attach = attached()
-        try:
-            attach.undo(FaultyKernel(attach.kernel, fail_at=number, after=bool(number % 4 == 1), crash=crash))
-        except CrashError:
-            attach.restart()
-        attach.assert_home()
 
 
 def test_a_name_that_is_taken_on_the_host_is_had_back_when_it_is_free(linux: LinuxMachine) -> None:

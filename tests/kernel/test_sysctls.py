@@ -1,11 +1,16 @@
 """What a link has for itself under /proc/sys/net goes into a pod and comes home, whatever of it this kernel has."""
 
+import subprocess
+import sys
+
 import pytest
 
+from nri_rdma.errors import PlacementError
 from nri_rdma.model.link import sysctls_of
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import MAC, Attach, add_veth, configure
 from tests.rig import hostlook, sysctls
+from tests.rig.deadline import wait_until
 
 pytestmark = pytest.mark.root
 
@@ -128,6 +133,70 @@ def test_stable_addresses_keep_their_secret(linux: LinuxMachine) -> None:
     (address,) = link.addresses
     mark = f"address {address} of rail0: stable-privacy was true, is absent"  # which only the kernel can make
     assert hostlook.difference(attach.before, after) == [mark]
+
+
+ANNOUNCE = """
+import socket, struct
+sock = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6)
+sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, 255)
+router_advertisement = struct.pack("!BBHBBHII", 134, 0, 0, 64, 0, 1800, 0, 0)
+sock.sendto(router_advertisement, ("ff02::1", 0, 0, socket.if_nametoindex("p2")))
+"""
+
+
+@pytest.fixture
+def announced(rail: LinuxMachine) -> LinuxMachine:
+    """A host with a default route over up0 that a router announced."""
+    rail.add_link("up0", "02:11:00:00:00:99")
+    sysctls.put(rail.path(HOST), {"ipv6/conf/up0/forwarding": "0", "ipv6/conf/up0/accept_ra": "1"})
+    rail.ip(HOST, "link set up0 up")
+
+    def has_route() -> bool:
+        inside = ["nsenter", f"--net={rail.path('peers')}", sys.executable, "-c", ANNOUNCE]
+        subprocess.run(inside, check=False, capture_output=True)  # until its own address is there
+        return _default_route(rail)
+
+    wait_until(has_route, "a default route that was announced", 10)
+    return rail
+
+
+def _default_route(linux: LinuxMachine) -> bool:
+    return "proto ra" in linux.ip(HOST, "-6 route show default")
+
+
+def test_to_set_ipv6_forwarding_on_a_link_ends_a_default_route_over_another_one(announced: LinuxMachine) -> None:
+    sysctls.put(announced.path(HOST), {"ipv6/conf/rail0/forwarding": "1"})
+    assert not _default_route(announced)  # the kernel's doing, and why we refuse what follows
+
+
+def test_a_link_that_forwards_ipv6_is_not_given_when_its_return_would_end_a_default_route(
+    rail: LinuxMachine, request: pytest.FixtureRequest
+) -> None:
+    sysctls.put(rail.path(HOST), {"ipv6/conf/rail0/forwarding": "1"})
+    request.getfixturevalue("announced")
+    with pytest.raises(PlacementError, match=r"forwards IPv6, and to set that again would end .* over up0"):
+        Attach(rail, "rail0")
+    sysctls.put(rail.path(HOST), {"ipv6/conf/up0/accept_ra": "2"})
+    attach = Attach(rail, "rail0")  # which the kernel leaves alone
+    attach.do(attach.kernel)
+    attach.assert_home()
+    assert _default_route(rail)
+
+
+def test_ipv6_forwarding_is_not_given_back_while_that_would_end_a_default_route(
+    rail: LinuxMachine, request: pytest.FixtureRequest
+) -> None:
+    sysctls.put(rail.path(HOST), {"ipv6/conf/rail0/forwarding": "1"})
+    attach = Attach(rail, "rail0")
+    attach.do(attach.kernel)
+    request.getfixturevalue("announced")
+    (error,) = attach.undo(attach.kernel)
+    assert "that would end the default route over up0" in str(error)
+    assert _default_route(rail)
+    assert next(link for link in rail.see().values() if link.name == "rail0").up
+    rail.ip(HOST, "link set up0 down")
+    rail.ip(HOST, "link delete up0")
+    attach.assert_home()
 
 
 def test_rules_that_name_a_link_find_it_again_when_it_is_home(rail: LinuxMachine) -> None:

@@ -26,15 +26,17 @@ ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_3}}]"}
 
 @pytest.fixture
 def guarded(runtime: Runtime) -> Iterator[str]:
-    """The runtime handler whose containers are guarded."""
+    """The runtime handler whose containers are guarded. Daemons of later tests have not heard of the guard."""
+    state = runtime.run / "nri-rdma"
     if not runtime.release.is_crio:
         yield GUARDED
-        return
-    write_definition(runtime.run / "hooks", runtime.run / "nri-rdma/control.sock")
-    runtime.restart()
-    yield ""
-    (runtime.run / "hooks/nri-rdma-guard.json").unlink()
-    runtime.restart()
+    else:
+        write_definition(runtime.run / "hooks", state / "control.sock")
+        runtime.restart()
+        yield ""
+        (runtime.run / "hooks/nri-rdma-guard.json").unlink()
+        runtime.restart()
+    (state / "guard").unlink(missing_ok=True)
 
 
 def test_a_container_of_a_dead_daemons_pod_is_refused_with_one_line_and_starts_when_it_is_back(

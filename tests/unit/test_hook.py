@@ -24,8 +24,7 @@ from nri_rdma.control import ask_status
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.ttrpc import RpcError, Server
-from nri_rdma.wire.ttrpc import Code
+from nri_rdma.ttrpc import Server
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import InsideDaemon
@@ -249,16 +248,27 @@ def test_fields_that_a_later_daemon_adds_are_passed_over(tmp_path: Path) -> None
         assert run(state, *socket_of(tmp_path / "control.sock")) == Ended(code=0, error="")
 
 
-@pytest.mark.parametrize("error", [RpcError(Code.UNIMPLEMENTED, "method Verify"), KeyError("a bug")])
-def test_a_daemon_that_cannot_say_refuses(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize(
+    ("served", "words"), [("Status", "control.sock): method Verify"), ("Verify", "control.sock): 'a bug'")]
+)
+def test_a_daemon_that_cannot_say_refuses_in_its_own_words(tmp_path: Path, served: str, words: str) -> None:
     def fail(_call: object) -> bytes:
-        raise error
+        raise KeyError("a bug")
 
-    handlers = {("nri_rdma.control.v1.Control", "Status" if isinstance(error, RpcError) else "Verify"): fail}
-    with Server(handlers) as server:
+    with Server({("nri_rdma.control.v1.Control", served): fail}) as server:
         server.serve_unix(tmp_path / "control.sock")
         state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
-        assert run(state, *socket_of(tmp_path / "control.sock")).refused_with == "DAEMON-ABSENT"
+        ended = run(state, *socket_of(tmp_path / "control.sock"))
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert words in ended.error
+
+
+def test_a_refusal_is_one_line_whatever_names_have_in_them(tmp_path: Path) -> None:
+    words = {**CONTAINERD, "io.kubernetes.cri.sandbox-name": "one\ntwo\r\n" + "x" * 5000}
+    ended = run(Container(tmp_path, {**words, **TWO}).state(), *socket_of(tmp_path / "nobody.sock"))
+    assert (ended.code, ended.error.count("\n"), "\r" in ended.error) == (1, 1, False)
+    assert ended.error.startswith("nri-rdma: DAEMON-ABSENT: the daemon is gone: No such file or directory")
+    assert len(ended.error) <= 1001
 
 
 @pytest.mark.parametrize(

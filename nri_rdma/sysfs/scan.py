@@ -204,8 +204,7 @@ def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
 
 def _first_netdev(table: Path) -> str:
     """The netdev of the first GID that has one, the port's own; later ones may belong to children (vlan, macvlan). It
-    nearly always is the first of up to 1024, which are not even listed then; all are read of a device that has just
-    come, whose GIDs the kernel adds later."""
+    nearly always is the first of up to 1024, which are not even listed then."""
     if first := _read(table / "0"):
         return first
     numbers = sorted(number for entry in _entries(table) if (number := _number(entry.name)) is not None)
@@ -256,9 +255,11 @@ def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | N
 def _gpus(sysfs_root: Path) -> tuple[Gpu, ...]:
     gpus: list[Gpu] = []
     for folder in _entries(sysfs_root / "bus/pci/devices"):
-        kind, vendor = _read(folder / "class")[:6], _read(folder / "vendor").removeprefix("0x")
-        address = parse_pci_address(folder.name)
-        if address is None or not (kind in _GPU_CLASSES or (kind == _VGA_CLASS and vendor in _GPU_VENDORS)):
+        kind = _read(folder / "class")[:6]
+        if kind not in _GPU_CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
+            continue
+        address, vendor = parse_pci_address(folder.name), _read(folder / "vendor").removeprefix("0x")
+        if address is None or (kind == _VGA_CLASS and vendor not in _GPU_VENDORS):
             continue
         path = _pci_path(folder)
         gpus.append(

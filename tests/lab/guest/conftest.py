@@ -1,5 +1,6 @@
 """The node's software: a stock containerd with NRI, and the real daemon."""
 
+import json
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import outcomes
-from tests.lab.guest import kernel
+from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
 from tests.lab.machine import MODELS, SMALL
 from tests.lab.outcomes import OutcomeError
@@ -41,6 +42,7 @@ sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["/usr/lib/cni"]
 conf_dir = "/run/lab/net.d"
+use_internal_loopback = true
 [plugins."io.containerd.nri.v1.nri"]
 {NRI_TIMEOUT}
 """
@@ -66,12 +68,15 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/bin/crun"
 SystemdCgroup = true
 """
-KUBEPODS = "kubepods-besteffort.slice"
-CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
-  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}},
-  {"type": "lab-rdma"}]}
+# A second handler, with the network operator's plugin in the chain (cni_rdma.py): its start costs each pod a second.
+WITH_OPERATOR = """[plugins."{plugin}".containerd.runtimes.{handler}]
+runtime_type = "io.containerd.runc.v2"
+cni_conf_dir = "/run/lab/operator.d"
 """
+KUBEPODS = "kubepods-besteffort.slice"
+PTP = {"type": "ptp", "ipMasq": False, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}}
 CNI_PLUGIN = Path("/usr/lib/cni/lab-rdma")
+CNI_CHAINS = {"net.d": (PTP,), "operator.d": (PTP, {"type": CNI_PLUGIN.name})}
 DAEMON = (
     *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
     *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited", "--allow-default-pool"),
@@ -121,14 +126,17 @@ def containerd_config() -> str:
     config, plugin = CONTAINERD_2, "io.containerd.cri.v1.runtime"
     if re.search(r"\b1\.\d+\.\d+", shown):
         config, plugin = CONTAINERD_1, "io.containerd.grpc.v1.cri"
+    config += WITH_OPERATOR.format(plugin=plugin, handler=verbs.OPERATOR)
     return config + (WITH_SYSTEMD.format(plugin=plugin) if MODELS[MACHINE].systemd else "")
 
 
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Server]:
     """containerd that takes pods, with the pause image and the workload's."""
-    Path("/run/lab/net.d").mkdir()
-    Path("/run/lab/net.d/10-lab.conflist").write_text(CNI_CONFIG)
+    for folder, plugins in CNI_CHAINS.items():
+        (Path("/run/lab") / folder).mkdir()
+        chain = {"cniVersion": "1.0.0", "name": "lab", "plugins": plugins}
+        (Path("/run/lab") / folder / "10-lab.conflist").write_text(json.dumps(chain))
     config = Path("/run/lab/containerd.toml")
     config.write_text(containerd_config())
     shutil.copyfile(Path(__file__).with_name("cni_rdma.py"), CNI_PLUGIN)

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -95,6 +96,7 @@ class Daemon:
         self._node = NodeSource(self._read_node)
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
+        self._readers = Workers(1, name="node-reader")
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
@@ -130,6 +132,7 @@ class Daemon:
             annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
             waits=settings.waits,
+            readers=self._readers,
         )
         self._reloader = Reloader(settings, reread or (lambda: settings), self._node, self._lifecycle)
         self._door = door or self._runner()
@@ -201,7 +204,9 @@ class Daemon:
             self._uevents.close()
         if self._link_events is not None:
             self._link_events.close()
-        running = (*self._planners.close(CLOSE_WORKERS_S), *self._workers.close(CLOSE_WORKERS_S))
+        by = time.monotonic() + CLOSE_WORKERS_S
+        pools = (self._planners, self._workers, self._readers)
+        running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
         self._others.close()
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
@@ -256,7 +261,7 @@ class Daemon:
 
     def _read_node_later(self) -> None:
         """Devices or their netdevs came, went or are used otherwise: the next pod is placed on what there is now."""
-        self._node.refresh_in(self._workers).add_done_callback(self._node_was_read)
+        self._node.refresh_in(self._readers).add_done_callback(self._node_was_read)
 
     def _node_was_read(self, done: Future[None]) -> None:
         _log_failure(done)

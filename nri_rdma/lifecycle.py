@@ -146,7 +146,10 @@ class Lifecycle:
         annotation_prefix: str,
         default_memlock: int | None,
         waits: Waits = Waits(),  # noqa: B008 - frozen
+        readers: Workers | None = None,
     ) -> None:
+        """`readers` read the node anew for who is about to be refused, so that it does not wait for attaches; by
+        default the workers."""
         self._node = node
         self.waits = waits
         self.adopter = adopter
@@ -156,6 +159,7 @@ class Lifecycle:
         self._allocations = allocations
         self._sandboxes = sandboxes
         self._workers = workers
+        self._readers = readers or workers
         self._spans = spans
         self._limits = limits
         self._prefix = annotation_prefix
@@ -264,9 +268,8 @@ class Lifecycle:
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
             raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
-        names = {grant.name for grant in grants}
         for sandbox in parts:
-            if sandbox.part and not sandbox.cdi_devices & names:
+            if sandbox.part and not any(grant.name in sandbox.cdi_devices for grant in grants):
                 continue  # it came with another container, and is that one's only
             if sandbox.state is not State.ATTACHED:
                 with self._spans.span("barrier"):
@@ -506,7 +509,7 @@ class Lifecycle:
         try:
             return decide(self._node.current)
         except PlacementError:
-            refreshed = self._node.refresh_in(self._workers)
+            refreshed = self._node.refresh_in(self._readers)
             wait(refreshed, deadline - time.monotonic())
         if not refreshed.done():
             raise NotReadyError(

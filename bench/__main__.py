@@ -101,8 +101,8 @@ SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
     "events": _events,
     "synchronize": lambda folder, options: synchronize.rows(Place(folder), 4 * options.attaches),
     "attach": lambda folder, options: attach.rows(folder, options.attaches),
-    "quiet": lambda folder, options: quiet.rows(folder, options.attaches),
-    "recovery": lambda folder, options: recovery.rows(folder, options.attaches),
+    "quiet": lambda folder, options: quiet.rows(folder, max(2, options.attaches // 2)),
+    "recovery": lambda folder, options: recovery.rows(folder, max(2, options.attaches // 2)),
 }
 
 

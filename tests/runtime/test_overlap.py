@@ -33,13 +33,15 @@ SEED = 20261122
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How often a slow pod is started, and how many neighbours are."""
+    """How often a slow pod is started, how many neighbours are, and how many of them may not be delayed."""
 
     runs: int
     neighbours: int
+    share: float
 
 
-SHORT, LONG = Times(runs=2, neighbours=8), Times(runs=20, neighbours=100)
+SHORT, LONG = Times(runs=2, neighbours=12, share=0.9), Times(runs=20, neighbours=100, share=0.99)
+"""Of few neighbours the slowest says more about the machine than about us."""
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_a_neighbour_of_a_slow_attach_is_hardly_delayed(
                 beside += _neighbours_while(cri, worker, times.neighbours - len(beside))
             wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be home", 30)
         assert daemon.log.count(" synchronized ") == 1, f"it was disconnected:\n{daemon.log}"
-    _assert_hardly_delayed(alone, beside)
+    _assert_hardly_delayed(alone, beside, times.share)
 
 
 def test_a_neighbour_of_an_attach_that_never_ends_is_hardly_delayed(
@@ -123,7 +125,7 @@ def test_a_neighbour_of_an_attach_that_never_ends_is_hardly_delayed(
         daemon.start()
         assert worker.pod.sandbox is not None
         cri.delete_pod(worker.pod.sandbox)
-    _assert_hardly_delayed(alone, beside)
+    _assert_hardly_delayed(alone, beside, times.share)
 
 
 def test_a_neighbour_waits_no_longer_than_beside_a_blocking_attach(
@@ -137,8 +139,8 @@ def test_a_neighbour_waits_no_longer_than_beside_a_blocking_attach(
                 with _starting(runtime, f"eight-{attach}", "8", jitter) as worker:
                     beside += _neighbours_while(cri, worker, times.neighbours - len(beside))
                 wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be home", 30)
-        worst[attach] = percentile(beside, 0.99)
-    print(f"p99 of a neighbour's start: {worst}")
+        worst[attach] = percentile(beside, times.share)
+    print(f"p{times.share * 100:.0f} of a neighbour's start: {worst}")
     assert worst["overlapped"] <= worst["blocking"]
 
 
@@ -180,10 +182,11 @@ def _neighbour(cri: Cri, number: int) -> float:
     return seconds
 
 
-def _assert_hardly_delayed(alone: list[float], beside: list[float]) -> None:
-    before, with_us = percentile(alone, 0.99), percentile(beside, 0.99)
+def _assert_hardly_delayed(alone: list[float], beside: list[float], share: float) -> None:
+    before, with_us = percentile(alone, share), percentile(beside, share)
     told = (
-        f"neighbours: p99 alone {before:.3f} s of {len(alone)}, beside the attach {with_us:.3f} s of {len(beside)};"
+        f"neighbours: p{share * 100:.0f} alone {before:.3f} s of {len(alone)},"
+        f" beside the attach {with_us:.3f} s of {len(beside)};"
         f" medians {percentile(alone, 0.5):.3f} s and {percentile(beside, 0.5):.3f} s"
     )
     print(told)

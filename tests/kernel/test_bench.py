@@ -1,0 +1,77 @@
+"""The floor of an attach does what an attach has to do, no less."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any  # Any: the JSON of `ip`
+
+import pytest
+
+from bench.hosts import Host
+from bench.moves import Moves, compile_moves
+from tests.rig.node import load
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(shutil.which("gcc") is None and shutil.which("cc") is None, reason="needs a C compiler"),
+]
+
+MTU = 4200
+
+
+def links(namespace: Path) -> dict[str, dict[str, Any]]:
+    """As `ip` shows them, without what counts."""
+    shown = subprocess.run(
+        ["nsenter", f"--net={namespace}", "ip", "-j", "address", "show"], capture_output=True, text=True, check=True
+    )
+    return {it["ifname"]: it for it in json.loads(shown.stdout)}
+
+
+def without_lifetimes(shown: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Addresses of links that come up are made anew, after a moment."""
+    return {name: {key: value for key, value in it.items() if key != "addr_info"} for name, it in shown.items()}
+
+
+def test_the_floor_moves_names_numbers_addresses_and_raises_its_links_and_brings_them_home(tmp_path: Path) -> None:
+    program = compile_moves(tmp_path)
+    with Host(tmp_path / "bare", load("sixteen")) as host:
+        before = links(host.path)
+        pod = host.make_pod("pod")
+        names = list(host.ifindexes.items())[:3]
+        words = [f"{ifindex},{name},rdma{at},10.9.{at}.1/24" for at, (name, ifindex) in enumerate(names)]
+        run = [str(program), "in", str(pod), str(MTU), *words]
+        took = subprocess.run(host.inside(run), capture_output=True, text=True, check=True).stdout.split()
+        assert all(int(nanoseconds) > 0 for nanoseconds in took)
+        assert len(took) == 2
+        there, left = links(pod), links(host.path)
+        for at, (name, ifindex) in enumerate(names):
+            link = there[f"rdma{at}"]
+            assert (link["ifindex"], link["mtu"], link["address"]) == (ifindex, MTU, before[name]["address"])
+            assert "UP" in link["flags"]
+            assert [it["local"] for it in link["addr_info"] if it["family"] == "inet"] == [f"10.9.{at}.1"]
+            assert name not in left
+        subprocess.run(
+            host.inside([str(program), "home", str(pod), str(before[names[0][0]]["mtu"]), *words]),
+            capture_output=True,
+            check=True,
+        )
+        assert without_lifetimes(links(host.path)) == without_lifetimes(before)
+        assert set(links(pod)) == {"lo"}
+
+
+def test_a_floor_that_fails_says_what_and_measures_nothing(tmp_path: Path) -> None:
+    program = compile_moves(tmp_path)
+    with Host(tmp_path / "bare", load("sixteen")) as host:
+        host.ip("link set hca0 name other")
+        host.ifindexes["hca0"] = 9999
+        with pytest.raises(RuntimeError, match="move: No such device"):
+            Moves(program, host, MTU).attach_and_return(1, 1500)
+
+
+def test_without_a_compiler_the_bench_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="Next: apt-get install gcc"):
+        compile_moves(tmp_path)

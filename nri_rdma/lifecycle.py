@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from nri_rdma import claims
@@ -240,7 +241,8 @@ class Lifecycle:
         plan_by = now if sandbox.waits_for_older else deadline
         by = deadline if self.waits.blocking else min(deadline, now + self.waits.sandbox_s)
         if not wait(sandbox.planned, plan_by - now) or not wait(sandbox.attach_done, by - time.monotonic()):
-            sandbox.attach_done.add_done_callback(lambda done: self._remember_failure(sandbox.pod, done))
+            # Not with the sandbox: it would keep itself alive by its own future until a collection of garbage.
+            sandbox.attach_done.add_done_callback(partial(self._remember_failure, sandbox.pod))
 
     def knows(self, sandbox_id: str) -> bool:
         """Whether the sandbox holds anything of ours."""

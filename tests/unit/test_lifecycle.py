@@ -1,7 +1,9 @@
 """Fail closed: whoever asked gets all of it, an error, or "not yet", and each answer comes before its deadline."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,7 @@ from nri_rdma.model.selector import Selector
 from nri_rdma.model.waits import Waits
 from nri_rdma.policy import Asker, Pool, Rule, policy_of
 from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
 from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
@@ -509,6 +512,19 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.sandbox("sandbox-2").attach_done.result(SOON)
     assert overlapped.edits("sandbox-2").char_devices
     assert not overlapped.lifecycle.knows("sandbox-1")
+
+
+def test_nothing_is_left_of_a_sandbox_that_has_ended_before_any_collection_of_garbage(overlapped: Daemon) -> None:
+    gc.disable()
+    try:
+        overlapped.start()
+        overlapped.sandbox().attach_done.result(SOON)
+        overlapped.edits()
+        ended = weakref.ref(overlapped.sandbox())
+        overlapped.stop()
+        wait_until(lambda: ended() is None, "the sandbox to be forgotten", SOON)
+    finally:
+        gc.enable()
 
 
 def test_the_second_word_of_an_end_does_not_keep_the_runtime_as_long_as_the_first(overlapped: Daemon) -> None:

@@ -89,6 +89,7 @@ class Workers:
             try:
                 task.run()
             finally:
+                del task  # what it worked on is not kept until the next one comes
                 with self._changed:
                     self._running.discard(key)
                     with suppress(KeyError):  # dropped by close

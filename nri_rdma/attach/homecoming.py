@@ -43,8 +43,8 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
 
 
 def restore(kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState | None = None) -> None:
-    """Make the host's link `ifindex` what it was; `found` is what it is, captured just now. What fails does not keep the
-    rest from being restored.
+    """Make the host's link `ifindex` what it was; `found` is what it is, captured just now. What fails does not keep
+    the rest from being restored.
 
     Order matters: XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the
     address before the name; the MTU before the sysctls, one of which it sets (and IPv6 needs 1280); these before the

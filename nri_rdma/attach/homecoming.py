@@ -24,24 +24,27 @@ _CAPTURED = ("addresses", "neighbours", "routes")
 
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
-    """The netdev on the host, moved there if need be; None when it does not exist any more.
+    """The netdev on the host, moved there if need be, and captured; None when it does not exist any more.
 
     A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
     """
     links = kernel.links(kernel.host)
     home = find_on_host(links, move)
+    ifindex = home.ifindex if home is not None else None
     if home is None and namespace is not None:
         there = find_in_pod(kernel.links(namespace), move)
         if there is not None:
-            _move_home(kernel, namespace, there, move.link, links)
-            home = find_on_host(kernel.links(kernel.host), move)
-    if home is None and move.link.parent:
+            ifindex = _move_home(kernel, namespace, there, move, links)
+    if ifindex is not None:
+        return kernel.capture(kernel.host, ifindex)
+    if move.link.parent:
         raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
-    return home  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
+    return None  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
 
 
-def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
-    """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
+def restore(kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState | None = None) -> None:
+    """Make the host's link `ifindex` what it was; `found` is what it is, captured just now. What fails does not keep
+    the rest from being restored.
 
     Order matters: XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the
     address before the name; the MTU before the sysctls, one of which it sets (and IPv6 needs 1280); these before the
@@ -49,7 +52,7 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     addresses before the routes that need them.
     """
     host, tries = kernel.host, _Tries()
-    found = kernel.capture(host, ifindex)
+    found = found or kernel.capture(host, ifindex)
     if found.xdp:
         with tries.one():
             kernel.detach_xdp(host, ifindex)
@@ -68,9 +71,9 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     _restore_settings_then_up(kernel, ifindex, found, wanted, tries)
     # Once more: the way up sets IPv6's MTU to the link's (where the carrier is late, after this: then it stays so).
     now = _restore_sysctls(kernel, ifindex, kernel.capture(host, ifindex), wanted, tries)
-    _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries)
+    if _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries):
+        now = kernel.capture(host, ifindex)  # routes come and go with addresses
     _restore_captured(kernel, ifindex, wanted.neighbours, now.neighbours, tries)
-    now = kernel.capture(host, ifindex)  # routes come and go with addresses
     _restore_captured(kernel, ifindex, wanted.routes, now.routes, tries)
     with tries.one():
         _set_settings(kernel, ifindex, now.settings, wanted.settings)
@@ -87,8 +90,8 @@ def departures(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
-    """The netdev among the host's links. A virtual one has its MAC when it arrives, see `_move_home`; a number alone is
-    no sign: CNI plugins move links to the host, and those keep numbers that are free."""
+    """The netdev among the host's links. A virtual one has its MAC when it arrives (`_move_home`); a number alone is no
+    sign: CNI plugins move links to the host, and those keep numbers that are free."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
@@ -136,10 +139,13 @@ def _first(links: Iterator[LinkState] | list[LinkState], *tests: Callable[[LinkS
 
 
 def _move_home(
-    kernel: Kernel, namespace: Namespace, there: LinkState, wanted: LinkState, host_links: tuple[LinkState, ...]
-) -> None:
-    """Name and number on the host may be taken by now, or the pod gave the link a name that is taken there, which makes
+    kernel: Kernel, namespace: Namespace, there: LinkState, move: NetdevMove, host_links: tuple[LinkState, ...]
+) -> int | None:
+    """The number that the netdev has on the host after its move; None: it is not there.
+
+    Name and number on the host may be taken by now, or the pod gave the link a name that is taken there, which makes
     the kernel refuse the move. It comes home all the same; restore() tells what cannot be had back yet."""
+    wanted = move.link
     taken = {name for link in host_links for name in (link.name, *link.alt_names)}
     in_the_way = tuple(name for name in there.alt_names if name in taken)
     if in_the_way:
@@ -147,13 +153,18 @@ def _move_home(
     if there.mac != wanted.mac:  # before the move: a virtual link is known by it when it arrives
         kernel.set_link(namespace, there.ifindex, up=False)
         kernel.set_link(namespace, there.ifindex, mac=wanted.mac)
+    number_is_free = all(link.ifindex != wanted.ifindex for link in host_links)
     kernel.move_link(
         namespace,
         there.ifindex,
         kernel.host,
         parked_name(wanted) if wanted.name in taken else wanted.name,
-        as_ifindex=0 if any(link.ifindex == wanted.ifindex for link in host_links) else wanted.ifindex,
+        as_ifindex=wanted.ifindex if number_is_free else 0,
     )
+    if number_is_free:  # where it is need not be looked for among all
+        return wanted.ifindex
+    home = find_on_host(kernel.links(kernel.host), move)
+    return home.ifindex if home is not None else None
 
 
 def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
@@ -227,19 +238,20 @@ def _set_settings(
 
 def _restore_captured(
     kernel: Kernel, ifindex: int, wanted: tuple[Captured, ...], found: tuple[Captured, ...], tries: _Tries
-) -> None:
-    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along, so
-    after any removal all are added: one that is there is no error."""
+) -> bool:
+    """Remove what was not there, add what is missing; whether there was anything to do. A removed primary address takes
+    its secondary ones along, so after any removal all are added: one that is there is no error."""
     texts = {thing.text for thing in wanted}
     extra = [thing for thing in found if thing.text not in texts and not thing.kernel_made]
     for thing in extra:
         with tries.one():
             kernel.remove(kernel.host, ifindex, thing)
     here = set() if extra else {thing.text for thing in found}
-    for thing in wanted:
-        if thing.text not in here:
-            with tries.one():
-                kernel.replay(kernel.host, ifindex, thing)
+    missing = [thing for thing in wanted if thing.text not in here]
+    for thing in missing:
+        with tries.one():
+            kernel.replay(kernel.host, ifindex, thing)
+    return bool(extra or missing)
 
 
 def _differ(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> bool:

@@ -77,7 +77,7 @@ class MoveNetdev:
         with _explained(f"bring netdev {self.move.link.name} home", self.move, namespace):
             home = bring_home(kernel, namespace, self.move)
             if home is not None:
-                restore(kernel, home.ifindex, self.move.link)
+                restore(kernel, home.ifindex, self.move.link, home)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

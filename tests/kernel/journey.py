@@ -16,7 +16,7 @@ from tests.contract.machines import HOST, LinuxMachine
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.unit.attach.builders import make_device, make_placed, record_of
-from tests.unit.attach.scenarios import Meddling
+from tests.unit.attach.meddlings import Meddling
 
 SPANS = Recorder(capacity=1)
 MAC = "02:11:00:00:00:01"

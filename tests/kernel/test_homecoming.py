@@ -10,7 +10,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
-from tests.unit.attach.scenarios import MEDDLINGS, Meddling
+from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
 pytestmark = pytest.mark.root
 

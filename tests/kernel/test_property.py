@@ -15,7 +15,7 @@ from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.fakes.kernel import CrashError, FaultyKernel
 from tests.kernel.journey import KINDS, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
-from tests.unit.attach.scenarios import MEDDLINGS
+from tests.unit.attach.meddlings import MEDDLINGS
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(300)]
 EVERY = bool(os.environ.get("NRI_RDMA_EVERY"))

@@ -2,7 +2,7 @@
 
 import errno
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
 from typing import TypeVar
@@ -16,8 +16,8 @@ from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
+from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
-Meddling = Callable[[Kernel, Namespace, int], None]
 T = TypeVar("T")
 _CHOICES = 110  # more than any scenario needs
 
@@ -34,64 +34,6 @@ class Scenario:
         """A fresh copy of the world."""
         world: World = pickle.loads(self.world)
         return world
-
-
-def _rename(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
-    kernel.set_link(pod, ifindex, name="mine")
-
-
-def _take_down(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
-
-
-def _new_mac(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
-    kernel.set_link(pod, ifindex, mac="02:aa:bb:cc:dd:ee")
-
-
-def _new_numbers(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, mtu=1280, txqlen=7, alias="pods own")
-    kernel.set_settings(
-        pod, ifindex, (("flags", 0x12A0), ("linkmode", 1), ("broadcast", 0x77), ("group", 9), ("gso_max_size", 4096))
-    )
-
-
-def _alt_name(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_alt_names(pod, ifindex, add=("uplink",), remove=())  # a name that the host has
-
-
-def _no_alt_names(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_alt_names(pod, ifindex, add=(), remove=kernel.capture(pod, ifindex).alt_names)
-
-
-def _addresses(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    for text in ("192.168.77.1/24", "fd77::1/64"):
-        kernel.add_address(pod, ifindex, ip_interface(text))
-
-
-def _sysctls(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_sysctls(
-        pod, ifindex, (("ipv4/conf/rp_filter", "1"), ("ipv6/conf/accept_ra", "2"), (STABLE_SECRET, "fd77::7"))
-    )
-
-
-def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    for device in kernel.rdma_devices(pod):
-        kernel.rename_rdma(pod, device.index, f"mine{device.index}")
-
-
-MEDDLINGS: tuple[Meddling, ...] = (
-    _rename,
-    _take_down,
-    _new_mac,
-    _new_numbers,
-    _alt_name,
-    _no_alt_names,
-    _addresses,
-    _sysctls,
-    _rename_rdma,
-)
 
 
 def meddle(scenario: Scenario, kernel: Kernel, namespace: Namespace, ifindexes: tuple[int, ...]) -> None:

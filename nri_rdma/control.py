@@ -44,9 +44,13 @@ UNSTARTED_S = 30.0
 """A container that was answered for starts sooner, or something keeps it from it."""
 MAX_CONNECTIONS = 128
 """A hook has one for each container that starts; calls of one wait for each other, those of two do not."""
+VERIFY_WAIT_S = 1.0
+"""How long a hook waits for an attach that is about to end; the kubelet's next attempt is ten seconds away."""
 NO_GUARD = "while this daemon is dead, pods start without their devices"
 UNGUARDED = "containers started that it did not ask about: their runtime handler has no guard"
 _ANSWER_TIMEOUT_S = 5.0
+_WAY_BACK_S = 0.3
+"""What a hook's time-out leaves for the answer."""
 _ERROR_CHARACTERS = 1000
 
 
@@ -97,7 +101,9 @@ class ControlServer:
         return answer
 
     def _verify(self, call: Call) -> bytes:
-        refusal = self._guard.verify(subject_from(pb.VerifyRequest.FromString(call.payload)))
+        subject = subject_from(pb.VerifyRequest.FromString(call.payload))
+        by = time.monotonic() + VERIFY_WAIT_S
+        refusal = self._guard.verify(subject, by if call.deadline is None else min(by, call.deadline - _WAY_BACK_S))
         answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
         return answer
 

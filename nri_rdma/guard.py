@@ -22,6 +22,7 @@ from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.inject import AttachedRequest, Numbers, inject
 from nri_rdma.model.device import CharDevice
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.waiting import settled
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +70,9 @@ class Guard:
         self._refused = 0
         self._last = _age_of(self._seen)
 
-    def verify(self, subject: Subject) -> str:
-        """The line with which the container is refused; "" when it is complete."""
+    def verify(self, subject: Subject, by: float = 0.0) -> str:
+        """The line with which the container is refused; "" when it is complete. What is about to end is waited for,
+        until `by` at the latest (seconds of `time.monotonic`): no other pod of the node waits with this one."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -80,6 +82,7 @@ class Guard:
         parts, refusal = self._sandboxes(subject.sandbox_id), ""
         with self._spans.span("verify", attributes) as span:
             try:
+                _await_end(subject, parts, by)
                 refuse_incomplete(subject, parts, self._prefix)
             except NriRdmaError as error:
                 refusal = span.error = str(error)
@@ -112,6 +115,15 @@ class Guard:
                 log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
 
 
+def _await_end(subject: Subject, parts: tuple[Sandbox, ...], by: float) -> None:
+    """Of an attach, and of a look at what is attached."""
+    for sandbox in _concerned(subject, parts):
+        settled(sandbox.attach_done, by - time.monotonic())
+        looked = sandbox.looked_again
+        if looked is not None:
+            settled(looked, by - time.monotonic())
+
+
 def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str) -> None:
     """Raise NriRdmaError when the container lacks anything of what its pod asked for; `parts` are all that its sandbox
     holds. Pure."""
@@ -123,7 +135,7 @@ def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str)
             where=where,
             hint="delete the pod so that it gets a new sandbox",
         )
-    concerned = [it for it in parts if not it.part or _covers(it, subject.container)]
+    concerned = _concerned(subject, parts)
     for sandbox in concerned:
         _refuse_unready(sandbox, where)
     records = [it.record for it in concerned if it.record is not None]
@@ -169,6 +181,11 @@ def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: C
     for name, _ in wanted.env:
         if name not in subject.env:
             yield name
+
+
+def _concerned(subject: Subject, parts: tuple[Sandbox, ...]) -> list[Sandbox]:
+    """Without the parts that came with other containers."""
+    return [it for it in parts if not it.part or _covers(it, subject.container)]
 
 
 def _covers(sandbox: Sandbox, container: str) -> bool:

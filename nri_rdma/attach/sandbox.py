@@ -186,14 +186,19 @@ class Sandbox:
         return 1
 
     def started(self, name: str) -> None:
-        """StartContainer of this container has come: who guards it has asked before."""
+        """StartContainer of this container has come: who guards it has asked before. The guard sees annotations, so of
+        a pod without them nothing can be said."""
         answered = self.unstarted.pop(name, None)
-        if answered is None:
+        if answered is None or not self._asks_by_annotation():
             return
         if answered.verified:
             self.unguarded.discard(name)
         elif len(self.unguarded) < KEPT_CONTAINERS:
             self.unguarded.add(name)
+
+    def _asks_by_annotation(self) -> bool:
+        attached = self.record.attached if self.record is not None else ()
+        return any(not item.admitted.request.cdi_device for item in attached)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.rig import cache
@@ -14,7 +15,7 @@ GUARDED = "guarded"
 def write_guarded_spec(path: Path, control_socket: Path) -> None:
     """As docs/guard.md says: what containerd starts from, and the hook."""
     base = subprocess.run([str(cache.CTR), "oci", "spec"], capture_output=True, text=True, check=True).stdout
-    command = [str(HOOK), "spec", "--control-socket", str(control_socket)]
+    command = [sys.executable, "-I", "-S", str(HOOK), "spec", "--control-socket", str(control_socket)]
     path.write_text(subprocess.run(command, input=base, capture_output=True, text=True, check=True).stdout)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
@@ -179,6 +180,26 @@ def test_numbers_that_are_being_read_anew_are_waited_for(daemon: InsideDaemon, g
     sandbox.looked_again = Future()
     sandbox.looked_again.set_result(None)
     assert guard.verify(subject(pod, edits)) == ""
+
+
+def test_an_attach_that_ends_in_time_is_waited_for_and_one_that_does_not_is_refused(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.state, sandbox.attach_done = State.ATTACHING, Future()
+    start = time.monotonic()
+    assert "NOT-READY" in guard.verify(subject(pod, edits), start + 0.1)
+    assert 0.1 <= time.monotonic() - start < 5
+
+    def finish() -> None:
+        sandbox.state = State.ATTACHED
+        sandbox.attach_done.set_result(None)
+
+    threading.Timer(0.05, finish).start()
+    assert guard.verify(subject(pod, edits), time.monotonic() + 20) == ""
 
 
 def test_questions_and_refusals_are_counted_and_traced(daemon: InsideDaemon, guard: Guard) -> None:

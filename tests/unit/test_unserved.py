@@ -64,3 +64,13 @@ def test_what_one_container_brought_does_not_serve_the_pods_own_request(node: No
     node.create("early", 1, pod=pod)  # before anybody wrote the annotation
     assert [sandbox.part for sandbox in node.rig.sandboxes.of(pod.sandbox_id)] == ["early"]
     assert refusal(lambda: node.create("late", pod=pod, annotations=ONE)).code is ErrorCode.NOT_ATTACHED
+
+
+def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does_not_see_claims(node: Node) -> None:
+    node.specify(spec(NIC, 1, keys=MOVE))
+    pod = make_pod()
+    node.create("main", 1, pod=pod)
+    node.lifecycle.created(pod.sandbox_id, "main", "/pod/main")
+    node.lifecycle.starting(pod.sandbox_id, "main", "/pod/main")
+    (sandbox,) = node.rig.sandboxes.of(pod.sandbox_id)
+    assert (sandbox.unstarted, sandbox.unguarded) == ({}, set())

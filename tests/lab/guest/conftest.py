@@ -57,6 +57,10 @@ conf_dir = "/run/lab/net.d"
 disable = false
 {NRI_TIMEOUT}
 """
+# Said, because 1.7 forgets its own where another handler is named.
+WITHOUT_SYSTEMD = """[plugins."{plugin}".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+"""
 # As a kubelet with cgroupDriver systemd wants it; crun is a second handler.
 WITH_SYSTEMD = """[plugins."{plugin}".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
@@ -68,7 +72,7 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/bin/crun"
 SystemdCgroup = true
 """
-# A second handler, with the network operator's plugin in the chain (cni_rdma.py): its start costs each pod a second.
+# One more handler, with the network operator's plugin in the chain (cni_rdma.py): its start costs each pod a second.
 WITH_OPERATOR = """[plugins."{plugin}".containerd.runtimes.{handler}]
 runtime_type = "io.containerd.runc.v2"
 cni_conf_dir = "/run/lab/operator.d"
@@ -126,8 +130,8 @@ def containerd_config() -> str:
     config, plugin = CONTAINERD_2, "io.containerd.cri.v1.runtime"
     if re.search(r"\b1\.\d+\.\d+", shown):
         config, plugin = CONTAINERD_1, "io.containerd.grpc.v1.cri"
-    config += WITH_OPERATOR.format(plugin=plugin, handler=verbs.OPERATOR)
-    return config + (WITH_SYSTEMD.format(plugin=plugin) if MODELS[MACHINE].systemd else "")
+    handlers = (WITH_SYSTEMD if MODELS[MACHINE].systemd else WITHOUT_SYSTEMD) + WITH_OPERATOR
+    return config + handlers.format(plugin=plugin, handler=verbs.OPERATOR)
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,15 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
     return PodRequest(requests=requests) if requests else None
 
 
+def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
+    """Whether a pod with these annotations may not run without devices. What cannot be read may well ask."""
+    try:
+        request = parse_pod_request(annotations, prefix)
+    except RequestError:
+        return True
+    return request is not None and bool(request.requests)
+
+
 # Keys
 
 

@@ -170,7 +170,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
     _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _api_server: {"type": "string"},
-    _wait: {"anyOf": [{"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S}, {"type": "string"}]},
+    _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
     _memlock: {
         "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
     },

@@ -1,4 +1,5 @@
-"""The control socket: what the daemon tells `status` and `trace`. Our own ttrpc, mode 0600, JSON documents."""
+"""The control socket: what the daemon tells `status` and `trace` in JSON documents, and its word to the guard's hook.
+Our own ttrpc, mode 0600."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.guard import Contacts, Guard, Subject
 from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev, Node
@@ -40,6 +42,10 @@ TRACE_BYTES = 3 << 20
 MEMLOCK_IS_SET = "the setting memlock says so"
 UNSTARTED_S = 30.0
 """A container that was answered for starts sooner, or something keeps it from it."""
+MAX_CONNECTIONS = 128
+"""A hook has one for each container that starts; calls of one wait for each other, those of two do not."""
+NO_GUARD = "while this daemon is dead, pods start without their devices"
+UNGUARDED = "containers started that it did not ask about: their runtime handler has no guard"
 _ANSWER_TIMEOUT_S = 5.0
 _ERROR_CHARACTERS = 1000
 
@@ -65,7 +71,16 @@ class ControlServer:
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
         self._started = time.time()
-        self._server = Server({(SERVICE, "Status"): self._status, (SERVICE, "Trace"): self._trace}, max_calls=1)
+        self._guard = Guard(facts.sandboxes.of, facts.spans, facts.settings.annotation_prefix, facts.settings.state_dir)
+        self._server = Server(
+            {
+                (SERVICE, "Status"): self._status,
+                (SERVICE, "Trace"): self._trace,
+                (SERVICE, "Verify"): self._verify,
+            },
+            max_calls=1,
+            max_connections=MAX_CONNECTIONS,
+        )
 
     def serve(self, path: Path) -> None:
         """Listen; returns at once. Raises OSError."""
@@ -77,9 +92,17 @@ class ControlServer:
         self._server.close()
 
     def _status(self, _call: Call) -> bytes:
-        document = status_document(self._facts, started=self._started)
+        document = status_document(self._facts, started=self._started, guard=self._guard_document())
         answer: bytes = pb.StatusReply(json=json.dumps(document)).SerializeToString()
         return answer
+
+    def _verify(self, call: Call) -> bytes:
+        refusal = self._guard.verify(subject_from(pb.VerifyRequest.FromString(call.payload)))
+        answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
+        return answer
+
+    def _guard_document(self) -> dict[str, Any]:
+        return guard_document(self._guard.contacts, self._facts.sandboxes.all())
 
     def _trace(self, call: Call) -> bytes:
         request = pb.TraceRequest.FromString(call.payload)
@@ -166,7 +189,30 @@ def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
     return texts
 
 
-def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
+def subject_from(message: Any) -> Subject:
+    """The container of a VerifyRequest."""
+    return Subject(
+        sandbox_id=message.sandbox_id,
+        pod=message.pod,
+        container=message.container,
+        container_id=message.container_id,
+        annotations=dict(message.annotations),
+        devices={node.path: (node.major, node.minor) for node in message.devices},
+        env=frozenset(message.env),
+    )
+
+
+def guard_document(contacts: Contacts, sandboxes: Iterable[Sandbox]) -> dict[str, Any]:
+    """Which guard has asked since the boot, how often since our start and, in seconds since the epoch, when last; and
+    the containers that started and were not asked about."""
+    unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
+    told = {**asdict(contacts), "unguarded": unguarded}
+    if not contacts.last:
+        return {"active": "none", "warning": NO_GUARD, **told}
+    return {"active": "createRuntime hook", "warning": UNGUARDED if unguarded else "", **told}
+
+
+def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
     policy, current = facts.lifecycle.policy, facts.node.current
     node = node_document(current)
@@ -180,7 +226,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "version": DOCUMENT_VERSION,
         "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
         "runtime": _runtime(facts),
-        "guard": {"active": "none", "warning": "while this daemon is dead, pods start without their devices"},
+        "guard": guard,
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(policy, current),
@@ -195,6 +241,7 @@ def status_document(facts: DaemonFacts, *, started: float) -> dict[str, Any]:
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
         "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
+        "unserved_count": facts.lifecycle.unserved_count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 

@@ -279,8 +279,9 @@ class Daemon:
         self._allocations.hold(record.key, str(record.pod), record.holdings)
 
     def _gone(self, key: str) -> None:
-        """Devices are home: read the node anew, then let others have them."""
-        self._node.refresh()
+        """Devices are home: read the node anew, then let others have them. Many who come home at once share a
+        reading."""
+        self._node.refresh_in(self._readers).result()
         self._allocations.release(key)
 
     def _namespace_gone(self, path: str) -> None:

@@ -53,6 +53,8 @@ _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
 _MISSED_S = 10.0
 """For a worker: a pod that started while nobody listened is decided about."""
+_TAKEN_UP_S = 60.0
+"""For a worker: what an earlier daemon attached is adopted, or undone."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
@@ -169,6 +171,8 @@ class Lifecycle:
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
         self._claims = Claims(sandboxes, allocations, spans, self)
         self._unserved: dict[str, Unserved] = {}
+        self.unserved_count = 0
+        """How many pods were found since our start that had started without what they ask for."""
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
         self._beginning: set[str] = set()
@@ -264,10 +268,12 @@ class Lifecycle:
         failed = self._failed.get(sandbox_id)
         if failed is not None:
             raise _failed_late(failed)
-        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self._asks_for_devices(annotations):
+            # Before anything is attached for what the container brings.
             raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
+        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
+        parts = self._sandboxes.of(sandbox_id)
         for sandbox in parts:
             if sandbox.part and not any(grant.name in sandbox.cdi_devices for grant in grants):
                 continue  # it came with another container, and is that one's only
@@ -305,7 +311,7 @@ class Lifecycle:
         runtime was not told. Raises LimitsError."""
         parts = self._sandboxes.of(sandbox_id)
         if parts:
-            parts[0].unstarted.pop(container, None)
+            parts[0].started(container)
             self._limit_all(parts, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
@@ -339,6 +345,9 @@ class Lifecycle:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._sandboxes.end(sandbox.pod.sandbox_id)
+        for sandbox in known:
+            if sandbox.taken_up is not None:
+                settled(sandbox.taken_up, _TAKEN_UP_S)
         self._await_specs()
         for item in pods:
             if item.pod.sandbox_id in self._missed:
@@ -346,13 +355,26 @@ class Lifecycle:
         found = {
             item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
         }
-        self._unserved = {
-            item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
-            for item in pods
-            if item.pod.sandbox_id in found
-        }
-        for unserved in self._unserved.values():
-            log.warning("pod runs without what it asks for", extra={"pod": str(unserved.pod), "why": unserved.why})
+        known_before, self._unserved = (
+            self._unserved,
+            {
+                item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
+                for item in pods
+                if item.pod.sandbox_id in found
+            },
+        )
+        for sandbox_id, unserved in self._unserved.items():
+            if known_before.get(sandbox_id) != unserved:
+                self._tell_unserved(unserved, is_new=sandbox_id not in known_before)
+
+    def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
+        """Once for each pod and reason: a line, a span, and one more in the count."""
+        pod = unserved.pod
+        self.unserved_count += is_new
+        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        with self._spans.span("unserved", attributes) as span:
+            span.attributes["reason"] = span.error = unserved.why
+        log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
 
     def _await_specs(self) -> None:
         """In a worker: what containers lack of their CDI devices is only seen with the specs."""
@@ -469,8 +491,8 @@ class Lifecycle:
     def _remember_failure(self, pod: Pod, done: Future[None]) -> None:
         """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
         error = None if done.cancelled() else done.exception()
-        is_ended = isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING
-        if error is None or is_ended or any(it.ends for it in self._sandboxes.of(pod.sandbox_id)):
+        is_ended = any(it.ends and not it.is_given_up for it in self._sandboxes.of(pod.sandbox_id))
+        if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # it went well, or the sandbox is being taken down anyway
         self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
         while len(self._failed) > _KEPT_FAILURES:
@@ -574,9 +596,8 @@ class Lifecycle:
             settled(sandbox.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if sandbox.state is State.ATTACHED:
             return
-        failed = self._failed.get(sandbox.pod.sandbox_id)
-        if failed is not None:
-            raise _failed_late(failed)
+        if sandbox.is_given_up and not sandbox.part:
+            raise _failed_late(Unserved(pod=sandbox.pod, why=sandbox.last_error))
         if sandbox.ends:
             raise returning(sandbox.pod)
         raise _not_ready(sandbox)
@@ -618,7 +639,7 @@ def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], 
     """All that the parts of a sandbox attached, and the node's rdma_cm."""
     if len(parts) == 1 and parts[0].record is not None:
         return parts[0].record.attached, parts[0].record.rdma_cm
-    records = [it.record for it in parts if it.record is not None and it.state is State.ATTACHED]
+    records = [it.record for it in parts if it.record is not None and not it.ends]
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     return tuple(item for record in records for item in record.attached), rdma_cm
 

@@ -57,19 +57,17 @@ class Ends:
         if namespace.identity != record.namespace:
             namespace.close()
             return None
+        namespace.rest()
         return namespace
 
-    def is_there(self, record: SandboxRecord) -> bool:
-        """Whether the pod's namespace is still at its path, and the same where we know which one it was; of a pod
-        without one, whether its process is."""
+    def is_there(self, record: SandboxRecord, namespace: Namespace | None) -> bool:
+        """Whether the pod's namespace, as it was just opened, is still there; of a pod that has none, whether its
+        process is. A pod whose namespace nothing was moved into has it not opened: its path tells."""
         if not record.pod.netns_path:
             return self._process_is_there(record.process)
-        try:
-            namespace = self._kernel.open_namespace(record.pod.netns_path)
-        except KernelError:
-            return False
-        namespace.close()
-        return record.namespace is None or namespace.identity == record.namespace
+        if record.namespace is not None:
+            return namespace is not None
+        return self.can_be_opened(record.pod.netns_path)
 
     def can_be_opened(self, path: str) -> bool:
         """Whether a network namespace is at a path."""

@@ -10,10 +10,11 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
-from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_of
 
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
@@ -43,8 +44,9 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
     """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
 
     Order matters: XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the
-    address before the name; the way up with IPv6 address generation off, so that nothing appears late; addresses before
-    the routes that need them.
+    address before the name; the MTU before the sysctls, one of which it sets (and IPv6 needs 1280); these before the
+    way up, which would do what they forbid; the way up with IPv6 address generation off, so that nothing appears late;
+    addresses before the routes that need them.
     """
     host, tries = kernel.host, _Tries()
     found = kernel.capture(host, ifindex)
@@ -62,8 +64,10 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
         with tries.one():
             kernel.set_link(host, ifindex, name=wanted.name)
     _restore_alt_names(kernel, ifindex, found, wanted, tries)
-    _restore_numbers_then_up(kernel, ifindex, found, wanted, tries)
-    now = kernel.capture(host, ifindex)
+    found = _restore_numbers(kernel, ifindex, found, wanted, tries)
+    _restore_settings_then_up(kernel, ifindex, found, wanted, tries)
+    # Once more: the way up sets IPv6's MTU to the link's (where the carrier is late, after this: then it stays so).
+    now = _restore_sysctls(kernel, ifindex, kernel.capture(host, ifindex), wanted, tries)
     _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries)
     _restore_captured(kernel, ifindex, wanted.neighbours, now.neighbours, tries)
     now = kernel.capture(host, ifindex)  # routes come and go with addresses
@@ -76,9 +80,10 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
 def departures(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
     """In what the host's link is not as it was, of all that `restore` restores; empty when it is."""
     plain = [name for name in _PLAIN if getattr(found, name) != getattr(wanted, name)]
-    names = ["alt_names"] if set(found.alt_names) != set(wanted.alt_names) else []
+    names = ["alt_names"] if found.alt_names != wanted.alt_names else []
+    sysctls = [name for name, _ in _other_sysctls(found, wanted)]
     captured = [name for name in _CAPTURED if _differ(getattr(found, name), getattr(wanted, name))]
-    return (*plain, *names, *captured)
+    return (*plain, *names, *sysctls, *captured)
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
@@ -152,21 +157,57 @@ def _move_home(
 
 
 def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
-    """One by one: a name that somebody has taken must not cost the others."""
+    """One by one: a name that somebody has taken must not cost the others. A link tells them in the order in which it
+    got them, so those that stand before a missing one are given anew after it, once all can be had."""
+    here = list(found.alt_names)
     for name in found.alt_names:
         if name not in wanted.alt_names:
             with tries.one():
                 kernel.set_alt_names(kernel.host, ifindex, add=(), remove=(name,))
+                here.remove(name)
     for name in wanted.alt_names:
-        if name not in found.alt_names:
+        if name not in here:
             with tries.one():
                 kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=())
+                here.append(name)
+    in_place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(here, wanted.alt_names, strict=False)))
+    if len(here) == len(wanted.alt_names):
+        for name in wanted.alt_names[in_place:]:
+            with tries.one():
+                kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=(name,))
 
 
-def _restore_numbers_then_up(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
+def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:
+    """The numbers, then the sysctls. Returns the link as it is then."""
     if (found.mtu, found.txqlen, found.alias) != (wanted.mtu, wanted.txqlen, wanted.alias):
         with tries.one():
             kernel.set_link(kernel.host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias)
+        found = kernel.capture(kernel.host, ifindex)
+    return _restore_sysctls(kernel, ifindex, found, wanted, tries)
+
+
+def _restore_sysctls(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:
+    """Returns the link as it is then."""
+    sysctls = _other_sysctls(found, wanted)
+    if not sysctls:
+        return found
+    with tries.one():
+        kernel.set_sysctls(kernel.host, ifindex, sysctls)
+    return kernel.capture(kernel.host, ifindex)
+
+
+def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[tuple[str, str], ...]:
+    """Those to be set. What the link has no more cannot be: its kernel or its family has gone. A secret of stable
+    addresses is told only where there is one."""
+    here = sysctls_of(found.sysctls)
+    return tuple(
+        (name, value)
+        for name, value in sysctls_of(wanted.sysctls).items()
+        if here.get(name, "" if name == STABLE_SECRET else value) != value
+    )
+
+
+def _restore_settings_then_up(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
     settings = wanted.settings
     if wanted.up and not found.up:
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)

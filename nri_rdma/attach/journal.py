@@ -73,7 +73,8 @@ def _read(path: Path) -> SandboxRecord:
 def encode_record(record: SandboxRecord) -> bytes:
     """The text of a journal file."""
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
-    return json.dumps({"version": VERSION, "checksum": _checksum(body), "record": body}, indent=1).encode()
+    text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
+    return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 
 
 def decode_record(data: bytes, *, where: str) -> SandboxRecord:
@@ -82,7 +83,7 @@ def decode_record(data: bytes, *, where: str) -> SandboxRecord:
         document = json.loads(data)
         if document["version"] != VERSION:
             raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
-        if document["checksum"] != _checksum(document["record"]):
+        if document["checksum"] != _checksum(_canonical(document["record"])):
             raise ValueError("the checksum does not fit")
         return from_plain(SandboxRecord, document["record"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -98,8 +99,12 @@ def _unusable(why: str, where: str) -> StateError:
     )
 
 
-def _checksum(body: object) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _canonical(body: object) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _to_text(value: object) -> object:

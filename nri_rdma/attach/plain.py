@@ -2,6 +2,8 @@
 
 msgspec makes the plain values, but refuses to read a union of two types of the standard library (an IPv4 or an IPv6
 address). What is read is checked: a missing, unknown or mistyped field is a ValueError that names it.
+
+A type is looked at once and becomes a function: a daemon that starts may have a thousand records to read.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import base64
 import dataclasses
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
 from functools import cache
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
@@ -17,75 +20,121 @@ from typing import Any, TypeVar  # Any: types are values here
 
 T = TypeVar("T")
 
+_Where = tuple[Any, ...]
+"""The field that is read, and the place of what it is in: rendered for an error only."""
+_Read = Callable[[Any, _Where], Any]
+"""Makes the value of a plain one."""
+
 _PLAIN: tuple[type, ...] = (str, int, bool, type(None))
 
 
 def from_plain(kind: type[T], value: object) -> T:
     """The value of that type. Raises ValueError."""
-    result: T = _read(kind, value, kind.__name__)
+    typed: Any = kind
+    result: T = _reader(typed)(value, (kind.__name__,))
     return result
 
 
-def _read(kind: Any, value: Any, where: str) -> Any:
+@cache
+def _reader(kind: Any) -> _Read:
     kind = getattr(kind, "__supertype__", kind)  # a NewType is read as what it stands for
     origin = typing.get_origin(kind)
     if origin in {typing.Union, types.UnionType}:
-        return _read_union(typing.get_args(kind), value, where)
+        return _union_reader(typing.get_args(kind))
     if origin in {tuple, frozenset}:
-        _expect(isinstance(value, list), where, value)
-        return _read_many(origin, typing.get_args(kind), value, where)
+        return _many_reader(origin, typing.get_args(kind))
     if dataclasses.is_dataclass(kind):
-        _expect(isinstance(value, dict), where, value)
-        return _read_fields(kind, value, where)
-    return _read_scalar(kind, value, where)
+        return _fields_reader(kind)
+    return _scalar_reader(kind)
 
 
-def _read_scalar(kind: Any, value: Any, where: str) -> Any:
+def _scalar_reader(kind: Any) -> _Read:
     if issubclass(kind, Enum):
-        return kind(value)
-    _expect(type(value) is (kind if kind in _PLAIN else str), where, value)
+        return lambda value, _where: kind(value)
     if kind is bytes:
-        return base64.b64decode(value, validate=True)
+        return _read_bytes
     if kind in {IPv4Interface, IPv6Interface}:
-        result = ip_interface(value)
-        _expect(isinstance(result, kind), where, value)
-        return result
-    _expect(kind in _PLAIN, where, value)
-    return value
+
+        def read_address(value: Any, where: _Where) -> Any:
+            _expect(type(value) is str, where, value)
+            result = ip_interface(value)
+            _expect(isinstance(result, kind), where, value)
+            return result
+
+        return read_address
+
+    def read_plain(value: Any, where: _Where) -> Any:
+        if type(value) is not kind or kind not in _PLAIN:
+            raise _unfit(where, value)
+        return value
+
+    return read_plain
 
 
-def _read_union(kinds: tuple[Any, ...], value: Any, where: str) -> Any:
-    for kind in kinds:
+def _read_bytes(value: Any, where: _Where) -> bytes:
+    _expect(type(value) is str, where, value)
+    return base64.b64decode(value, validate=True)
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> _Read:
+    takes_none = type(None) in kinds
+    readers = [_reader(kind) for kind in kinds]
+
+    def read(value: Any, where: _Where) -> Any:
+        if value is None and takes_none:  # the usual case: no other need be tried
+            return None
+        for reader in readers:
+            try:
+                return reader(value, where)
+            except (ValueError, TypeError):
+                continue
+        raise _unfit(where, value)
+
+    return read
+
+
+def _many_reader(origin: Any, kinds: tuple[Any, ...]) -> _Read:
+    """Of a tuple of any length, a tuple of a certain length, or a frozenset."""
+    readers = [_reader(kind) for kind in kinds if kind is not Ellipsis]
+    one = readers[0]
+
+    def read_each(value: Any, where: _Where) -> Any:
+        _expect(isinstance(value, list) and len(value) == len(readers), where, value)
+        return tuple(reader(item, where) for reader, item in zip(readers, value, strict=True))
+
+    def read_all(value: Any, where: _Where) -> Any:
+        _expect(isinstance(value, list), where, value)
+        return origin(one(item, where) for item in value)
+
+    has_length = origin is tuple and (len(kinds) != 2 or kinds[1] is not Ellipsis)
+    return read_each if has_length else read_all
+
+
+def _fields_reader(kind: Any) -> _Read:
+    readers = {name: _reader(hint) for name, hint in typing.get_type_hints(kind).items()}
+
+    def read(value: Any, where: _Where) -> Any:
+        _expect(isinstance(value, dict), where, value)
+        _expect(value.keys() <= readers.keys(), where, sorted(value.keys() - readers.keys()))
+        fields = {name: readers[name](item, (name, where)) for name, item in value.items()}
         try:
-            return _read(kind, value, where)
-        except (ValueError, TypeError):
-            continue
-    raise ValueError(f"{where} cannot be {value!r}")
+            return kind(**fields)
+        except TypeError as error:
+            raise ValueError(f"{_rendered(where)}: {error}") from error
+
+    return read
 
 
-def _read_many(origin: Any, kinds: tuple[Any, ...], values: list[Any], where: str) -> Any:
-    """A tuple of any length, a tuple of a certain length, or a frozenset."""
-    if origin is tuple and (len(kinds) != 2 or kinds[1] is not Ellipsis):
-        _expect(len(values) == len(kinds), where, values)
-        return tuple(_read(kind, item, where) for kind, item in zip(kinds, values, strict=True))
-    return origin(_read(kinds[0], item, where) for item in values)
-
-
-def _read_fields(kind: Any, values: dict[str, Any], where: str) -> Any:
-    hints = _hints(kind)
-    _expect(values.keys() <= hints.keys(), where, sorted(values.keys() - hints.keys()))
-    fields = {name: _read(hints[name], value, f"{where}.{name}") for name, value in values.items()}
-    try:
-        return kind(**fields)
-    except TypeError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
-def _expect(holds: bool, where: str, value: object) -> None:
+def _expect(holds: bool, where: _Where, value: object) -> None:
     if not holds:
-        raise ValueError(f"{where} cannot be {value!r}")
+        raise _unfit(where, value)
+
+
+def _unfit(where: _Where, value: object) -> ValueError:
+    return ValueError(f"{_rendered(where)} cannot be {value!r}")
+
+
+def _rendered(where: _Where) -> str:
+    """As ``SandboxRecord.plan.moves``."""
+    name, *outer = where
+    return f"{_rendered(outer[0])}.{name}" if outer else str(name)

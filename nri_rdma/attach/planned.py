@@ -30,6 +30,9 @@ class Unopened:
     identity: NamespaceIdentity
     is_host: bool
 
+    def rest(self) -> None:
+        """Nothing is open."""
+
     def close(self) -> None:
         """Nothing is open."""
 

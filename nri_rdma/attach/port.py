@@ -47,7 +47,13 @@ class Namespace(Protocol):
     @property
     def is_host(self) -> bool: ...
 
-    def close(self) -> None: ...
+    def rest(self) -> None:
+        """Keep it open at the least cost: nothing will be asked for long."""
+        ...
+
+    def close(self) -> None:
+        """Let it go. A call that is inside still ends as it would have; the namespace goes with its return."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,7 @@ class Kernel(Protocol):
         ...
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        """One link with its addresses and routes."""
+        """One link with its addresses, routes, neighbours and sysctls."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
@@ -89,6 +95,18 @@ class Kernel(Protocol):
         EBUSY: the number is taken there; EEXIST: an alternative name of the link is, or the name. Linux refuses a name
         only after the move, so that the link may be there then, under its old name.
         """
+        ...
+
+    def configure(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        mtu: int | None,
+        addresses: Collection[IPv4Interface | IPv6Interface],
+    ) -> None:
+        """Set the MTU, add the addresses, raise the link: in this order, and all of it even when some is refused. The
+        error is the first one's."""
         ...
 
     def set_link(
@@ -106,6 +124,11 @@ class Kernel(Protocol):
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         """Set numbers of LinkState.settings, in one request."""
+        ...
+
+    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
+        """Set some of LinkState.sysctls; the secret of stable addresses changes addr_gen_mode, too. All of them are
+        tried, the error is the first one's."""
         ...
 
     def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:

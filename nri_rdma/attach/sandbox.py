@@ -44,13 +44,15 @@ Choose = Callable[[], Chosen]
 
 
 class Unstarted:
-    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`."""
+    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`; whether
+    the guard has verified it since."""
 
-    __slots__ = ("answers", "since")
+    __slots__ = ("answers", "since", "verified")
 
     def __init__(self) -> None:
         self.answers = 1
         self.since = time.monotonic()
+        self.verified = False
 
 
 class Sandbox:
@@ -65,7 +67,7 @@ class Sandbox:
         self.part = record.part if record is not None else part
         self.cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset()
         """The CDI devices for which it attaches, or has attached."""
-        self.state = record.state if record is not None else State.PLANNED
+        self.state = State.PLANNED
         self.record = record
         self.namespace: Namespace | None = None
         self.parent: Span | None = current_span()
@@ -73,10 +75,14 @@ class Sandbox:
         self.planned: Future[None] = Future()
         """Done when it is decided and written down what will be attached; its error is the refusal."""
         self.attach_done: Future[None] = Future()
+        self.taken_up: Future[None] | None = None
+        """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
         self.attempt = 1
         self.attempts = attempts
         self.last_error = ""
         """Why the last attempt failed."""
+        self.is_given_up = False
+        """Whether it ends because its attach failed for the last time."""
         self.waits_for_older = False
         """Whether an older sandbox of the pod must give its devices back before this one is planned."""
         self._is_planning = False
@@ -98,6 +104,9 @@ class Sandbox:
 
         self.unstarted: dict[str, Unstarted] = {}
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
+
+        self.unguarded: set[str] = set()
+        """The containers that started after our answer without that a guard asked, by name."""
 
     @property
     def ends(self) -> bool:
@@ -121,10 +130,11 @@ class Sandbox:
         with self._lock:
             return self._end() and not self._is_planning
 
-    def end_from_within(self) -> bool:
-        """It ends from now on, and who works on it undoes it. False: it ended before."""
+    def give_up(self) -> bool:
+        """It ends from now on because its attach failed, and who worked on it undoes it. False: it ended before."""
         with self._lock:
-            return self._end()
+            self.is_given_up = self._end()
+            return self.is_given_up
 
     def _end(self) -> bool:
         """With the lock."""
@@ -169,10 +179,21 @@ class Sandbox:
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1
+            known.verified = False
             return known.answers
         if len(self.unstarted) < KEPT_CONTAINERS:
             self.unstarted[name] = Unstarted()
         return 1
+
+    def started(self, name: str) -> None:
+        """StartContainer of this container has come: who guards it has asked before."""
+        answered = self.unstarted.pop(name, None)
+        if answered is None:
+            return
+        if answered.verified:
+            self.unguarded.discard(name)
+        elif len(self.unguarded) < KEPT_CONTAINERS:
+            self.unguarded.add(name)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""

@@ -26,7 +26,7 @@ from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Work, all_physical, let_go
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
@@ -182,7 +182,7 @@ class Sandboxes:
 
     def recover(self, on_record: Callable[[SandboxRecord], None]) -> tuple[NriRdmaError, ...]:
         """Take up what an earlier daemon left: adopt what is attached, begin anew what was half done, undo what is gone
-        or was half way home.
+        or was half way home. Workers do that; until they have, containers of these sandboxes wait.
 
         Called once, before any door opens; `on_record` is told every record before anything is done with it. Returns an
         error for every journal file that had to be set aside.
@@ -194,25 +194,38 @@ class Sandboxes:
                 self._journal.remove(record.key)
                 continue
             on_record(record)
-            self._take_up(record)
+            sandbox = Sandbox(record.pod, record)
+            self._add(sandbox)
+            sandbox.taken_up = self._submit_taking_up(sandbox, record)
         return errors
 
-    def _take_up(self, record: SandboxRecord) -> None:
-        sandbox = Sandbox(record.pod, record)
+    def _submit_taking_up(self, sandbox: Sandbox, record: SandboxRecord) -> Future[None]:
+        return self._workers.submit(record.pod.sandbox_id, lambda: self._take_up(sandbox, record))
+
+    def _take_up(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+        """In a worker."""
         sandbox.namespace = self._ends.open_again(record)
-        self._add(sandbox)
-        # A path that vanished before the sandbox was known here told nobody: look again.
-        is_there = record.state is not State.RETURNING and self._ends.is_there(record)
+        is_there = record.state is not State.RETURNING and self._ends.is_there(record, sandbox.namespace)
+        if sandbox.ends:
+            return  # the runtime does not know it any more: its undo is next
         if is_there and record.state is State.ATTACHED:
-            sandbox.settle()
-            self.look_again(sandbox)  # nobody listened to the kernel meanwhile
-            log.info("adopted", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
+            self._adopt(sandbox)
         elif is_there and not record.part:
             log.info("beginning anew", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
             self._begin_anew(sandbox, record)
         else:
-            sandbox.settle(interrupted(record.pod))
             self._end(sandbox)
+
+    def _adopt(self, sandbox: Sandbox) -> None:
+        """It has what it had. Nobody listened to the kernel meanwhile: its numbers are read anew before any container
+        gets them."""
+        try:
+            sandbox.advance(State.ATTACHED)
+        except NotReadyError:
+            return  # it ends: its undo is next
+        self.look_again(sandbox)
+        sandbox.settle()
+        log.info("adopted", extra={"pod": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id})
 
     def _begin_anew(self, sandbox: Sandbox, record: SandboxRecord) -> None:
         """An attach that its daemon's end cut short. The runtime was told that it goes on, or was told nothing: its
@@ -220,11 +233,7 @@ class Sandboxes:
         sandbox.attempts = 1 + ATTEMPTS
         sandbox.settle_plan()
         chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
-
-        def work() -> None:
-            self._failed(sandbox, interrupted(record.pod), lambda: chosen)
-
-        self._workers.submit(record.pod.sandbox_id, work)
+        self._failed(sandbox, interrupted(record.pod), lambda: chosen)
 
     def node_removed(self, number: tuple[int, int], sequence: int) -> None:
         """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
@@ -323,11 +332,11 @@ class Sandboxes:
         sandbox.last_error = str(error)
         if self._try_again(sandbox, choose):
             return False
-        undone = sandbox.end_from_within()
-        if undone:
-            self._undo(sandbox)
-        sandbox.settle(error)
-        return undone
+        given_up = sandbox.give_up()
+        if given_up:
+            self._undo(sandbox, error=error)
+        sandbox.settle(error)  # also where its undo has to be tried again
+        return given_up
 
     def _try_again(self, sandbox: Sandbox, choose: Choose) -> bool:
         """Whether there will be another attempt. The first one whose refusal somebody still waits for is the last."""
@@ -357,22 +366,22 @@ class Sandboxes:
         def work() -> None:
             with under(parent):
                 self._undo(sandbox, attempt)
-            if sandbox.state is State.GONE:
-                sandbox.settle(interrupted(sandbox.pod))  # who waited for an attach that will not be
 
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
-    def _undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
-        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`."""
+    def _undo(self, sandbox: Sandbox, attempt: int = 0, error: BaseException | None = None) -> None:
+        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`; who waits is told
+        `error` before nothing is known of it any more."""
         pod = sandbox.pod
         try:
             if not sandbox.is_home:
                 self._work.bring_home(sandbox)
                 sandbox.is_home = True
             self._on_gone(sandbox.key)
-        except Exception as error:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
-            self._retry_undo(sandbox, error, attempt)
+        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+            self._retry_undo(sandbox, failure, attempt)
             return
+        sandbox.settle(error or interrupted(pod))
         with self._lock:
             sandbox.state, sandbox.undo_error, sandbox.cancel_retry = State.GONE, "", None
             self._forget(sandbox)

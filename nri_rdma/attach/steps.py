@@ -102,11 +102,7 @@ class ConfigureNetdev:
     def do(self, kernel: Kernel, namespace: Namespace) -> None:
         move = self.move
         with _explained(f"configure {move.pod_name} in the pod", move, namespace):
-            if move.mtu is not None:
-                kernel.set_link(namespace, move.pod_ifindex, mtu=move.mtu)
-            for address in move.addresses:
-                kernel.add_address(namespace, move.pod_ifindex, address)
-            kernel.set_link(namespace, move.pod_ifindex, up=True)
+            kernel.configure(namespace, move.pod_ifindex, mtu=move.mtu, addresses=move.addresses)
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         """Nothing: see above."""

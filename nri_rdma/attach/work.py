@@ -86,6 +86,7 @@ class Work:
             return  # not yet, or no longer: nobody gets these numbers
         with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
             now = self._presence.again(record, sandbox.namespace)
+        _rest(sandbox)
         if now != record:
             self._write(now)
             sandbox.record = now
@@ -161,6 +162,7 @@ class Work:
         self._write(confirmed)
         sandbox.record = confirmed
         sandbox.advance(State.ATTACHED)
+        _rest(sandbox)
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": confirmed.device_names})
         return confirmed
 
@@ -187,6 +189,12 @@ class Work:
             self._journal.write(sandbox.record)
         except OSError as error:  # a full disk must not keep hardware in a pod
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+
+
+def _rest(sandbox: Sandbox) -> None:
+    """What is attached needs its namespace open and no more: no thread, no socket."""
+    if sandbox.namespace is not None:
+        sandbox.namespace.rest()
 
 
 def let_go(sandbox: Sandbox) -> None:

@@ -92,13 +92,14 @@ def _host_links(lifelines: Lifelines) -> _HostLinks:
     from nri_rdma.netlink.holders import read_holders
     from nri_rdma.netlink.hostuse import read_host_use
     from nri_rdma.netlink.rdma import RdmaSocket, read_netdevs
-    from nri_rdma.netlink.rtnl import NetlinkError
+    from nri_rdma.netlink.route_socket import RouteSocket
+    from nri_rdma.wire import WireError
 
     try:
-        use = read_host_use(lifelines)
-        with RdmaSocket() as sock:
+        with RouteSocket() as route, RdmaSocket() as sock:
+            use = read_host_use(route, lifelines)
             rdma, holders = read_netdevs(sock), read_holders(sock)
-    except (OSError, NetlinkError, KernelError) as error:
+    except (OSError, WireError, KernelError) as error:
         return _HostLinks(problem=str(error))
     return _HostLinks(use=use, rdma=rdma, holders=holders)
 

@@ -62,7 +62,7 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"does not apply: {lack}"
     if document.get("reload_error"):  # a daemon before this field has none
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
-    yield "Guard", f"WARNING, none: {guard['warning']}" if guard["active"] == "none" else guard["active"]
+    yield from _guard(guard)
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if pool["contested"]:
@@ -73,6 +73,17 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
     yield "Namespaces", f"{document['namespaces_held']} held open"
+
+
+def _guard(guard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if guard["active"] == "none":
+        yield "Guard", f"WARNING, none: {guard['warning']}"
+        return
+    refused = f" ({guard['refused']} refused)" if guard["refused"] else ""
+    times = f"{guard['asked']} container{'' if guard['asked'] == 1 else 's'}{refused}"
+    yield "Guard", f"{guard['active']}: asked about {times}, last {_age(time.time() - guard['last'])} ago"
+    if guard["warning"]:
+        yield "", f"WARNING, {guard['warning']}: {'; '.join(guard['unguarded'])}"
 
 
 def _devices_of(pool: dict[str, Any]) -> str:
@@ -96,7 +107,14 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield _from_others(document["from_others"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
-        yield Table(title="WARNING: pods that run without what they ask for", headings=("POD", "WHY"), rows=rows)
+        title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
+        yield Table(title=title, headings=("POD", "WHY"), rows=rows)
+
+
+def _since_start(document: dict[str, Any]) -> str:
+    """How many there were, where some have ended."""
+    count = document.get("unserved_count", 0)  # a daemon before this field has none
+    return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
 
 def _devices(document: dict[str, Any]) -> Table:

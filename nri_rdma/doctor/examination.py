@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from nri_rdma.doctor import hardware, kernel, runtime, service, software
+from nri_rdma.doctor import guard, hardware, kernel, runtime, service, software
 from nri_rdma.doctor.finding import Finding
 from nri_rdma.doctor.machine import Machine
 
@@ -26,7 +26,7 @@ CHECKS: tuple[Check, ...] = (
     runtime.runtime,
     runtime.memlock,
     service.daemon,
-    service.guard,
+    guard.guard,
     service.state,
     service.cdi,
     service.links,

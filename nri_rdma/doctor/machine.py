@@ -32,6 +32,7 @@ class Machine:
     proc: Path = Path("/proc")
     etc: Path = Path("/etc")
     run: Path = Path("/run")
+    share: Path = Path("/usr/share")
     cdi_directories: tuple[Path, ...] = CDI_DIRECTORIES
     package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any  # Any: a runtime's configuration
 
+from nri_rdma.doctor.configuration import crio_files, read_toml, table_at
 from nri_rdma.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.doctor.machine import Machine
 from nri_rdma.errors import NotReadyError
@@ -90,21 +89,13 @@ def _off_words(machine: Machine) -> str:
 def _turned_off(etc: Path) -> Iterator[str]:
     """Which configuration keeps plugins out, as far as it can be read."""
     containerd = etc / "containerd/config.toml"
-    plugin = _read(containerd).get("plugins", {}).get(_CONTAINERD_PLUGIN, {})
+    plugin = table_at(read_toml(containerd), "plugins", _CONTAINERD_PLUGIN)
     for key in ("disable", "disable_connections"):
         if plugin.get(key) is True:
             yield f"{containerd} says {key} = true"
-    for path in (etc / "crio/crio.conf", *sorted((etc / "crio/crio.conf.d").glob("*"))):
-        nri = _read(path).get("crio", {}).get("nri", {})
+    for path in crio_files(etc):
+        nri = table_at(read_toml(path), "crio", "nri")
         if nri.get("enable_nri") is False:
             yield f"{path} says enable_nri = false"
         if nri.get("nri_disable_connections") is True:
             yield f"{path} says nri_disable_connections = true"
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """A runtime's configuration; nothing when it is not there, or is what only its owner can judge."""
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return {}

@@ -34,18 +34,6 @@ def daemon(machine: Machine) -> Finding:
     return ok("daemon", f"{found}, {status['runtime']['link']}")
 
 
-def guard(machine: Machine) -> Finding:
-    """Who refuses a pod while no daemon lives."""
-    status = machine.daemon
-    if not isinstance(status, NotReadyError) and status["guard"]["active"] != "none":
-        return ok("guard", str(status["guard"]["active"]))
-    return warning(
-        "guard",
-        "none: while no daemon runs, pods start without the devices they ask for",
-        "have systemd restart the daemon (systemd/), and watch `nri-rdma status` for pods that run without",
-    )
-
-
 def state(machine: Machine) -> Finding:
     """Where the journal is: it has to be writable, and to die with the boot as the moves do."""
     folder = machine.settings.state_dir

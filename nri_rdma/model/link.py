@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+STABLE_SECRET: Final = "ipv6/conf/stable_secret"
+"""The one of LinkState.sysctls that is not always there, and that changes another thing: who sets it sets addr_gen_mode
+to 2 (stable-privacy) with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,5 +53,20 @@ class LinkState:
     """The permanent ones; what the kernel learned it learns again."""
     settings: tuple[tuple[str, int], ...] = ()
     """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): what this kernel has of them."""
+    sysctls: str = ""
+    """What the link has for itself under /proc/sys/net, of the families that it has: lines like
+    ``ipv4/conf/rp_filter 1``. One text, because journals by the thousand are read at the start. A captured link's only,
+    and "" in a journal of a daemon that did not know of them."""
     unreturnable: tuple[str, ...] = ()
     """What of the host depends on this link and could not be restored: such a link is not given away."""
+
+
+def sysctls_text(values: Mapping[str, str]) -> str:
+    """LinkState.sysctls of values by name."""
+    return "\n".join(f"{name} {value}" for name, value in values.items())
+
+
+def sysctls_of(text: str) -> dict[str, str]:
+    """Values by name, of LinkState.sysctls."""
+    lines = (line.partition(" ") for line in text.splitlines())
+    return {name: value for name, _, value in lines}

@@ -1,7 +1,6 @@
-"""Plain questions to the kernel over netlink, answered with its messages as they are.
+"""Lists of any netlink protocol, as the kernel's messages, over a socket for each.
 
-For what is asked often or has long answers: pyroute2 decodes every attribute of every message, at a tenth of a
-millisecond each.
+For sock_diag; rtnetlink has a socket that is kept (netlink/route_socket.py).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ ATTEMPTS = 5
 """How often a list is asked for that changes while it is made. What may be missing in the last one, the next reading
 has: every change makes one."""
 
-_REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_REQUEST, _DUMP = 0x1, 0x300
 _LENGTH_KIND_FLAGS = struct.Struct("=IHH")
 _DATAGRAM_MAX = 1 << 16
 _PATIENCE_S = 5
@@ -33,11 +32,6 @@ def dump(protocol: int, kind: int, body: bytes) -> list[bytes]:
         if not interrupted:
             break
     return messages
-
-
-def ask(protocol: int, kind: int, body: bytes) -> list[bytes]:
-    """The answer to a question about one thing. Raises KernelError with the kernel's errno when there is none."""
-    return _ask(protocol, kind, _REQUEST | _ACK, body)[0]
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -1,37 +1,43 @@
 """The real kernel behind attach.port.Kernel.
 
+What is asked in a namespace is asked by a thread that is inside it already (netlink/namespace.py), over rtnetlink.
 Netdev moves hold RTNL with two synchronize_net and an rcu_barrier each (15 ms a device and more): they never run
 side by side here, because they would only queue in the kernel and stall every CNI plugin meanwhile.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
-from typing import Any, TypeVar  # Any: pyroute2's keyword arguments
+from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, Namespace, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import Captured, LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostUse, Lifelines
+from nri_rdma.netlink.altnames import change_alt_names
+from nri_rdma.netlink.carried import (
+    AddressMessage,
+    add_address_request,
+    captured_addresses,
+    read_addresses,
+    read_neighbours,
+)
+from nri_rdma.netlink.conf import costs_of_return, read_neighbour_tables, read_sysctls, write_sysctls
 from nri_rdma.netlink.holders import holders_of, read_holders
 from nri_rdma.netlink.hostuse import host_use, read_host_use
-from nri_rdma.netlink.namespace import HeldNamespace, in_namespace, read_boot_id
+from nri_rdma.netlink.insider import Inside
+from nri_rdma.netlink.links import change_request, move_request, parse_link, read_link, read_links
+from nri_rdma.netlink.namespace import Held, HeldNamespace, Holdings, read_boot_id
 from nri_rdma.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
-from nri_rdma.netlink.replay import Replayer
+from nri_rdma.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
+from nri_rdma.netlink.route_socket import RouteSocket
 from nri_rdma.netlink.routes import Route, captured_routes, read_routes, unreturnable
-from nri_rdma.netlink.rtnl import (
-    IPRoute,
-    Message,
-    NetlinkError,
-    captured_address,
-    captured_neighbour,
-    link_state,
-    own_address,
-)
+from nri_rdma.wire import WireError
 
 T = TypeVar("T")
 _NO_LIFELINES = Lifelines()
@@ -43,7 +49,8 @@ class LinuxKernel:
     def __init__(self, host_path: str = "/proc/self/ns/net", lifelines: Lifelines = _NO_LIFELINES) -> None:
         """`host_path` names the namespace that counts as the host's; by default the one this process started in."""
         self._boot_id = read_boot_id()
-        self._host = HeldNamespace(host_path, boot_id=self._boot_id)
+        self._holdings = Holdings()
+        self._host = HeldNamespace(host_path, boot_id=self._boot_id, holdings=self._holdings)
         self._host.is_host = True
         self._moves = threading.Lock()
         self._lifelines = lifelines
@@ -52,37 +59,54 @@ class LinuxKernel:
     def host(self) -> HeldNamespace:
         return self._host
 
+    def held(self) -> Held:
+        """What pins namespaces now, the host's among them."""
+        return self._holdings.count()
+
     def open_namespace(self, path: str) -> HeldNamespace:
-        namespace = HeldNamespace(path, boot_id=self._boot_id)
+        namespace = HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings)
         namespace.is_host = namespace.identity.cookie == self._host.identity.cookie
         return namespace
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return self._in(namespace, "list links", lambda ip: tuple(link_state(message) for message in ip.get_links()))
+        return _inside(
+            namespace, "list links", lambda route: tuple(parse_link(message) for message in read_links(route))
+        )
 
     def host_use(self) -> HostUse:
-        return _visit(self._host, "read the host's links", lambda: read_host_use(self._lifelines))
+        return _inside(self._host, "read the host's links", lambda route: read_host_use(route, self._lifelines))
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        return self._in(self._host, "read the host's links", lambda ip: _survey(ip, ifindexes, self._lifelines))
+        return _inside(self._host, "read the host's links", lambda route: _survey(route, ifindexes, self._lifelines))
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        def read(ip: IPRoute) -> LinkState:
-            (message,) = tuple(ip.get_links(ifindex))
-            (link,), _ = _capture(ip, (link_state(message),))
+        def read(route: RouteSocket) -> LinkState:
+            message = read_link(route, ifindex)
+            (link,), _ = _capture(route, {ifindex: message}, read_addresses(route, ifindex))
             return link
 
-        return self._in(namespace, f"read link {ifindex}", read)
+        return _inside(namespace, f"read link {ifindex}", read)
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
-        number = {"new_ifindex": as_ifindex} if as_ifindex else {}
-        fd = _held(target).fd
-        with self._moves:
-            self._in(
-                source,
-                f"move link {ifindex} to {target.identity.path} as {name}",
-                lambda ip: ip.link("set", index=ifindex, net_ns_fd=fd, ifname=name, **number),
-            )
+        operation = f"move link {ifindex} to {target.identity.path} as {name}"
+        with self._moves, _held(target).descriptor() as fd:
+            request = move_request(ifindex, fd, name, as_ifindex, operation)
+            _inside(source, operation, lambda route: route.do(request))
+
+    def configure(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        mtu: int | None,
+        addresses: Collection[IPv4Interface | IPv6Interface],
+    ) -> None:
+        requests = (
+            *((change_request(ifindex, mtu=mtu),) if mtu is not None else ()),
+            *(add_address_request(ifindex, address) for address in addresses),
+            change_request(ifindex, up=True),
+        )
+        _inside(namespace, f"configure link {ifindex}", lambda route: route.do(*requests))
 
     def set_link(
         self,
@@ -96,116 +120,85 @@ class LinuxKernel:
         alias: str | None = None,
         up: bool | None = None,
     ) -> None:
-        wanted: dict[str, Any] = {
-            "ifname": name,
-            "mtu": mtu,
-            "address": mac,
-            "txqlen": txqlen,
-            "ifalias": alias,
-            "state": None if up is None else ("up" if up else "down"),
-        }
-        changes = {key: value for key, value in wanted.items() if value is not None}
-        what = ", ".join(f"{key} {value}" for key, value in changes.items())
-        self._in(namespace, f"set link {ifindex}: {what}", lambda ip: ip.link("set", index=ifindex, **changes))
+        request = change_request(ifindex, name=name, mtu=mtu, mac=mac, txqlen=txqlen, alias=alias, up=up)
+        _inside(namespace, request.operation, lambda route: route.do(request))
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        def send() -> None:
-            with Replayer() as replayer:
-                replayer.set_settings(ifindex, settings)
+        request = settings_request(ifindex, settings)
+        _inside(namespace, request.operation, lambda route: route.do(request))
 
-        what = ", ".join(f"{name} {value}" for name, value in settings)
-        _visit(namespace, f"set link {ifindex}: {what}", send)
+    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
+        _inside(namespace, f"set link {ifindex}", lambda route: write_sysctls(route, ifindex, sysctls))
 
     def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
-        def send() -> None:
-            with Replayer() as replayer:
-                replayer.detach_xdp(ifindex)
-
-        _visit(namespace, f"detach XDP from link {ifindex}", send)
+        requests = detach_xdp_requests(ifindex)
+        _inside(namespace, f"detach XDP from link {ifindex}", lambda route: route.do(*requests))
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
     ) -> None:
-        if not add and not remove:
-            return
-
-        def change(ip: IPRoute) -> None:
-            for name in remove:
-                ip.link("property_del", index=ifindex, altname=name)
-            for name in add:
-                ip.link("property_add", index=ifindex, altname=name)
-
-        self._in(namespace, f"set alternative names of link {ifindex}", change)
+        if add or remove:
+            operation = f"set alternative names of link {ifindex}"
+            _inside(namespace, operation, lambda _route: change_alt_names(ifindex, add, remove, operation))
 
     def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
-        self._in(
-            namespace,
-            f"add address {address} to link {ifindex}",
-            lambda ip: ip.addr("add", index=ifindex, address=str(address.ip), prefixlen=address.network.prefixlen),
-        )
+        request = add_address_request(ifindex, address)
+        _inside(namespace, request.operation, lambda route: route.do(request))
 
     def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        def send() -> None:
-            with Replayer() as replayer:
-                replayer.restore(thing, ifindex)
-
-        _visit(namespace, f"restore {thing.text}", send)
+        request = restore_request(thing, ifindex)
+        _inside(namespace, request.operation, lambda route: route.do(request))
 
     def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        def send() -> None:
-            with Replayer() as replayer:
-                replayer.remove(thing, ifindex)
-
-        _visit(namespace, f"remove {thing.text}", send)
+        request = remove_request(thing, ifindex)
+        _inside(namespace, request.operation, lambda route: route.do(request))
 
     def rdma_netns(self) -> RdmaNetns:
-        return visit(self._host.fd, "read rdmaNetns", RdmaSocket.netns_mode)
+        return visit(self._host, "read rdmaNetns", RdmaSocket.netns_mode)
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
-        return visit(_held(namespace).fd, "list RDMA devices", RdmaSocket.devices)
+        return visit(_held(namespace), "list RDMA devices", RdmaSocket.devices)
 
     def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...]:
         """The host's RDMA devices with the netdevs that they have on the host."""
-        return visit(self._host.fd, "list the netdevs of RDMA devices", read_netdevs)
+        return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
-        return visit(_held(namespace).fd, f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
+        return visit(_held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
-        return visit(self._host.fd, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
+        return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
     def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
         """`rdma_objects` of all RDMA devices of the host, by index."""
-        return visit(self._host.fd, "list the objects of RDMA devices", read_holders)
+        return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        return can_move(self._host.fd, index, _held(target).fd)
+        return can_move(self._host, index, _held(target))
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
-        fd = _held(target).fd
-        visit(_held(source).fd, f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
+        with _held(target).descriptor() as fd:
+            visit(_held(source), f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
 
     def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
-        visit(_held(namespace).fd, f"rename RDMA device {index}", lambda rdma: rdma.rename(index, name))
+        visit(_held(namespace), f"rename RDMA device {index}", lambda rdma: rdma.rename(index, name))
 
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
-        return visit(_held(namespace).fd, f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
-
-    def _in(self, namespace: Namespace, operation: str, work: Callable[[IPRoute], T]) -> T:
-        def with_socket() -> T:
-            with IPRoute() as ip:
-                return work(ip)
-
-        return _visit(namespace, operation, with_socket)
+        return visit(_held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
 
 
-def _visit(namespace: Namespace, operation: str, work: Callable[[], T]) -> T:
+def _inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, run by a thread that is inside the namespace."""
+
+    def with_socket(inside: Inside) -> T:
+        return work(inside.route)
+
     try:
-        return in_namespace(_held(namespace).fd, work)
-    except NetlinkError as error:
-        raise KernelError(operation, error.code, str(error.args[-1])) from error
+        return _held(namespace).run(with_socket)
+    except WireError as error:
+        raise KernelError(operation, errno.EPROTO, str(error)) from error
     except OSError as error:
         raise KernelError(operation, error.errno or 0, error.strerror or "") from error
 
@@ -216,32 +209,43 @@ def _held(namespace: Namespace) -> HeldNamespace:
     return namespace
 
 
-def _survey(ip: IPRoute, ifindexes: Collection[int], lifelines: Lifelines) -> Survey:
-    links = tuple(link_state(message) for message in ip.get_links())
-    captured, routes = _capture(ip, [link for link in links if link.ifindex in ifindexes])
-    return Survey(use=host_use(links, routes, lifelines), captured={link.ifindex: link for link in captured})
+def _survey(route: RouteSocket, ifindexes: Collection[int], lifelines: Lifelines) -> Survey:
+    messages = [(message, parse_link(message)) for message in read_links(route)]
+    addresses = read_addresses(route)
+    wanted = {link.ifindex: message for message, link in messages if link.ifindex in ifindexes}
+    captured, routes = _capture(route, wanted, addresses)
+    use = host_use(route, (link for _, link in messages), addresses, routes, lifelines)
+    return Survey(use=use, captured={link.ifindex: link for link in captured})
 
 
-def _capture(ip: IPRoute, links: Collection[LinkState]) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:
-    """The links with what they carry, and the routes that were read for it, default ones among them."""
-    indexes = {link.ifindex for link in links}
-    addresses = [message for message in ip.get_addr() if message["index"] in indexes] if indexes else []
-    routes = read_routes(indexes, {own_address(message) for message in addresses})
-    return tuple(_whole(ip, link, addresses, routes) for link in links), routes
+def _capture(
+    route: RouteSocket, messages: Mapping[int, bytes], addresses: Collection[AddressMessage]
+) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:
+    """The links with what they carry, by their messages and the addresses that were read with them; and the routes that
+    were read for it, default ones among them."""
+    routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
+    tables = read_neighbour_tables(route, messages.keys()) if messages else {}
+    return tuple(
+        _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
+        for ifindex, message in messages.items()
+    ), routes
 
 
-def _whole(ip: IPRoute, link: LinkState, addresses: Collection[Message], routes: Collection[Route]) -> LinkState:
-    ifindex = link.ifindex
-    own = [message for message in addresses if message["index"] == ifindex]
-    neighbours = tuple(
-        captured
-        for neighbour in ip.get_neighbours(ifindex=ifindex)
-        if neighbour["ifindex"] == ifindex and (captured := captured_neighbour(neighbour)) is not None
-    )
+def _whole(
+    route: RouteSocket,
+    message: bytes,
+    addresses: Collection[AddressMessage],
+    routes: Collection[Route],
+    table: str,
+) -> LinkState:
+    link = parse_link(message)
+    sysctls = read_sysctls(message, link.name, table)
+    own = {address.own for address in addresses}
     return replace(
         link,
-        addresses=tuple(captured for address in own if (captured := captured_address(address)) is not None),
-        routes=captured_routes(routes, ifindex),
-        neighbours=neighbours,
-        unreturnable=unreturnable(ifindex, {own_address(message) for message in own}, routes),
+        addresses=captured_addresses(addresses),
+        routes=captured_routes(routes, link.ifindex),
+        neighbours=read_neighbours(route, link.ifindex),
+        sysctls=sysctls,
+        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(sysctls, routes)),
     )

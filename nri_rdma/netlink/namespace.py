@@ -1,59 +1,218 @@
-"""Network namespaces: opened, told apart, entered.
+"""Network namespaces: opened, told apart, entered, let go.
 
-A namespace is entered by a thread of its own which starts no other (setns changes the calling thread only), and is
-never entered by a thread that goes on to do something else.
+A namespace is held as one thing with one end: a descriptor, and the threads inside it with their sockets
+(netlink/insider.py). Each of them keeps the namespace alive, and everything in it away from the host.
 """
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
-import socket
-import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
+from nri_rdma.netlink.insider import Inside, Insider, enter
 
 T = TypeVar("T")
 
-_CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
-_SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
-_libc = ctypes.CDLL(None, use_errno=True)
+IDLE_MAX = 4
+"""Idle threads that a namespace keeps: as many as there are workers. Only the host has several callers at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What pins network namespaces, the host's own among them.
+
+    `closing` are those that were closed while a call was inside: they go when it returns, for nothing else can end it.
+    """
+
+    namespaces: int = 0
+    threads: int = 0
+    sockets: int = 0
+    closing: int = 0
+
+
+class Holdings:
+    """All namespaces that are held. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: set[HeldNamespace] = set()
+
+    def add(self, namespace: HeldNamespace) -> None:
+        """This one is held now."""
+        with self._lock:
+            self._held.add(namespace)
+
+    def discard(self, namespace: HeldNamespace) -> None:
+        """This one is gone, threads and all."""
+        with self._lock:
+            self._held.discard(namespace)
+
+    def count(self) -> Held:
+        """All of them at this moment."""
+        with self._lock:
+            held = tuple(self._held)
+        threads = sum(it.threads for it in held)
+        return Held(
+            namespaces=len(held), threads=threads, sockets=threads, closing=sum(1 for it in held if it.is_closed)
+        )
 
 
 class HeldNamespace:
-    """An open descriptor of a namespace. While it is open, the namespace and all that is in it stay alive."""
+    """A namespace with all that pins it: while it is held, it and all that is in it stay alive.
 
-    def __init__(self, path: str, *, boot_id: str) -> None:
+    Several callers may be inside at once, each with a thread of its own: one that hangs in a driver keeps nobody else
+    waiting. Safe for use by several threads.
+    """
+
+    def __init__(self, path: str, *, boot_id: str, holdings: Holdings) -> None:
         try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise KernelError(f"open the network namespace {path}", error.errno or 0) from error
-        try:
-            cookie = in_namespace(self.fd, _read_cookie)
-        except BaseException:
-            self.close()
-            raise
-        self.identity = NamespaceIdentity(boot_id=boot_id, cookie=cookie, path=path)
+        self._lock = threading.Lock()
+        self._users = 0
+        self._generation = 0
+        self._holdings = holdings
+        self.is_closed = False
         self.is_host = False
+        try:
+            first = Insider(self._fd)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._idle = [first]
+        self.threads = 1
+        self.identity = NamespaceIdentity(boot_id=boot_id, cookie=first.cookie, path=path)
+        holdings.add(self)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; who uses it beyond the moment asks for it with `descriptor`."""
+        return self._fd
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns when a thread inside the namespace runs it; its exceptions pass through.
+
+        EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened.
+        """
+        insider, generation = self._take()
+        try:
+            return insider.run(work)
+        finally:
+            self._give_back(insider, generation)
+
+    @contextmanager
+    def descriptor(self) -> Iterator[int]:
+        """The descriptor, which stays open meanwhile even if somebody closes the namespace: its number could be another
+        one's by then. EBADF: closed."""
+        self._enter_use()
+        try:
+            yield self._fd
+        finally:
+            self._leave_use()
+
+    def rest(self) -> None:
+        """End the threads and their sockets, keep the descriptor: nothing will be asked for long. Those that are busy
+        end when their call returns."""
+        with self._lock:
+            self._generation += 1
+            idle, self._idle = self._idle, []
+        self._end(idle)
 
     def close(self) -> None:
-        """Let the namespace go; closing twice does nothing."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Let the namespace go; closing twice does nothing.
+
+        Never blocks on the kernel. When a call is inside, the namespace goes with its return: until then its thread
+        pins the namespace anyway, and the number of the descriptor must not become another's.
+        """
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+        self.rest()
+        self._enter_use(even_closed=True)
+        self._leave_use()
+
+    def _take(self) -> tuple[Insider, int]:
+        self._enter_use()
+        try:
+            with self._lock:
+                generation = self._generation
+                if self._idle:
+                    return self._idle.pop(), generation
+            return self._new_insider(), generation
+        except BaseException:
+            self._leave_use()
+            raise
+
+    def _new_insider(self) -> Insider:
+        insider = Insider(self._fd)
+        with self._lock:
+            self.threads += 1
+        if insider.cookie != self.identity.cookie:
+            self._end([insider])
+            raise KernelError("enter the network namespace", errno.ESTALE, f"{self.identity.path} is another one now")
+        return insider
+
+    def _give_back(self, insider: Insider, generation: int) -> None:
+        with self._lock:
+            keep = generation == self._generation and len(self._idle) < IDLE_MAX
+            if keep:
+                self._idle.append(insider)
+        if not keep:
+            self._end([insider])
+        self._leave_use()
+
+    def _end(self, insiders: list[Insider]) -> None:
+        for insider in insiders:
+            insider.end()
+        for insider in insiders:
+            insider.join()
+        with self._lock:
+            self.threads -= len(insiders)
+
+    def _enter_use(self, *, even_closed: bool = False) -> None:
+        with self._lock:
+            if self.is_closed and not even_closed:
+                raise KernelError("enter the network namespace", errno.EBADF)
+            self._users += 1
+
+    def _leave_use(self) -> None:
+        with self._lock:
+            self._users -= 1
+            is_last = self.is_closed and not self._users and self._fd >= 0
+            fd, self._fd = (self._fd, -1) if is_last else (-1, self._fd)
+        if is_last:
+            os.close(fd)
+            self._holdings.discard(self)
 
 
 def in_namespace(fd: int, work: Callable[[], T]) -> T:
-    """What `work` returns when it runs inside the namespace of `fd`; its exceptions pass through."""
-    visit = _Visit(fd, work)
-    thread = threading.Thread(target=visit.run, name="netns-visit", daemon=True)
+    """What `work` returns when it runs once inside the namespace of `fd`, in a thread of its own; its exceptions pass
+    through."""
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def visit() -> None:
+        try:
+            enter(fd)
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
+            errors.append(error)
+
+    thread = threading.Thread(target=visit, name="netns-visit", daemon=True)
     thread.start()
     thread.join()
-    return visit.result()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def read_boot_id() -> str:
@@ -62,33 +221,3 @@ def read_boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""  # a stand-in kernel: the cookie still tells namespaces of one boot apart
-
-
-class _Visit(Generic[T]):
-    def __init__(self, fd: int, work: Callable[[], T]) -> None:
-        self._fd = fd
-        self._work = work
-        self._outcome: list[T] = []
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            if _libc.setns(self._fd, _CLONE_NEWNET) != 0:
-                raise KernelError("enter the network namespace", ctypes.get_errno())
-            self._outcome.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
-            self._error = error
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._outcome[0]
-
-
-def _read_cookie() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            (cookie,) = struct.unpack("=Q", probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
-        except OSError as error:
-            raise KernelError("read SO_NETNS_COOKIE (needs Linux 5.14)", error.errno or 0) from error
-    return int(cookie)

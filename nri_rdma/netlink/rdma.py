@@ -7,7 +7,6 @@ the thread that *sends*: so a socket is opened, used and closed within one visit
 from __future__ import annotations
 
 import errno
-import os
 import socket
 from collections.abc import Callable
 from types import TracebackType
@@ -26,7 +25,8 @@ from nri_rdma.model.nldev import (
     RdmaPortState,
     RdmaSystem,
 )
-from nri_rdma.netlink.namespace import in_namespace
+from nri_rdma.netlink.insider import Inside
+from nri_rdma.netlink.namespace import HeldNamespace
 from nri_rdma.wire import WireError, nldev
 
 T = TypeVar("T")
@@ -37,32 +37,32 @@ _PATIENCE_S = 5
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1  # include/linux/socket.h, include/uapi/linux/netlink.h
 
 
-def visit(fd: int, operation: str, work: Callable[[RdmaSocket], T]) -> T:
-    """What `work` returns, given a socket in the namespace of `fd` and run by a thread that is inside it."""
+def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
+    """What `work` returns, given a socket in that namespace and run by a thread that is inside it."""
 
-    def with_socket() -> T:
+    def with_socket(_inside: Inside) -> T:
         with RdmaSocket() as rdma:
             return work(rdma)
 
     try:
-        return in_namespace(fd, with_socket)
+        return namespace.run(with_socket)
     except OSError as error:
         raise KernelError(operation, error.errno or 0, error.strerror or "") from error
 
 
-def can_move(home_fd: int, index: int, other_fd: int) -> bool:
+def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
     """Whether the kernel would move a device of one namespace into another; asking changes nothing.
 
     False: its driver cannot give its users up (no disassociate_ucontext), or rdmaNetns is shared. The kernel finds the
     device by the socket's namespace, then looks at driver and mode, and only then at where the caller is
     (drivers/infiniband/core/device.c, ib_device_set_netns_put): a caller in another namespace gets ENODEV there.
     """
-    if os.path.samestat(os.fstat(home_fd), os.fstat(other_fd)):
+    if home.identity.cookie == other.identity.cookie:
         raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
-    rdma = in_namespace(home_fd, RdmaSocket)
-    with rdma:
+    rdma = home.run(lambda _inside: RdmaSocket())
+    with rdma, other.descriptor() as fd:
         try:
-            in_namespace(other_fd, lambda: rdma.move(index, other_fd))
+            other.run(lambda _inside: rdma.move(index, fd))
         except KernelError as error:
             if error.errno == errno.ENODEV:
                 return True

@@ -18,7 +18,8 @@ from ipaddress import ip_address
 from nri_rdma.attach.port import KernelError
 from nri_rdma.model.link import Captured
 from nri_rdma.netlink.dumps import ATTEMPTS, DUMP_INTERRUPTED
-from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES, attributes
+from nri_rdma.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
+from nri_rdma.wire.netlink import read_attributes
 
 _RTM_GETROUTE = 26
 _REQUEST_DUMP = 0x1 | 0x300
@@ -30,7 +31,7 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
 _DST_LEN_AT = 17
 _PATH = struct.Struct("=HBBI")  # struct rtnexthop
 _AF_INET6 = 10
-_RTPROT_KERNEL = 2
+_RTPROT_KERNEL, _RTPROT_RA = 2, 9
 _RTN_UNICAST = 1
 _RT_TABLE_LOCAL = 255
 _RTM_F_CLONED = 0x200
@@ -78,6 +79,11 @@ class Route:
         return f"{_address(self.get(_RTA_DST)) or default}/{self.prefix}"
 
     @property
+    def is_announced(self) -> bool:
+        """Whether a router announced it, and the kernel took it (IPv6)."""
+        return self.family == _AF_INET6 and self.proto == _RTPROT_RA
+
+    @property
     def default_links(self) -> frozenset[int]:
         """The ifindexes that a default route leads to, all paths of it; empty for other routes."""
         if self.prefix or self.get(_RTA_DST) or self.type != _RTN_UNICAST:
@@ -101,7 +107,7 @@ def default_links(routes: Iterable[Route]) -> frozenset[int]:
 def parse_route(raw: bytes) -> Route:
     """One route message."""
     family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
-    found = tuple(attributes(raw[28:]))
+    found = tuple(read_attributes(raw[28:]))
     by_kind = dict(found)
     return Route(
         raw=raw,

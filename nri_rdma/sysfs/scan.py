@@ -6,6 +6,7 @@ the two. The root is a parameter, so that a saved or a made tree is read by the 
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -32,6 +33,8 @@ _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Document
 _GPU_CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
 _VGA_CLASS = "0x0300"
 _GPU_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
+_ATTRIBUTE_BYTES = 1 << 16
+"""The kernel's attributes are a page at most, which is 4 KiB, on some machines 64."""
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
 
 
@@ -204,8 +207,8 @@ def _first_netdev(table: Path) -> str:
     nearly always is the first of up to 1024, which are not even listed then."""
     if first := _read(table / "0"):
         return first
-    rest = (_read(entry) for entry in sorted(_entries(table), key=lambda path: _natural(path.name)))
-    return next((name for name in rest if name), "")
+    numbers = sorted(number for entry in _entries(table) if (number := _number(entry.name)) is not None)
+    return next((name for number in numbers if (name := _read(f"{table}/{number}"))), "")
 
 
 def _function_netdevs(folder: Path) -> list[str]:
@@ -252,9 +255,11 @@ def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | N
 def _gpus(sysfs_root: Path) -> tuple[Gpu, ...]:
     gpus: list[Gpu] = []
     for folder in _entries(sysfs_root / "bus/pci/devices"):
-        kind, vendor = _read(folder / "class")[:6], _read(folder / "vendor").removeprefix("0x")
-        address = parse_pci_address(folder.name)
-        if address is None or not (kind in _GPU_CLASSES or (kind == _VGA_CLASS and vendor in _GPU_VENDORS)):
+        kind = _read(folder / "class")[:6]
+        if kind not in _GPU_CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
+            continue
+        address, vendor = parse_pci_address(folder.name), _read(folder / "vendor").removeprefix("0x")
+        if address is None or (kind == _VGA_CLASS and vendor not in _GPU_VENDORS):
             continue
         path = _pci_path(folder)
         gpus.append(
@@ -311,12 +316,20 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> str:
-    """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are)."""
+def _read(path: Path | str) -> str:
+    """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are).
+
+    By system calls: file objects would be a third of a scan, and half of one that reads a whole GID table."""
     try:
-        return path.read_text(errors="replace").strip()
+        attribute = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        return os.read(attribute, _ATTRIBUTE_BYTES).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    finally:
+        os.close(attribute)
 
 
 def _number(text: str) -> int | None:

@@ -54,6 +54,10 @@ class Machine(Protocol):
 
     def see(self, place: str = HOST) -> dict[int, Seen]: ...
 
+    def set_sysctl(self, name: str, sysctl: str, value: str) -> None: ...
+
+    def sysctl(self, name: str, sysctl: str, place: str = HOST) -> str: ...
+
     def remove_pod(self) -> None: ...
 
 
@@ -103,6 +107,14 @@ class FakeMachine:
         netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
         assert netns is not None
         return {link.ifindex: _seen_in_fake(link) for link in netns.links.values()}
+
+    def set_sysctl(self, name: str, sysctl: str, value: str) -> None:
+        self._link(name).sysctls[sysctl] = value
+
+    def sysctl(self, name: str, sysctl: str, place: str = HOST) -> str:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return next(link.sysctls.get(sysctl, "") for link in netns.links.values() if link.name == name)
 
     def remove_pod(self) -> None:
         self._world.remove_namespace(self.pod_path)
@@ -173,6 +185,18 @@ class LinuxMachine:
         ]
         neighbours = json.loads(self.ip(place, "-j neighbour show nud permanent") or "[]")
         return {link["ifindex"]: _seen_by_ip(link, routes, neighbours) for link in links}
+
+    def set_sysctl(self, name: str, sysctl: str, value: str) -> None:
+        """Of a link, by the name that it has in both kernels: ``ipv4/conf/rp_filter``."""
+        self._at_sysctl(HOST, name, sysctl, f"echo {value} > $0")
+
+    def sysctl(self, name: str, sysctl: str, place: str = HOST) -> str:
+        return self._at_sysctl(place, name, sysctl, "cat $0").strip()
+
+    def _at_sysctl(self, place: str, name: str, sysctl: str, command: str) -> str:
+        family, table, key = sysctl.split("/")
+        path = f"/proc/sys/net/{family}/{table}/{name}/{key}"
+        return _run("nsenter", f"--net={self._paths[place]}", "sh", "-c", command, path)
 
     def remove_pod(self) -> None:
         _run("umount", "--lazy", self.pod_path)  # as runtimes do: somebody may hold it open

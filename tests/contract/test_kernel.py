@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import LinkState
+from nri_rdma.model.link import STABLE_SECRET, LinkState, sysctls_of
 from tests.contract.machines import POD, Machine, Seen
 from tests.rig.deadline import wait_until
 
@@ -58,7 +58,7 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert (state.alias, state.alt_names, state.up) == ("left", ("enp1",), False)
     assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
     assert dict(state.settings)["addr_gen_mode"] == 0
-    assert machine.kernel.capture(machine.kernel.host, rail) == state
+    assert replace(machine.kernel.capture(machine.kernel.host, rail), sysctls="") == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
@@ -194,6 +194,95 @@ def test_xdp_may_be_detached_where_there_is_none(machine: Machine, rail: int) ->
     kernel.detach_xdp(host, rail)
     assert kernel.capture(host, rail) == before
     _refused({errno.ENODEV}, lambda: kernel.detach_xdp(host, 4711))
+
+
+def test_a_link_is_configured_in_one(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    addresses = [ip_interface(text) for text in ("10.0.0.1/24", "fd00::1/64")]
+    kernel.configure(host, rail, mtu=1400, addresses=addresses)
+    routes = {"10.0.0.0/24 src 10.0.0.1", "fd00::/64 metric 256", LINK_LOCAL_ROUTE}
+    up = replace(_bare("rail0"), mtu=1400, up=True, routes=frozenset(routes))
+    _eventually(machine, rail, replace(up, addresses=frozenset({"10.0.0.1/24", "fd00::1/64", LINK_LOCAL})))
+    other = machine.add_link("rail1", OTHER_MAC)
+    kernel.configure(host, other, mtu=None, addresses=())
+    assert (machine.see()[other].mtu, machine.see()[other].up) == (1500, True)
+
+
+def test_what_is_refused_of_a_configuration_is_told_and_the_rest_is_done(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    address = ip_interface("10.0.0.1/24")
+    _refused({errno.EINVAL}, lambda: kernel.configure(host, rail, mtu=10, addresses=[address, address]))
+    seen = machine.see()[rail]
+    assert (seen.mtu, seen.up, "10.0.0.1/24" in seen.addresses) == (1500, True, True)
+    _refused({errno.EEXIST}, lambda: kernel.configure(host, rail, mtu=None, addresses=[address]))
+    _refused({errno.ENODEV}, lambda: kernel.configure(host, 4711, mtu=None, addresses=()))
+
+
+def test_sysctls_of_a_link_are_told_and_set(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    wanted = {
+        "ipv4/conf/rp_filter": "2",
+        "ipv4/conf/arp_ignore": "1",
+        "ipv4/neigh/base_reachable_time_ms": "40000",
+        "ipv6/conf/accept_ra": "2",
+    }
+    before = sysctls_of(kernel.capture(host, rail).sysctls)
+    assert wanted.keys() <= before.keys()
+    machine.set_sysctl("rail0", "ipv6/conf/accept_ra", "0")
+    assert sysctls_of(kernel.capture(host, rail).sysctls) == before | {"ipv6/conf/accept_ra": "0"}
+    kernel.set_sysctls(host, rail, tuple(wanted.items()))
+    assert {name: machine.sysctl("rail0", name) for name in wanted} == wanted
+    assert sysctls_of(kernel.capture(host, rail).sysctls) == before | wanted
+    _refused({errno.ENODEV}, lambda: kernel.set_sysctls(host, 4711, tuple(wanted.items())))
+
+
+def test_a_sysctl_that_cannot_be_set_does_not_keep_the_others(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    sysctls = (("ipv4/conf/no_such_thing", "1"), ("ipv4/conf/rp_filter", "2"))
+    _refused({errno.ENOENT}, lambda: kernel.set_sysctls(host, rail, sysctls))
+    assert machine.sysctl("rail0", "ipv4/conf/rp_filter") == "2"
+
+
+def test_sysctls_are_lost_with_a_move_both_ways(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    changed = {"ipv4/conf/rp_filter": "2", "ipv4/neigh/base_reachable_time_ms": "40000", "ipv6/conf/accept_ra": "2"}
+    usual = {name: machine.sysctl("rail0", name) for name in changed}
+    kernel.set_sysctls(host, rail, tuple(changed.items()))
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
+    assert {name: machine.sysctl("rdma0", name, POD) for name in changed} == usual
+    kernel.set_sysctls(pod, rail, tuple(changed.items()))
+    assert {name: machine.sysctl("rdma0", name, POD) for name in changed} == changed
+    kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
+    assert {name: machine.sysctl("rail0", name) for name in changed} == usual
+    pod.close()
+
+
+def test_the_mtu_of_ipv6_follows_that_of_the_link(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    kernel.set_sysctls(host, rail, (("ipv6/conf/mtu", "1300"),))
+    assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1300"
+    kernel.set_link(host, rail, mtu=1500)
+    assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1300"
+    kernel.set_link(host, rail, mtu=1400)
+    assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1400"
+    kernel.set_sysctls(host, rail, (("ipv6/conf/mtu", "1300"),))
+    kernel.set_link(host, rail, up=True)
+    wait_until(lambda: machine.sysctl("rail0", "ipv6/conf/mtu") == "1400", "what comes with the carrier", 5)
+
+
+def test_a_secret_of_stable_addresses_is_told_where_there_is_one_and_changes_their_mode(
+    machine: Machine, rail: int
+) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    assert STABLE_SECRET not in sysctls_of(kernel.capture(host, rail).sysctls)
+    _refused({errno.EINVAL}, lambda: kernel.set_settings(host, rail, (("addr_gen_mode", 2),)))
+    secret = "2001:0db8:0000:0000:0000:0000:0000:0001"
+    kernel.set_sysctls(host, rail, ((STABLE_SECRET, secret),))
+    state = kernel.capture(host, rail)
+    assert (sysctls_of(state.sysctls)[STABLE_SECRET], dict(state.settings)["addr_gen_mode"]) == (secret, 2)
+    kernel.set_settings(host, rail, (("addr_gen_mode", 0),))
+    kernel.set_settings(host, rail, (("addr_gen_mode", 2),))
 
 
 def test_without_address_generation_no_address_appears(machine: Machine, rail: int) -> None:
@@ -369,6 +458,23 @@ def test_a_namespace_is_the_same_however_often_it_is_opened(machine: Machine) ->
     assert (one.is_host, machine.kernel.host.is_host) == (False, True)
     for namespace in (one, two, one):
         namespace.close()
+
+
+def test_a_namespace_that_rests_is_used_again(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    before = kernel.links(pod)
+    for _ in range(2):
+        pod.rest()
+        pod.rest()
+        assert kernel.links(pod) == before
+    kernel.move_link(kernel.host, rail, pod, "rdma0")
+    pod.rest()
+    machine.remove_pod()
+    kernel.move_link(pod, rail, kernel.host, "rail0", as_ifindex=rail)
+    assert machine.see()[rail].mac == MAC
+    pod.close()
+    pod.rest()
 
 
 def test_an_open_namespace_lives_without_its_path(machine: Machine, rail: int) -> None:

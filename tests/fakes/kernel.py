@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_text
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
 
@@ -30,6 +30,16 @@ _DEFAULT_SETTINGS = {
     "gso_max_size": 65536,
     "addr_gen_mode": 0,
 }
+
+
+_DEFAULT_SYSCTLS = {
+    "ipv4/conf/arp_ignore": "0",
+    "ipv4/conf/rp_filter": "0",
+    "ipv4/neigh/base_reachable_time_ms": "30000",
+    "ipv6/conf/accept_ra": "1",
+    "ipv6/conf/mtu": "1500",
+}
+"""Some; the last one follows the link's MTU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +109,7 @@ class Link:
     lower: int = 0
     xdp: bool = False
     settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
+    sysctls: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_SYSCTLS))
     addresses: list[Address] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     neighbours: list[Neighbour] = field(default_factory=list)
@@ -109,11 +120,16 @@ class Link:
         """What nobody else in its namespace may be called."""
         return {self.name, *self.alt_names}
 
+    def lose_sysctls(self) -> None:
+        """As a link that is new in its namespace has them."""
+        self.sysctls = _DEFAULT_SYSCTLS | {"ipv6/conf/mtu": str(self.mtu)}
+
     def raise_up(self) -> None:
         """What happens by itself then: connected routes, a link-local address."""
         if self.up:
             return
         self.up = True
+        self.sysctls["ipv6/conf/mtu"] = str(self.mtu)
         if self.settings["addr_gen_mode"] == 0:
             self.add_address(Address(interface=_link_local(self.mac), kernel_made=True))
         for address in self.addresses:
@@ -248,6 +264,7 @@ class World:
         ifindex = int(fields.pop("ifindex", 0)) or netns.new_ifindex()
         mac = fields.pop("mac", f"02:00:00:00:{netns.cookie:02x}:{ifindex:02x}")
         netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
+        netns.links[ifindex].lose_sysctls()
         return netns.links[ifindex]
 
     def add_rdma(self, name: str, **fields: Any) -> Rdma:
@@ -294,6 +311,7 @@ def put(link: Link, target: Netns, ifindex: int) -> None:
     link.neighbours.clear()
     link.ifindex, link.master = ifindex, 0
     link.settings["addr_gen_mode"] = 0
+    link.lose_sysctls()
     target.links[ifindex] = link
 
 
@@ -310,6 +328,9 @@ class FakeNamespace:
     @property
     def is_host(self) -> bool:
         return self.netns is self._world.host
+
+    def rest(self) -> None:
+        """There are no threads and sockets here that could end."""
 
     def close(self) -> None:
         if self.is_open:
@@ -382,6 +403,34 @@ class FakeKernel:
             raise KernelError("move link", errno.EEXIST, name)
         link.name = name
 
+    def configure(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        mtu: int | None,
+        addresses: Collection[IPv4Interface | IPv6Interface],
+    ) -> None:
+        refused: list[KernelError] = []
+
+        @contextmanager
+        def tried() -> Iterator[None]:
+            try:
+                yield
+            except KernelError as error:
+                refused.append(error)
+
+        if mtu is not None:
+            with tried():
+                self.set_link(namespace, ifindex, mtu=mtu)
+        for address in addresses:
+            with tried():
+                self.add_address(namespace, ifindex, address)
+        with tried():
+            self.set_link(namespace, ifindex, up=True)
+        if refused:
+            raise refused[0]
+
     def set_link(
         self,
         namespace: Namespace,
@@ -400,7 +449,8 @@ class FakeKernel:
         if mtu is not None and mtu < 68:
             raise KernelError("set link", errno.EINVAL, f"mtu {mtu}")
         link.mac = mac or link.mac
-        link.mtu = mtu or link.mtu
+        if mtu is not None and mtu != link.mtu:
+            link.mtu, link.sysctls["ipv6/conf/mtu"] = mtu, str(mtu)
         if name is not None and name != link.name:
             if name in _netns(namespace).taken_names():
                 raise KernelError("set link", errno.EEXIST, name)
@@ -412,7 +462,19 @@ class FakeKernel:
             (link.raise_up if up else link.take_down)()
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        _link(namespace, ifindex).settings.update(settings)
+        link = _link(namespace, ifindex)
+        if dict(settings).get("addr_gen_mode") == 2 and STABLE_SECRET not in link.sysctls:
+            raise KernelError("set link", errno.EINVAL, "no secret for stable addresses")
+        link.settings.update(settings)
+
+    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
+        link = _link(namespace, ifindex)
+        refused = [name for name, _ in sysctls if name not in _DEFAULT_SYSCTLS and name != STABLE_SECRET]
+        link.sysctls |= {name: value for name, value in sysctls if name not in refused}
+        if STABLE_SECRET in dict(sysctls):
+            link.settings["addr_gen_mode"] = 2
+        if refused:
+            raise KernelError("set sysctl", errno.ENOENT, refused[0])
 
     def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
         _link(namespace, ifindex).xdp = False
@@ -592,6 +654,12 @@ class FaultyKernel:
     def set_link(self, namespace: Namespace, ifindex: int, **changes: Any) -> None:
         self._do("set_link", lambda: self._kernel.set_link(namespace, ifindex, **changes))
 
+    def configure(self, namespace: Namespace, ifindex: int, **wanted: Any) -> None:
+        self._do("configure", lambda: self._kernel.configure(namespace, ifindex, **wanted))
+
+    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
+        self._do("set_sysctls", lambda: self._kernel.set_sysctls(namespace, ifindex, sysctls))
+
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         self._do("set_settings", lambda: self._kernel.set_settings(namespace, ifindex, settings))
 
@@ -709,6 +777,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         addresses=tuple(_captured(it, kernel_made=it.kernel_made) for it in link.addresses),
         routes=tuple(_captured(it, kernel_made=it.connected and it.to == LINK_LOCAL) for it in routes),
         neighbours=tuple(_captured(it, kernel_made=False) for it in link.neighbours),
+        sysctls=sysctls_text(link.sysctls),
         unreturnable=link.unreturnable,
     )
 
@@ -727,8 +796,9 @@ def _shown(link: Link) -> tuple[object, ...]:
             link.master,
             link.xdp,
         ),
-        frozenset(link.alt_names),
+        tuple(link.alt_names),
         frozenset(link.settings.items()),
+        frozenset(link.sysctls.items()),
         frozenset(link.addresses),
         frozenset(link.routes),
         frozenset(link.neighbours),

@@ -21,6 +21,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.wire import WireError, nldev
 from nri_rdma.wire.mux import MuxDecoder
+from nri_rdma.wire.netlink import read_answer, read_attributes, read_messages
 from nri_rdma.wire.rtnetlink import read_changes
 from nri_rdma.wire.ttrpc import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
 from nri_rdma.wire.uevent import read_uevent
@@ -248,6 +249,10 @@ def run_nldev(data: bytes, random: Random) -> None:
 def run_rtnetlink(data: bytes, _random: Random) -> None:
     with contextlib.suppress(WireError):
         list(read_changes(data))
+    with contextlib.suppress(WireError):
+        for message in read_messages(data):
+            read_answer(message)
+            list(read_attributes(message.whole))
 
 
 def run_uevent(data: bytes, _random: Random) -> None:

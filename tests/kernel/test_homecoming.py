@@ -3,136 +3,28 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 
 import pytest
 
-from nri_rdma.attach.journal import decode_record, encode_record
-from nri_rdma.attach.port import Kernel
-from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.attach.steps import steps_of
-from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.observe.spans import Recorder
 from tests.contract.machines import HOST, POD, LinuxMachine
-from tests.fakes.kernel import CrashError, FaultyKernel
-from tests.rig import hoststate
-from tests.rig.deadline import wait_until
-from tests.unit.attach.builders import make_device, make_placed, record_of
+from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
+from tests.rig import hostlook
 from tests.unit.attach.scenarios import MEDDLINGS, Meddling
 
 pytestmark = pytest.mark.root
-SPANS = Recorder(capacity=1)
-MAC = "02:11:00:00:00:01"
-
-RICH = """
-link add uplink type veth peer name uplink1
-link property add dev rail0 altname enp1
-link property add dev rail0 altname enp2
-link set rail0 alias left
-link set rail0 mtu 1400 txqueuelen 77 group 5
-link set rail0 gso_max_size 30000 gso_max_segs 20
-link set rail0 allmulticast on
-link set rail0 up
-address add 10.0.0.1/24 broadcast 10.0.0.200 dev rail0
-address add 10.0.0.2/24 dev rail0
-address add 10.0.1.1/24 label rail0:1 metric 50 dev rail0
-address add 10.0.2.1/24 noprefixroute dev rail0
-address add 10.0.3.1 peer 10.0.3.2/32 scope link dev rail0
-address add 10.0.4.1/24 preferred_lft 0 valid_lft forever dev rail0
-address add fd00::1/64 dev rail0
-address add fd00:1::1/64 preferred_lft 0 valid_lft 3000 dev rail0
-address add fd00:2::1/128 noprefixroute dev rail0
-route add 10.1.0.0/16 via 10.0.0.9 metric 5 mtu lock 1300 advmss 1200 dev rail0
-route add 10.1.0.0/16 via 10.0.0.8 metric 6 table 100 proto static dev rail0
-route add 10.2.0.0/16 via 172.16.0.1 onlink dev rail0
-route add 10.3.0.0/16 src 10.0.0.2 scope link tos 8 dev rail0
-route add 10.4.0.1/32 proto bird dev rail0
-route add fd05::/64 via fd00::9 metric 7 pref high dev rail0
-route add fd06::/64 expires 3000 dev rail0
-route add fd07::/64 via fe80::9 table 100 dev rail0
-route add blackhole 10.9.0.0/16
-neighbour add 10.0.0.9 lladdr 02:00:00:00:00:99 nud permanent dev rail0
-neighbour add fd00::9 lladdr 02:00:00:00:00:99 nud permanent router dev rail0
-rule add iif rail0 table 100 priority 99
-"""
-
-
-def _add_veth(linux: LinuxMachine, name: str) -> None:
-    linux.add_link(name, MAC)
-
-
-def _add_macvlan(linux: LinuxMachine, name: str) -> None:
-    linux.add_link("lower0", "02:11:00:00:00:77")
-    linux.ip(HOST, "link set lower0 up")
-    linux.ip(HOST, f"link add {name} link lower0 address {MAC} type macvlan mode bridge")
-
-
-def _add_vlan(linux: LinuxMachine, name: str) -> None:
-    linux.add_link("lower0", "02:11:00:00:00:77")
-    linux.ip(HOST, "link set lower0 up")
-    try:
-        linux.ip(HOST, f"link add {name} link lower0 address {MAC} type vlan id 5")
-    except RuntimeError as error:
-        pytest.skip(f"this kernel has no VLAN devices (CONFIG_VLAN_8021Q): {error}")
-
-
-KINDS: dict[str, Callable[[LinuxMachine, str], None]] = {
-    "veth": _add_veth,
-    "macvlan": _add_macvlan,
-    "vlan": _add_vlan,
-}
 
 
 @pytest.fixture(params=KINDS)
 def rich(request: pytest.FixtureRequest, linux: LinuxMachine) -> LinuxMachine:
     """A host with a link that has everything, and a bystander; the pod has a link of the same number."""
     linux.add_link("eth0", "02:11:00:00:00:50", POD)
-    KINDS[request.param](linux, "rail0")
-    _configure(linux, RICH)
+    make_rich(linux, request.param)
     return linux
 
 
-class _Attach:
-    """One attach on a machine; `look` is what must be the same before and after."""
-
-    def __init__(self, linux: LinuxMachine, *names: str) -> None:
-        self.linux = linux
-        self.before = wait_until(lambda: _settled(linux), "the host to settle", 5)
-        self.kernel: Kernel = linux.kernel
-        self.namespace = self.kernel.open_namespace(linux.pod_path)
-        links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
-        devices = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(links))
-        self.record: SandboxRecord = record_of(self.kernel, self.namespace, make_placed(devices, mtu=1300))
-
-    def do(self, kernel: Kernel) -> None:
-        do_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
-
-    def undo(self, kernel: Kernel) -> tuple[NriRdmaError, ...]:
-        return undo_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
-
-    def restart(self) -> None:
-        """The daemon was killed and starts anew."""
-        self.namespace.close()
-        self.kernel = LinuxKernel(str(self.linux.path(HOST)))
-        self.record = decode_record(encode_record(self.record), where="memory")
-        self.namespace = self.kernel.open_namespace(self.linux.pod_path)
-
-    def meddle(self, acts: Sequence[Meddling]) -> None:
-        for move in self.record.plan.moves:
-            for act in acts:
-                act(self.kernel, self.namespace, move.pod_ifindex)
-
-    def assert_home(self) -> None:
-        for _ in range(2):
-            wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
-            after = wait_until(lambda: _settled(self.linux), "the host to settle", 5)
-            assert _difference(self.before, after) == []
-
-
 def test_a_rich_link_goes_and_comes_home(rich: LinuxMachine) -> None:
-    attach = _Attach(rich, "rail0")
+    attach = Attach(rich, "rail0")
     attach.do(attach.kernel)
     (move,) = attach.record.plan.moves
     in_pod = rich.see(POD)[move.pod_ifindex]
@@ -141,39 +33,39 @@ def test_a_rich_link_goes_and_comes_home(rich: LinuxMachine) -> None:
 
 
 def test_a_link_that_is_down_comes_home_down(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
+    add_veth(linux, "rail0")
     linux.ip(HOST, "address add 10.0.0.1/24 dev rail0")
-    attach = _Attach(linux, "rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     attach.assert_home()
 
 
 def test_a_link_without_address_generation_comes_home_without_a_link_local_address(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
+    add_veth(linux, "rail0")
     linux.ip(HOST, "link set rail0 addrgenmode none")
     linux.ip(HOST, "link set rail0 up")
-    attach = _Attach(linux, "rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     attach.assert_home()
     assert linux.see()[attach.record.plan.moves[0].link.ifindex].addresses == frozenset()
 
 
 def test_what_the_administrator_had_deleted_stays_deleted(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0\naddress add fd00::1/64 dev rail0")
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0\naddress add fd00::1/64 dev rail0")
     _settle(linux)
-    _configure(linux, "route delete 10.0.0.0/24 dev rail0\nroute delete fd00::/64 dev rail0")
-    _configure(linux, "address delete fe80::11:ff:fe00:1/64 dev rail0")
-    attach = _Attach(linux, "rail0")
+    configure(linux, "route delete 10.0.0.0/24 dev rail0\nroute delete fd00::/64 dev rail0")
+    configure(linux, "address delete fe80::11:ff:fe00:1/64 dev rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     attach.assert_home()
 
 
 @pytest.mark.parametrize("act", MEDDLINGS, ids=lambda act: act.__name__)
 def test_what_a_pod_did_to_its_link_is_undone(linux: LinuxMachine, act: Meddling) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, RICH)
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    configure(linux, RICH)
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     attach.meddle([act])
     attach.assert_home()
@@ -194,10 +86,10 @@ def test_what_a_pod_did_to_its_link_is_undone(linux: LinuxMachine, act: Meddling
 )
 @pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
 def test_what_a_pod_did_with_ip_to_its_link_leaves_no_mark(linux: LinuxMachine, commands: str, up: bool) -> None:
-    _add_veth(linux, "rail0")
+    add_veth(linux, "rail0")
     if up:
-        _configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0\naddress add fd00::1/64 dev rail0")
-    attach = _Attach(linux, "rail0")
+        configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0\naddress add fd00::1/64 dev rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     for command in commands.splitlines():
         linux.ip(POD, command)
@@ -205,10 +97,10 @@ def test_what_a_pod_did_with_ip_to_its_link_leaves_no_mark(linux: LinuxMachine, 
 
 
 def test_an_unusual_link_mode_and_broadcast_address_of_the_host_come_back(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, "link set rail0 mode dormant\nlink set rail0 broadcast 01:02:03:04:05:06")
-    _configure(linux, "link set rail0 trailers off")
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 mode dormant\nlink set rail0 broadcast 01:02:03:04:05:06")
+    configure(linux, "link set rail0 trailers off")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     for command in ("mode default", "broadcast ff:ff:ff:ff:ff:ff", "trailers on"):
         linux.ip(POD, f"link set rdma0 {command}")
@@ -217,8 +109,8 @@ def test_an_unusual_link_mode_and_broadcast_address_of_the_host_come_back(linux:
 
 @pytest.mark.parametrize("mode", [0, 2, 4], ids=["any", "generic", "driver"])
 def test_xdp_that_a_pod_attached_stays_not_on_the_host(linux: LinuxMachine, mode: int) -> None:
-    _add_veth(linux, "rail0")
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     (move,) = attach.record.plan.moves
     namespace = f"--net={linux.path(POD)}"
@@ -258,8 +150,8 @@ sys.exit(os.strerror(error) if error else 0)
 
 
 def test_a_link_of_the_same_kind_and_mac_that_the_pod_made_is_not_taken_for_ours(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     (move,) = attach.record.plan.moves
     attach.kernel.set_link(attach.namespace, move.pod_ifindex, up=False)
@@ -269,50 +161,10 @@ def test_a_link_of_the_same_kind_and_mac_that_the_pod_made_is_not_taken_for_ours
     assert {"rdma0", "decoy"} <= {link.name for link in linux.see(POD).values()}
 
 
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "kill"])
-def test_two_links_come_home_wherever_the_attach_ends(linux: LinuxMachine, crash: bool) -> None:
-    _two_links(linux)
-    whole = FaultyKernel((attach := _Attach(linux, "rail0", "rail1")).kernel)
-    attach.do(whole)
-    attach.assert_home()
-    for number in range(1, whole.operations + 1):
-        for after in (False, True):
-            attach.namespace.close()
-            attach = _Attach(linux, "rail0", "rail1")
-            with pytest.raises(CrashError if crash else NriRdmaError):
-                attach.do(FaultyKernel(attach.kernel, fail_at=number, after=after, crash=crash))
-            if crash:
-                attach.restart()
-            attach.assert_home()
-
-
-@pytest.mark.parametrize("crash", [False, True], ids=["error", "kill"])
-def test_an_undo_that_ends_anywhere_is_finished_by_the_next_one(linux: LinuxMachine, crash: bool) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, RICH)
-
-    def attached() -> _Attach:
-        attach = _Attach(linux, "rail0")
-        attach.do(attach.kernel)
-        attach.meddle(MEDDLINGS[:4])
-        return attach
-
-    whole = FaultyKernel((attach := attached()).kernel)
-    assert attach.undo(whole) == ()
-    for number in range(1, whole.operations + 1, 2):
-        attach.namespace.close()
-        attach = attached()
-        try:
-            attach.undo(FaultyKernel(attach.kernel, fail_at=number, after=bool(number % 4 == 1), crash=crash))
-        except CrashError:
-            attach.restart()
-        attach.assert_home()
-
-
 def test_a_name_that_is_taken_on_the_host_is_had_back_when_it_is_free(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, RICH)
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    configure(linux, RICH)
+    attach = Attach(linux, "rail0")
     ifindex = attach.record.plan.moves[0].link.ifindex
     attach.do(attach.kernel)
     attach.meddle(MEDDLINGS)
@@ -326,10 +178,10 @@ def test_a_name_that_is_taken_on_the_host_is_had_back_when_it_is_free(linux: Lin
 
 
 def test_a_number_that_is_taken_on_the_host_costs_only_the_number(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    _configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0")
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 dev rail0")
     _settle(linux)
-    attach = _Attach(linux, "rail0")
+    attach = Attach(linux, "rail0")
     ifindex = attach.record.plan.moves[0].link.ifindex
     before = linux.see()[ifindex]
     attach.do(attach.kernel)
@@ -343,8 +195,8 @@ def test_a_number_that_is_taken_on_the_host_costs_only_the_number(linux: LinuxMa
 
 
 def test_a_name_that_is_taken_in_the_pod_fails_the_attach_and_leaves_nothing(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    attach = Attach(linux, "rail0")
     linux.ip(POD, "link add rdma0 index 99 type veth peer name eth9 index 98")  # after the plan was made
     with pytest.raises(NriRdmaError, match="EEXIST"):
         attach.do(attach.kernel)
@@ -352,8 +204,8 @@ def test_a_name_that_is_taken_in_the_pod_fails_the_attach_and_leaves_nothing(lin
 
 
 def test_a_virtual_link_that_was_deleted_in_the_pod_is_no_error(linux: LinuxMachine) -> None:
-    _add_veth(linux, "rail0")
-    attach = _Attach(linux, "rail0")
+    add_veth(linux, "rail0")
+    attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     linux.ip(POD, "link delete rdma0")
     assert attach.undo(attach.kernel) == ()
@@ -372,9 +224,9 @@ def test_a_link_that_the_host_could_not_have_back_whole_is_refused(
     linux: LinuxMachine, commands: str, reason: str
 ) -> None:
     _two_links(linux)
-    _configure(linux, commands)
+    configure(linux, commands)
     with pytest.raises(PlacementError, match=reason) as caught:
-        _Attach(linux, "rail0")
+        Attach(linux, "rail0")
     assert caught.value.code is ErrorCode.DEVICE_IN_USE
 
 
@@ -382,7 +234,7 @@ def _two_links(linux: LinuxMachine) -> None:
     linux.add_link("eth0", "02:11:00:00:00:50", POD)
     for number in range(2):
         linux.add_link(f"rail{number}", f"02:11:00:00:00:0{number}")
-        _configure(
+        configure(
             linux,
             f"link set rail{number} up\naddress add 10.0.{number}.1/24 dev rail{number}\n"
             f"address add fd0{number}::1/64 dev rail{number}\nroute add 10.{number + 1}.0.0/16 dev rail{number}",
@@ -390,30 +242,5 @@ def _two_links(linux: LinuxMachine) -> None:
     _settle(linux)
 
 
-def _configure(linux: LinuxMachine, commands: str) -> None:
-    for command in filter(None, commands.splitlines()):
-        linux.ip(HOST, command)
-
-
 def _settle(linux: LinuxMachine) -> None:
-    wait_until(lambda: _settled(linux), "the host to settle", 5)
-
-
-def _settled(linux: LinuxMachine) -> tuple[hoststate.HostState, object] | None:
-    """A look, once all that happens by itself is done: carrier there, no address tentative, and two looks agree."""
-    state, shown = _look(linux), linux.ip(HOST, "-j address show")
-    under_way = "NO-CARRIER" in shown or '"tentative":true' in shown
-    return state if not under_way and not _difference(state, _look(linux)) else None
-
-
-def _look(linux: LinuxMachine) -> tuple[hoststate.HostState, object]:
-    """hoststate.take(), and what it does not show: how addresses are generated, and the link mode."""
-    links = json.loads(linux.ip(HOST, "-j -d link show"))
-    return hoststate.take(linux.path(HOST)), {
-        link["ifname"]: (link.get("inet6_addr_gen_mode"), link["linkmode"]) for link in links
-    }
-
-
-def _difference(before: tuple[hoststate.HostState, object], after: tuple[hoststate.HostState, object]) -> list[str]:
-    found = hoststate.difference(before[0], after[0])
-    return found if before[1] == after[1] else [*found, f"address generation, link mode: {before[1]} {after[1]}"]
+    hostlook.take_settled(linux.path(HOST))

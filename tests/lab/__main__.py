@@ -1,8 +1,9 @@
 """`python -m tests.lab`: builds the image when needed, runs the guest's tests in its machines, brings results back.
 
-Each machine runs the tests that are for it, at most two machines at a time. Everything after `--` goes to pytest in the
-guest; without it, all of tests/lab/guest runs. The exit code is the first of pytest's that is not 0, or 125 when the
-lab itself could not do its work. The last lines printed are pytest's summaries.
+Each machine runs the tests that are for it, at most two machines at a time; the one that takes longest runs them in
+two shares. Everything after `--` goes to pytest in the guest; without it, all of tests/lab/guest runs. The exit code is
+the first of pytest's that is not 0, or 125 when the lab itself could not do its work. The last lines printed are
+pytest's summaries, one for each machine.
 """
 
 import argparse
@@ -12,14 +13,16 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from tests.lab import outcomes, reports, shares
 from tests.lab.emulator import FOLDER as EMULATOR
 from tests.lab.emulator import ensure_emulator
 from tests.lab.errors import LabError
@@ -27,16 +30,17 @@ from tests.lab.image import Image, ensure_image
 from tests.lab.machine import ACCELERATORS, MODELS, SMALL, Model
 from tests.lab.progress import say
 from tests.lab.recipe import CHECKOUT, DEFAULT_KERNEL, KERNELS, recipe_for
+from tests.lab.reports import RESULTS
+from tests.lab.shares import Part
 from tests.lab.tools import ensure_tools
 from tests.lab.vm import Outcome, Run, run_shell, run_tests
 
 CACHE = CHECKOUT / ".cache" / "lab"
-RESULTS = CHECKOUT / "build" / "lab"
 LIMIT_S = 1200
 SIDE_BY_SIDE = 2
 """Machines at a time. An emulated machine of two CPUs keeps a core busy, and waits much: two take less time together
 than one after the other on two cores; four take longer, and miss time-outs."""
-DEFAULT_SELECTION = ["-v", "--tb=short", "tests/lab/guest"]
+HOW_SHOWN = ("-v", "--tb=short")
 _NO_TESTS_RAN = 5
 LAB_FAILED = 125
 INTERRUPTED = 130
@@ -72,64 +76,92 @@ def _chosen(names: list[str] | None, selection: list[str]) -> list[Model]:
 
 
 def _run_on(models: list[Model], image: Image, selection: list[str], limit_s: int) -> int:
-    """The exit code; every machine runs, whatever another one's tests said."""
+    """The exit code; every part runs, whatever another one's tests said."""
     emulators = {model.name: ensure_emulator(model.oldest_qemu, CACHE) for model in models}
+    slots = max(1, min(SIDE_BY_SIDE, os.cpu_count() or 1))
+    parts = _parts(models, slots, selection)
+    reports.remove_results({model.name for model in models})
     stop = threading.Event()
     runs = [
         Run(
-            model=model,
-            emulator=emulators[model.name],
+            model=part.model,
+            name=part.name,
+            emulator=emulators[part.model.name],
             image=image,
             checkout=CHECKOUT,
-            results=RESULTS / model.name,
-            pytest_arguments=tuple(selection or DEFAULT_SELECTION),
+            results=RESULTS / part.name,
+            pytest_arguments=part.selection,
             limit_s=limit_s,
-            label=model.name if len(models) > 1 else "",
+            label=part.name if len(parts) > 1 else "",
             stop=stop,
         )
-        for model in models
+        for part in parts
     ]
-    with ThreadPoolExecutor(max_workers=max(1, min(SIDE_BY_SIDE, os.cpu_count() or 1))) as pool:
-        under_way = {pool.submit(run_tests, run): run.model for run in runs}
+    with ThreadPoolExecutor(max_workers=slots) as pool:
+        under_way = {pool.submit(run_tests, run): part for run, part in zip(runs, parts, strict=True)}
         try:
             endings = _follow(under_way)
         finally:
             stop.set()  # interrupted: nobody waits for what still runs
             pool.shutdown(cancel_futures=True)
-    return _judge({model.name: endings[model.name] for model in models})
+    in_order = [(part, endings[part.name]) for model in models for part in parts if part.model is model]
+    everything = not selection and {model.name for model in models} == set(MODELS)
+    return _judge(in_order, outcomes.load() if everything else ())
 
 
-def _follow(under_way: dict[Future[Outcome], Model]) -> dict[str, Outcome | LabError]:
-    """How each machine's run ended, told as it ends."""
+def _parts(models: list[Model], slots: int, selection: list[str]) -> tuple[Part, ...]:
+    """What runs, in the order in which it is begun: a selection on each machine as it is."""
+    if selection:
+        return tuple(Part(model=model, name=model.name, selection=tuple(selection), seconds=0.0) for model in models)
+    parts = shares.plan(models, slots, shares.guest_files(), shares.load())
+    say("in this order: " + ", ".join(f"{part.name} (about {part.seconds:.0f} s)" for part in parts))
+    return tuple(replace(part, selection=(*HOW_SHOWN, *part.selection)) for part in parts)
+
+
+def _follow(under_way: dict[Future[Outcome], Part]) -> dict[str, Outcome | LabError]:
+    """How each part's run ended, told as it ends."""
     endings: dict[str, Outcome | LabError] = {}
     for future in as_completed(under_way):
-        model = under_way[future]
+        part = under_way[future]
         try:
-            endings[model.name] = outcome = future.result()
+            endings[part.name] = outcome = future.result()
         except LabError as error:
-            endings[model.name] = error
-            say(f"{model.name}: {error}")
+            endings[part.name] = error
+            say(f"{part.name}: {error}")
         else:
-            _tell(model, outcome)
+            _tell(part, outcome)
     return endings
 
 
-def _judge(endings: dict[str, Outcome | LabError]) -> int:
-    """The exit code of all: the lab's own, else pytest's first that is not 0."""
-    code = 0
-    for name, ending in endings.items():
-        if isinstance(ending, LabError):
-            print(f"{name}: {ending}", flush=True)
-        else:
-            print(f"{name}: {ending.summary}", flush=True)
-            code = code or ending.exit_code
-    return LAB_FAILED if any(isinstance(ending, LabError) for ending in endings.values()) else code
+def _judge(endings: list[tuple[Part, Outcome | LabError]], rows: Iterable[str]) -> int:
+    """The exit code of all: the lab's own, else pytest's first that is not 0. Each of the rows must have been met."""
+    broken = any(isinstance(ending, LabError) for _, ending in endings)
+    reports.join_reports(part.name for part, _ in endings)
+    complaints = list(reports.complaints(reports.read_cases(), () if broken else rows))
+    for complaint in complaints:
+        say(complaint)
+    for machine, group in groupby(endings, key=lambda item: item[0].model.name):
+        _sum_up(machine, list(group))
+    if broken or complaints:
+        return LAB_FAILED
+    codes = (ending.exit_code for _, ending in endings if isinstance(ending, Outcome))
+    return next((code for code in codes if code), 0)
 
 
-def _tell(model: Model, outcome: Outcome) -> None:
+def _sum_up(machine: str, endings: list[tuple[Part, Outcome | LabError]]) -> None:
+    """A machine's last line: its shares as one, or each alone where one of them has no summary."""
+    summaries = [ending.summary for _, ending in endings if isinstance(ending, Outcome)]
+    if len(summaries) == len(endings):
+        print(f"{machine}: {reports.joined(summaries)}", flush=True)
+        return
+    for part, ending in endings:
+        print(f"{part.name}: {ending if isinstance(ending, LabError) else ending.summary}", flush=True)
+
+
+def _tell(part: Part, outcome: Outcome) -> None:
     again = f", boot attempts {outcome.boot_attempts}" if outcome.boot_attempts > 1 else ""
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
-    say(f"{model.name}: {spent}{again}; junit.xml and logs in {(RESULTS / model.name).relative_to(CHECKOUT)}/")
+    say(f"{part.name}: {spent}{again}; junit.xml and logs in {(RESULTS / part.name).relative_to(CHECKOUT)}/")
     if outcome.exit_code == _NO_TESTS_RAN:
         say("no test of that selection is this machine's; name another with --machine")
 

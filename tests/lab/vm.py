@@ -56,6 +56,7 @@ class Run:
     """What is asked for: pytest with these arguments in a machine of that model, its results in a folder."""
 
     model: Model
+    name: str  # the model's, or that of a share of its tests
     emulator: tuple[str, ...]
     image: Image
     checkout: Path
@@ -75,7 +76,7 @@ def run_tests(run: Run) -> Outcome:
         try:
             return _attempt(attempt, run)
         except BootError as error:
-            say(f"boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
+            say(f"{run.name}: boot {attempt} of {BOOT_ATTEMPTS} failed: {error}")
     where = f"console.log and qemu.log in {run.results}"
     raise LabError(f"the machine did not boot in {BOOT_ATTEMPTS} attempts. Next: read {where}.")
 
@@ -98,7 +99,7 @@ def _attempt(number: int, run: Run) -> Outcome:
     job = {"shell": False, "pytest": run.pytest_arguments, "limit_s": run.limit_s - _OVERHEAD_S}
     with _scratch(run.image) as scratch:
         machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job)
-        say(f"booting the machine {model.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
+        say(f"booting the machine {run.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
         output = _Output(copy_to=results / "pytest.log", label=run.label)
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
             output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s, stop=run.stop)

@@ -10,13 +10,16 @@ from pathlib import Path
 
 from tests.rig import cache
 from tests.rig.containerd_toml import Choices, containerd_toml
+from tests.rig.guard import write_guarded_spec
 from tests.rig.runtime import Runtime
 
 _CAP_SYS_RESOURCE = 24
 
 
 class Containerd(Runtime):
-    """`runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`."""
+    """`runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`.
+
+    The runtime handler `guarded` is the same with the guard, which asks the rig's daemon."""
 
     def __init__(
         self,
@@ -36,7 +39,9 @@ class Containerd(Runtime):
             restrict_oom_score_adj=not _has_capability(_CAP_SYS_RESOURCE),
             runtime_toml=runtime_toml,
             nri_request_timeout=nri_request_timeout,
+            guarded_spec=self.run / "guarded.json",
         )
+        write_guarded_spec(choices.guarded_spec, self.run / "nri-rdma/control.sock")
         self._record.config.write_text(containerd_toml(release, choices))
 
     def command(self) -> tuple[str, ...]:

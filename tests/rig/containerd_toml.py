@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.rig import cache
+from tests.rig.guard import GUARDED
 from tests.rig.image import IMAGE
 
 _quoted = json.dumps  # a JSON string is a TOML basic string
@@ -29,7 +30,8 @@ _NETNS = "netns_mounts_under_state_dir = true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """What differs between two rigs of one release; `runtime_toml` goes into the table of the runtime `runc`."""
+    """What differs between two rigs of one release; `runtime_toml` goes into the table of the runtime `runc`,
+    `guarded_spec` is the OCI configuration of the runtime handler `guarded`."""
 
     run: Path
     root: Path
@@ -39,6 +41,7 @@ class Choices:
     restrict_oom_score_adj: bool
     runtime_toml: str
     nri_request_timeout: str
+    guarded_spec: Path
 
 
 def containerd_toml(release: cache.Release, choices: Choices) -> str:
@@ -97,10 +100,16 @@ cdi_spec_dirs = [{_quoted(str(choices.run / "cdi"))}]"""
 
 
 def _runc(cri: str, choices: Choices) -> str:
-    return f"""[{cri}.containerd.runtimes.runc]
+    guard = f"""base_runtime_spec = {_quoted(str(choices.guarded_spec))}
+pod_annotations = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]"""
+    return "\n".join((_handler(cri, "runc", choices, choices.runtime_toml), _handler(cri, GUARDED, choices, guard)))
+
+
+def _handler(cri: str, name: str, choices: Choices, more: str) -> str:
+    return f"""[{cri}.containerd.runtimes.{name}]
 runtime_type = "io.containerd.runc.v2"
-{choices.runtime_toml}
-[{cri}.containerd.runtimes.runc.options]
+{more}
+[{cri}.containerd.runtimes.{name}.options]
 BinaryName = {_quoted(str(cache.RUNC))}
 Root = {_quoted(str(choices.run / "runc"))}"""
 

@@ -31,21 +31,31 @@ def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten
         assert daemon.status()["sandboxes"] == []
 
 
-def test_a_pod_that_started_while_the_daemon_was_away_is_reported_and_gets_no_container(
+def test_a_pod_whose_container_started_while_the_daemon_was_away_is_reported_and_gets_no_other(
     runtime: Runtime, eight: Fabric, cri: Cri
 ) -> None:
     with Daemon(runtime, eight) as daemon:
         daemon.kill()
         pod = cri.run_pod("early", annotations={"rdma.noderesource.dev": "1"})
         cri.run_container(pod, "first")
-        idle = cri.run_pod("idle", annotations={"rdma.noderesource.dev": "1"})
         daemon.start()
         with pytest.raises(CriError, match="nri-rdma: NOT-ATTACHED: "):
             cri.create_container(pod, "second")
-        with pytest.raises(CriError, match="nri-rdma: NOT-ATTACHED: "):
-            cri.create_container(idle, "main")
         wait_until(lambda: daemon.status()["unserved"], "the report")
         assert [item["pod"] for item in daemon.status()["unserved"]] == ["default/early"]
+        cri.delete_pod(pod)
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_gets_its_device_when_it_has_no_container_yet(
+    host_equal: None, runtime: Runtime, eight: Fabric, cri: Cri
+) -> None:
+    with Daemon(runtime, eight) as daemon:
+        daemon.kill()
+        pod = cri.run_pod("idle", annotations={"rdma.noderesource.dev": "1"})
+        daemon.start()
+        container = cri.run_container(pod, "main")
+        assert "uverbs0" in cri.exec(container, ["ls", "/dev/infiniband"]).stdout.split()
+        assert daemon.status()["unserved"] == []
         cri.delete_pod(pod)
 
 

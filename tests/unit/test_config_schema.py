@@ -40,7 +40,8 @@ def _ref(value: object, schema: dict[str, Any], where: str) -> list[str]:
 
 
 def _type(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    kinds = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    kinds: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    kinds["number"] = (int, float)
     fits = isinstance(value, kinds[schema["type"]]) and (schema["type"] == "boolean" or not isinstance(value, bool))
     return [] if fits else [f"{where}: no {schema['type']}"]
 
@@ -66,7 +67,7 @@ def _items(value: object, schema: dict[str, Any], where: str) -> list[str]:
     return [text for index, item in enumerate(items) for text in complaints(item, schema["items"], f"{where}[{index}]")]
 
 
-def _bound(holds: Any, kind: type) -> Any:
+def _bound(holds: Any, kind: Any) -> Any:
     def check(value: object, schema: dict[str, Any], where: str) -> list[str]:
         if not isinstance(value, kind) or isinstance(value, bool):
             return []
@@ -89,8 +90,8 @@ _CHECKS: dict[str, Any] = {
     "minProperties": _bound(lambda value, schema: len(value) >= schema["minProperties"], dict),
     "minItems": _bound(lambda value, schema: len(value) >= schema["minItems"], list),
     "uniqueItems": _bound(lambda value, schema: len({json.dumps(it) for it in value}) == len(value), list),
-    "minimum": _bound(lambda value, schema: value >= schema["minimum"], int),
-    "maximum": _bound(lambda value, schema: value <= schema["maximum"], int),
+    "minimum": _bound(lambda value, schema: value >= schema["minimum"], (int, float)),
+    "maximum": _bound(lambda value, schema: value <= schema["maximum"], (int, float)),
     "pattern": _bound(lambda value, schema: re.search(schema["pattern"], value) is not None, str),
 }
 
@@ -175,6 +176,8 @@ def _values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return st.lists(_values(schema["items"]), max_size=3)
         case "integer":
             return st.integers(schema["minimum"], min(schema["maximum"], 2**63))
+        case "number":
+            return st.floats(schema["minimum"], schema["maximum"])
         case "boolean":
             return st.booleans()
     return st.from_regex(schema["pattern"]) if "pattern" in schema else st.sampled_from(_WORDS)

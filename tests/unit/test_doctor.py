@@ -17,7 +17,7 @@ import pytest
 from nri_rdma import __version__
 from nri_rdma.attach.journal import Journal
 from nri_rdma.config import Document, Memlock, Settings, load
-from nri_rdma.doctor import hardware, kernel, runtime, service, software
+from nri_rdma.doctor import guard, hardware, kernel, runtime, service, software
 from nri_rdma.doctor.examination import CHECKS, examine
 from nri_rdma.doctor.finding import Finding, Result
 from nri_rdma.doctor.machine import Machine
@@ -78,6 +78,7 @@ class Bench:
             proc=self.proc,
             etc=self.etc,
             run=self.run,
+            share=self.folder / "share",
             cdi_directories=(self.etc / "cdi",),
             package_folders=(str(self.packages),),
             python=self.python,
@@ -460,14 +461,14 @@ def test_what_the_runtime_may_not_raise_is_told(bench: Bench) -> None:
 def test_no_daemon_is_not_applicable_and_no_guard_a_warning(bench: Bench) -> None:
     found = bench.finds(service.daemon)
     assert (found.result, found.fix) == (NA, "nri-rdma run")
-    assert bench.finds(service.guard).result is WARNING
+    assert bench.finds(guard.guard).result is WARNING
 
 
 def test_a_daemon_without_a_runtime_is_a_problem(bench: Bench, daemon: InsideDaemon) -> None:
     bench.settings = daemon.settings
     found = bench.finds(service.daemon)
     assert (found.result, "disconnected from the runtime" in found.found) == (PROBLEM, True)
-    assert bench.finds(service.guard).result is WARNING
+    assert bench.finds(guard.guard).result is WARNING
 
 
 def _well(machine: Machine) -> dict[str, Any]:
@@ -490,8 +491,8 @@ def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemo
     assert "pods run without what they ask for: ml/train" in service.daemon(machine).found
     vars(machine)["daemon"] = status | {"sandboxes": [{"pod": "ml/train", "undo_error": "EBUSY"}]}
     assert "devices of ml/train are not home: EBUSY" in service.daemon(machine).found
-    vars(machine)["daemon"] = status | {"guard": {"active": "hook"}}
-    assert service.guard(machine).result is OK
+    vars(machine)["daemon"] = status | {"guard": {"active": "createRuntime hook", "asked": 4}}
+    assert guard.guard(machine).result is OK
 
 
 def test_a_pod_that_runs_without_its_devices_makes_the_daemon_a_problem(bench: Bench, daemon: InsideDaemon) -> None:
@@ -584,7 +585,7 @@ def test_warnings_count_when_it_is_strict(bench: Bench, eight: Path) -> None:
             done = nri_rdma("doctor", *_flags(bench, eight), *(["--strict"] if strict else []))
         bench.settings.nri_socket.unlink()
         assert done.returncode == code, done.stdout
-        assert "fix: have systemd restart the daemon" in " ".join(done.stdout.split())
+        assert "fix: set the hook up as docs/guard.md says" in " ".join(done.stdout.split())
         assert "0 problems" in done.stdout
         assert "Nothing was changed." in done.stdout
 

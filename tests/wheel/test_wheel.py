@@ -68,6 +68,14 @@ def test_the_command_is_there(installed: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_the_guards_hook_is_there_as_it_is_and_needs_nothing_of_the_environment(installed: Path) -> None:
+    hook = installed.with_name("nri-rdma-hook")
+    assert hook.read_bytes() == (PROJECT / "hooks/nri-rdma-hook").read_bytes()
+    assert (installed.parents[1] / "share/nri-rdma/nri-rdma-guard.json").exists()
+    done = subprocess.run([hook, "verify"], input="{}", env={}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def _write_programs(folder: Path) -> None:
     """The page's blocks that begin with a file's name."""
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -1,5 +1,6 @@
 """The node's software: a stock containerd with NRI, and the real daemon."""
 
+import json
 import os
 import re
 import shutil
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab import outcomes
-from tests.lab.guest import kernel
+from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
 from tests.lab.machine import MODELS, SMALL
 from tests.lab.outcomes import OutcomeError
+from tests.lab.reports import OUTCOME
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
@@ -40,6 +42,7 @@ sandbox = "{PAUSE}"
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["/usr/lib/cni"]
 conf_dir = "/run/lab/net.d"
+use_internal_loopback = true
 [plugins."io.containerd.nri.v1.nri"]
 {NRI_TIMEOUT}
 """
@@ -65,12 +68,15 @@ runtime_type = "io.containerd.runc.v2"
 BinaryName = "/usr/bin/crun"
 SystemdCgroup = true
 """
-KUBEPODS = "kubepods-besteffort.slice"
-CNI_CONFIG = """{"cniVersion": "1.0.0", "name": "lab", "plugins": [
-  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}},
-  {"type": "lab-rdma"}]}
+# A second handler, with the network operator's plugin in the chain (cni_rdma.py): its start costs each pod a second.
+WITH_OPERATOR = """[plugins."{plugin}".containerd.runtimes.{handler}]
+runtime_type = "io.containerd.runc.v2"
+cni_conf_dir = "/run/lab/operator.d"
 """
+KUBEPODS = "kubepods-besteffort.slice"
+PTP = {"type": "ptp", "ipMasq": False, "ipam": {"type": "host-local", "ranges": [[{"subnet": "198.18.0.0/24"}]]}}
 CNI_PLUGIN = Path("/usr/lib/cni/lab-rdma")
+CNI_CHAINS = {"net.d": (PTP,), "operator.d": (PTP, {"type": CNI_PLUGIN.name})}
 DAEMON = (
     *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
     *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited", "--allow-default-pool"),
@@ -95,14 +101,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only what is this machine's; what a kernel does not survive is left out, and said."""
+    """Only what is this machine's; what a kernel does not survive is left out, and said. The report has the rows."""
     others = [item for item in items if MACHINE not in _machines_of(item)]
     items[:] = [item for item in items if MACHINE in _machines_of(item)]
     config.hook.pytest_deselected(items=others)
     rows = outcomes.load()
     for item in items:
         marker = item.get_closest_marker("outcome")
-        if marker is not None and rows[marker.args[0]].outcomes[KERNEL] == outcomes.LEFT_OUT:
+        if marker is None:
+            continue
+        item.user_properties.append((OUTCOME, marker.args[0]))
+        if rows[marker.args[0]].outcomes.get(KERNEL) == outcomes.LEFT_OUT:
             item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
 
 
@@ -117,14 +126,17 @@ def containerd_config() -> str:
     config, plugin = CONTAINERD_2, "io.containerd.cri.v1.runtime"
     if re.search(r"\b1\.\d+\.\d+", shown):
         config, plugin = CONTAINERD_1, "io.containerd.grpc.v1.cri"
+    config += WITH_OPERATOR.format(plugin=plugin, handler=verbs.OPERATOR)
     return config + (WITH_SYSTEMD.format(plugin=plugin) if MODELS[MACHINE].systemd else "")
 
 
 @pytest.fixture(scope="session")
 def containerd() -> Iterator[Server]:
     """containerd that takes pods, with the pause image and the workload's."""
-    Path("/run/lab/net.d").mkdir()
-    Path("/run/lab/net.d/10-lab.conflist").write_text(CNI_CONFIG)
+    for folder, plugins in CNI_CHAINS.items():
+        (Path("/run/lab") / folder).mkdir()
+        chain = {"cniVersion": "1.0.0", "name": "lab", "plugins": plugins}
+        (Path("/run/lab") / folder / "10-lab.conflist").write_text(json.dumps(chain))
     config = Path("/run/lab/containerd.toml")
     config.write_text(containerd_config())
     shutil.copyfile(Path(__file__).with_name("cni_rdma.py"), CNI_PLUGIN)

@@ -20,6 +20,8 @@ import pytest
 from nri_rdma.attach.port import KernelError
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaEvent, RdmaEventKind
+from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.netlink.namespace import HeldNamespace
 from nri_rdma.netlink.rdma import RdmaMonitor, RdmaSocket, can_move, visit
 from nri_rdma.wire import nldev
 from tests.lab.guest import kernel
@@ -74,20 +76,20 @@ def events() -> None:
 
 
 @pytest.fixture
-def pod() -> Iterator[int]:
-    """A descriptor of an empty namespace."""
-    run(f"ip netns add {POD}")
-    fd = os.open(f"/run/netns/{POD}", os.O_RDONLY | os.O_CLOEXEC)
-    yield fd
-    os.close(fd)
-    run(f"ip netns delete {POD}")
+def host() -> Iterator[HeldNamespace]:
+    held = LinuxKernel().host
+    yield held
+    held.close()
 
 
 @pytest.fixture
-def host() -> Iterator[int]:
-    fd = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    yield fd
-    os.close(fd)
+def pod() -> Iterator[HeldNamespace]:
+    """An empty namespace."""
+    run(f"ip netns add {POD}")
+    held = LinuxKernel().open_namespace(f"/run/netns/{POD}")
+    yield held
+    held.close()
+    run(f"ip netns delete {POD}")
 
 
 def test_devices_are_those_of_rdma_dev(index: int) -> None:
@@ -230,7 +232,7 @@ def test_events_are_kept_for_the_unit_tests(events: None) -> None:
     record("events", datagrams)
 
 
-def test_in_shared_mode_no_device_can_move(index: int, host: int, pod: int) -> None:
+def test_in_shared_mode_no_device_can_move(index: int, host: HeldNamespace, pod: HeldNamespace) -> None:
     with RdmaSocket() as sock:
         assert sock.netns_mode() is RdmaNetns.SHARED
     assert not can_move(host, index, pod)
@@ -238,27 +240,31 @@ def test_in_shared_mode_no_device_can_move(index: int, host: int, pod: int) -> N
 
 @needs_stock_rxe
 def test_a_driver_that_cannot_move_is_known_before_anything_moves(
-    exclusive: None, index: int, host: int, pod: int
+    exclusive: None, index: int, host: HeldNamespace, pod: HeldNamespace
 ) -> None:
     assert not can_move(host, index, pod)
     with RdmaSocket() as sock, pytest.raises(KernelError) as caught:
-        sock.move(index, pod)
+        sock.move(index, pod.fd)
     assert caught.value.errno == errno.EOPNOTSUPP
 
 
 @needs_movable_rxe
-def test_asking_whether_a_device_can_move_changes_nothing(exclusive: None, index: int, host: int, pod: int) -> None:
+def test_asking_whether_a_device_can_move_changes_nothing(
+    exclusive: None, index: int, host: HeldNamespace, pod: HeldNamespace
+) -> None:
     before = kernel.infiniband_devices(), rdma("link"), uevents()
     assert can_move(host, index, pod)
     assert (kernel.infiniband_devices(), rdma("link"), uevents()) == before
 
 
 @needs_movable_rxe
-def test_a_device_moves_into_the_pod_and_home(exclusive: None, index: int, host: int, pod: int) -> None:
+def test_a_device_moves_into_the_pod_and_home(
+    exclusive: None, index: int, host: HeldNamespace, pod: HeldNamespace
+) -> None:
     monitor = RdmaMonitor()
     with RdmaSocket() as sock:
         before = sock.char_device(index, CharKind.UVERBS), sock.devices()
-        sock.move(index, pod)
+        sock.move(index, pod.fd)
         assert index not in {it.index for it in sock.devices()}
         inside = visit(pod, "look", lambda it: (it.char_device(index, CharKind.UVERBS), it.devices()))
         assert [(it.index, it.name) for it in inside[1]] == [(index, NAME)]
@@ -266,9 +272,9 @@ def test_a_device_moves_into_the_pod_and_home(exclusive: None, index: int, host:
         node = Path("/dev/infiniband", inside[0].name).stat().st_rdev
         assert (os.major(node), os.minor(node)) == (inside[0].major, inside[0].minor)
         with pytest.raises(KernelError) as caught:
-            sock.move(index, host)  # the host no longer has it
+            sock.move(index, host.fd)  # the host no longer has it
         assert caught.value.errno == errno.EINVAL
-        visit(pod, "bring home", lambda it: it.move(index, host))
+        visit(pod, "bring home", lambda it: it.move(index, host.fd))
         assert sock.devices() == before[1]
     os.set_blocking(monitor.fileno(), False)
     with pytest.raises(KernelError) as silence:

@@ -16,6 +16,9 @@ from tests.rig.deadline import wait_until
 
 T = TypeVar("T")
 PREFIX = "rdma.noderesource.dev"
+OPERATOR = "operator"
+"""The handler of pods in whose network an operator makes devices."""
+_OPERATORS = ("rxe", "siw")
 _TCP_LISTEN = "0A"
 _PORT, _SIZE, _COUNT = 18515, 65536, 50
 _TRANSFER_S = 40
@@ -23,8 +26,10 @@ _TRANSFER_S = 40
 
 @contextmanager
 def pod(cri: Cri, name: str, annotations: dict[str, str], *, runtime_handler: str = "") -> Iterator[Sandbox]:
-    """A pod for a while. What the product refuses is an OutcomeError with its code."""
-    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations, runtime_handler=runtime_handler))
+    """A pod for a while. What the product refuses is an OutcomeError with its code. Those that are called so get soft
+    RDMA devices of the operator's making (cni_rdma.py)."""
+    handler = runtime_handler or (OPERATOR if name.startswith(_OPERATORS) else "")
+    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations, runtime_handler=handler))
     try:
         yield sandbox
     finally:

@@ -152,6 +152,13 @@ class Rig:
         self.gone.append(sandbox_id)
 
 
+def await_taken_up(rig: Rig) -> None:
+    """What an earlier daemon left is adopted, begun anew or being undone."""
+    for sandbox in rig.sandboxes.all():
+        if sandbox.taken_up is not None:
+            sandbox.taken_up.result(SOON)
+
+
 def make_world(*, physical: bool = False, path: str = POD_PATH) -> World:
     """A host with one rail that is up, and a pod."""
     world = World()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
-from nri_rdma.model.link import LinkState
+from nri_rdma.model.link import STABLE_SECRET, LinkState
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
@@ -19,7 +19,7 @@ from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 
 Meddling = Callable[[Kernel, Namespace, int], None]
 T = TypeVar("T")
-_CHOICES = 80  # more than any scenario needs
+_CHOICES = 110  # more than any scenario needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,12 @@ def _addresses(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
         kernel.add_address(pod, ifindex, ip_interface(text))
 
 
+def _sysctls(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    kernel.set_sysctls(
+        pod, ifindex, (("ipv4/conf/rp_filter", "1"), ("ipv6/conf/accept_ra", "2"), (STABLE_SECRET, "fd77::7"))
+    )
+
+
 def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     for device in kernel.rdma_devices(pod):
         kernel.rename_rdma(pod, device.index, f"mine{device.index}")
@@ -83,6 +89,7 @@ MEDDLINGS: tuple[Meddling, ...] = (
     _alt_name,
     _no_alt_names,
     _addresses,
+    _sysctls,
     _rename_rdma,
 )
 
@@ -158,6 +165,9 @@ def _link(choices: _Choices, world: World, number: int) -> Link:
         alt_names=[f"enp{number}{letter}" for letter in choices.one(["", "a", "ab"])],
     )
     link.settings |= {"addr_gen_mode": choices.one([0, 1]), "group": choices.one([0, 4])}
+    link.sysctls |= dict(choices.some(_SYSCTLS, 4))
+    if STABLE_SECRET in link.sysctls:
+        link.settings["addr_gen_mode"] = choices.one([2, 0])
     for address in choices.some(_ADDRESSES[number], 4):
         link.add_address(address)
     if choices.one([False, True]):
@@ -167,6 +177,16 @@ def _link(choices: _Choices, world: World, number: int) -> Link:
     if choices.one([False, True]):
         link.neighbours.append(Neighbour(address=ip_address(f"10.{number}.0.99"), mac="02:00:00:00:00:99"))
     return link
+
+
+_SYSCTLS = (
+    ("ipv4/conf/rp_filter", "2"),
+    ("ipv4/conf/arp_ignore", "1"),
+    ("ipv4/neigh/base_reachable_time_ms", "40000"),
+    ("ipv6/conf/accept_ra", "0"),
+    ("ipv6/conf/mtu", "1400"),
+    (STABLE_SECRET, "fd00::1:2:3"),
+)
 
 
 def _addresses_of(number: int) -> tuple[Address, ...]:

@@ -19,7 +19,7 @@ from nri_rdma.model.usage import HostSocket
 from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel, Rdma, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world, placed_on
+from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, make_world, placed_on
 
 CONTEXT = RdmaObject(kind=ObjectKind.CTX, kernel_user="", pid=4711, type=None)
 MANAGEMENT = RdmaObject(kind=ObjectKind.QP, kernel_user="ib_core", pid=None, type=1)
@@ -202,6 +202,7 @@ def test_a_daemon_that_starts_looks_again_at_what_it_adopts(rig: Rig, world: Wor
     _device(world).minor = world.new_minor()
     second = Rig(state=tmp_path, world=world)
     second.sandboxes.recover(lambda _record: None)
+    await_taken_up(second)
     sandbox = second.sandboxes.get("sandbox-1")
     assert sandbox is not None
     _looked_again(sandbox)

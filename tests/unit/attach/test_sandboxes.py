@@ -19,7 +19,7 @@ from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FakeKernel, FaultyKernel, World
 from tests.unit.attach.builders import POD_PATH, make_pod
-from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, make_world, placed_on
+from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
 
 Start = Callable[..., Rig]
 
@@ -505,6 +505,7 @@ def test_after_a_restart_a_pod_on_the_hosts_network_is_known_by_its_process(
     processes.running = now
     again = start(world, processes=processes)
     again.sandboxes.recover(lambda _record: None)
+    await_taken_up(again)
     wait_for([it.undo_done for it in again.sandboxes.all() if it.undo_done is not None], SOON)
     assert [it.state for it in again.sandboxes.all()] == ([State.ATTACHED] if adopted else [])
     assert len(processes.watched) == int(adopted)
@@ -669,6 +670,7 @@ def _recovered(start: Start, world: World) -> tuple[Rig, tuple[NriRdmaError, ...
     rig = start(world)
     told: list[str] = []
     errors = rig.sandboxes.recover(lambda record: told.append(record.pod.sandbox_id))
+    await_taken_up(rig)
     undos = [sandbox.undo_done for sandbox in rig.sandboxes.all() if sandbox.undo_done is not None]
     wait_for(undos, SOON)
     return rig, errors, told

@@ -1,6 +1,7 @@
 """What `nri-rdma status` shows."""
 
 import json
+import time
 
 from nri_rdma.cli.screen import Table
 from nri_rdma.cli.status import _age, _facts, _tables
@@ -33,6 +34,16 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
     assert "Guard        WARNING, none: while this daemon is dead, pods start without their" in lines
     assert "isolation soft" in [line.strip() for line in lines]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    asked = {"active": "createRuntime hook", "asked": 3, "refused": 1, "last": time.time() - 61}
+    document["guard"] |= {**asked, "warning": "", "unguarded": []}
+    facts = [value for _name, value in _facts(document)]
+    assert facts[2] == "createRuntime hook: asked about 3 containers (1 refused), last 1 min 1 s ago"
+    document["guard"] |= {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
+    assert [value for _name, value in _facts(document)][3] == "WARNING, some started unasked: a/b, container c"
 
 
 def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> None:

@@ -1,0 +1,119 @@
+"""A thread that is inside a network namespace, with its socket.
+
+It enters once, starts no other thread and does nothing else: setns changes the calling thread only, and a thread that
+has been elsewhere is used for nothing more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.netlink.route_socket import RouteSocket
+
+T = TypeVar("T")
+
+_CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(fd: int) -> None:
+    """Have the calling thread enter the namespace of a descriptor, for good. Raises KernelError."""
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        raise KernelError("enter the network namespace", ctypes.get_errno())
+
+
+class Inside:
+    """What a thread has that is inside a namespace. For that thread only.
+
+    There is no socket of NETLINK_RDMA here: an open one is a reference to the module ib_core, which could not be
+    unloaded then (as updates of drivers do). Opening one costs 20 us.
+    """
+
+    def __init__(self) -> None:
+        self._route = RouteSocket()
+        self.cookie = self._route.cookie()
+        """Which namespace this is, as the kernel says."""
+
+    @property
+    def route(self) -> RouteSocket:
+        """The thread's socket; a new one after an error that left it in doubt."""
+        if self._route.is_broken:
+            self._route.close()
+            self._route = RouteSocket()
+            if self._route.cookie() != self.cookie:
+                raise KernelError("enter the network namespace", errno.ESTALE, "the thread is in another one")
+        return self._route
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._route.close()
+
+
+class Insider:
+    """A thread inside a namespace, which does what one caller at a time gives it. Raises KernelError when it cannot
+    enter."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        entering: _Job[int] = _Job(lambda inside: inside.cookie)
+        self._first = entering
+        self._thread = threading.Thread(target=self._serve, name="netns", daemon=True)
+        self._thread.start()
+        self.cookie = entering.wait()
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns inside the namespace; its exceptions pass through."""
+        job = _Job(work)
+        self._jobs.put(job)  # type: ignore[arg-type]  # a job gives its result to its own caller, whatever that is
+        return job.wait()
+
+    def end(self) -> None:
+        """Have the thread end when it has nothing to do; does not wait for that."""
+        self._jobs.put(None)
+
+    def join(self) -> None:
+        """Wait for its end, after `end`."""
+        self._thread.join()
+
+    def _serve(self) -> None:
+        try:
+            enter(self._fd)
+            inside = Inside()
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
+            self._first.fail(error)
+            return
+        self._first.do(inside)
+        while (job := self._jobs.get()) is not None:
+            job.do(inside)
+            del job  # with what its caller gave and got: this thread may be idle for long
+        inside.close()
+
+
+class _Job(Generic[T]):
+    """Something to do, and its outcome."""
+
+    def __init__(self, work: Callable[[Inside], T]) -> None:
+        self._work = work
+        self._outcome: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
+
+    def do(self, inside: Inside) -> None:
+        try:
+            self._outcome.put(([self._work(inside)], None))
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        self._outcome.put(([], error))
+
+    def wait(self) -> T:
+        result, error = self._outcome.get()
+        if error is not None:
+            raise error
+        return result[0]

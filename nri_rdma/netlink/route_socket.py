@@ -1,0 +1,172 @@
+"""A socket of rtnetlink, for requests and lists as bytes.
+
+Several requests go in one datagram: the kernel works on them in order, and goes on after one that it refuses
+(netlink_rcv_skb). pyroute2 is left for what is rare: it opens an event loop for a socket, and decodes every attribute
+of every message at a tenth of a millisecond each.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.wire import WireError
+from nri_rdma.wire.netlink import (
+    ACK,
+    DONE,
+    DUMP,
+    DUMP_INTERRUPTED,
+    ERROR,
+    Message,
+    encode_request,
+    read_answer,
+    read_messages,
+)
+
+ATTEMPTS = 5
+"""How often a list is asked for that changes while it is made."""
+REQUESTS_MAX = 32
+"""In one datagram: their answers fit any receive buffer."""
+
+_DATAGRAM_MAX = 1 << 16
+_PATIENCE = struct.pack("@ll", 5, 0)
+"""Seconds and microseconds. Requests are worked on while they are sent, so that an answer lies ready afterwards."""
+_SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
+_SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A change; `operation` names it to people, an errno of `tolerate` counts as done."""
+
+    kind: int
+    body: bytes
+    operation: str
+    flags: int = 0
+    tolerate: frozenset[int] = frozenset()
+
+
+class RouteSocket:
+    """A socket in the namespace of the thread that makes it, for that thread. Every operation raises KernelError.
+
+    After an error that is not the kernel's answer, `is_broken` is True: answers may still be under way.
+    """
+
+    def __init__(self) -> None:
+        self.is_broken = False
+        self._sequence = 0
+        try:
+            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+            for option in (_CAP_ACK, _EXT_ACK, _STRICT):
+                self._socket.setsockopt(_SOL_NETLINK, option, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+            self._socket.bind((0, 0))
+        except OSError as error:
+            raise KernelError("open a socket to rtnetlink", error.errno or 0) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        self._socket.close()
+
+    def cookie(self) -> int:
+        """The number of the socket's namespace, unique in a boot."""
+        try:
+            (cookie,) = struct.unpack("=Q", self._socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
+        except OSError as error:
+            raise KernelError("read SO_NETNS_COOKIE (needs Linux 5.14)", error.errno or 0) from error
+        return int(cookie)
+
+    def do(self, *requests: Request) -> None:
+        """All of them in order, also those after one that is refused. Raises KernelError for the first of these."""
+        first: KernelError | None = None
+        for start in range(0, len(requests), REQUESTS_MAX):
+            error = self._do(requests[start : start + REQUESTS_MAX])
+            first = first or error
+        if first is not None:
+            raise first
+
+    def ask(self, kind: int, body: bytes, operation: str) -> bytes:
+        """The answer to a question about one thing, whole."""
+        found = self._exchange(operation, kind, ACK, body, None)[0]
+        if len(found) != 1:
+            raise KernelError(operation, errno.EPROTO, f"{len(found)} answers")
+        return found[0]
+
+    def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
+        """The messages of a list, whole; those only for which `keep` is true."""
+        for _ in range(ATTEMPTS):
+            found, is_interrupted = self._exchange(operation, kind, DUMP, body, keep)
+            if not is_interrupted:
+                break
+        return found
+
+    def _do(self, requests: Sequence[Request]) -> KernelError | None:
+        pending: dict[int, Request] = {}
+        datagram = b""
+        for request in requests:
+            self._sequence += 1
+            pending[self._sequence] = request
+            datagram += encode_request(request.kind, request.flags | ACK, self._sequence, request.body)
+        errors: dict[int, KernelError] = {}
+        operation = requests[0].operation
+        self._send(operation, datagram)
+        while pending:
+            for message in self._receive(operation):
+                if message.kind != ERROR or message.sequence not in pending:
+                    continue  # an answer that an earlier call did not wait for
+                request, answer = pending.pop(message.sequence), read_answer(message)
+                if answer.errno not in {0, *request.tolerate}:
+                    errors[message.sequence] = KernelError(request.operation, answer.errno, answer.reason)
+        return errors[min(errors)] if errors else None
+
+    def _exchange(
+        self, operation: str, kind: int, flags: int, body: bytes, keep: Callable[[bytes], bool] | None
+    ) -> tuple[list[bytes], bool]:
+        self._sequence += 1
+        self._send(operation, encode_request(kind, flags, self._sequence, body))
+        found: list[bytes] = []
+        is_interrupted = False
+        while True:
+            for message in self._receive(operation):
+                if message.sequence != self._sequence:
+                    continue
+                is_interrupted = is_interrupted or bool(message.flags & DUMP_INTERRUPTED)
+                if message.kind in {DONE, ERROR}:
+                    answer = read_answer(message)
+                    if answer.errno:
+                        raise KernelError(operation, answer.errno, answer.reason)
+                    return found, is_interrupted
+                if keep is None or keep(message.whole):
+                    found.append(message.whole)
+
+    def _send(self, operation: str, datagram: bytes) -> None:
+        try:
+            self._socket.send(datagram)
+        except OSError as error:
+            self.is_broken = True
+            raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+
+    def _receive(self, operation: str) -> list[Message]:
+        try:
+            return list(read_messages(self._socket.recv(_DATAGRAM_MAX)))
+        except BlockingIOError as error:
+            self.is_broken = True
+            raise KernelError(operation, errno.ETIMEDOUT, "no answer in 5 s") from error
+        except OSError as error:
+            self.is_broken = True
+            raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+        except WireError as error:
+            self.is_broken = True
+            raise KernelError(operation, errno.EPROTO, str(error)) from error

@@ -1,0 +1,171 @@
+"""Links that have everything, and their way into a pod and home, on the real kernel."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from nri_rdma.attach.journal import decode_record, encode_record
+from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.steps import steps_of
+from nri_rdma.attach.transaction import do_steps, undo_steps
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.observe.spans import Recorder
+from tests.contract.machines import HOST, LinuxMachine
+from tests.rig import hostlook, sysctls
+from tests.rig.deadline import DeadlineError, wait_until
+from tests.unit.attach.builders import make_device, make_placed, record_of
+from tests.unit.attach.scenarios import Meddling
+
+SPANS = Recorder(capacity=1)
+MAC = "02:11:00:00:00:01"
+
+RICH = """
+link add uplink type veth peer name uplink1
+link property add dev rail0 altname enp1
+link property add dev rail0 altname enp2
+link set rail0 alias left
+link set rail0 mtu 1400 txqueuelen 77 group 5
+link set rail0 gso_max_size 30000 gso_max_segs 20
+link set rail0 allmulticast on
+link set rail0 up
+address add 10.0.0.1/24 broadcast 10.0.0.200 dev rail0
+address add 10.0.0.2/24 dev rail0
+address add 10.0.1.1/24 label rail0:1 metric 50 dev rail0
+address add 10.0.2.1/24 noprefixroute dev rail0
+address add 10.0.3.1 peer 10.0.3.2/32 scope link dev rail0
+address add 10.0.4.1/24 preferred_lft 0 valid_lft forever dev rail0
+address add fd00::1/64 dev rail0
+address add fd00:1::1/64 preferred_lft 0 valid_lft 3000 dev rail0
+address add fd00:2::1/128 noprefixroute dev rail0
+route add 10.1.0.0/16 via 10.0.0.9 metric 5 mtu lock 1300 advmss 1200 dev rail0
+route add 10.1.0.0/16 via 10.0.0.8 metric 6 table 100 proto static dev rail0
+route add 10.2.0.0/16 via 172.16.0.1 onlink dev rail0
+route add 10.3.0.0/16 src 10.0.0.2 scope link tos 8 dev rail0
+route add 10.4.0.1/32 proto bird dev rail0
+route add fd05::/64 via fd00::9 metric 7 pref high dev rail0
+route add fd06::/64 expires 3000 dev rail0
+route add fd07::/64 via fe80::9 table 100 dev rail0
+route add blackhole 10.9.0.0/16
+neighbour add 10.0.0.9 lladdr 02:00:00:00:00:99 nud permanent dev rail0
+neighbour add proxy 10.0.0.77 dev rail0
+neighbour add proxy fd00::77 dev rail0
+neighbour add fd00::9 lladdr 02:00:00:00:00:99 nud permanent router dev rail0
+rule add iif rail0 table 100 priority 99
+"""
+
+
+def add_veth(linux: LinuxMachine, name: str) -> None:
+    linux.add_link(name, MAC)
+
+
+def add_macvlan(linux: LinuxMachine, name: str) -> None:
+    linux.add_link("lower0", "02:11:00:00:00:77")
+    linux.ip(HOST, "link set lower0 up")
+    linux.ip(HOST, f"link add {name} link lower0 address {MAC} type macvlan mode bridge")
+
+
+def add_vlan(linux: LinuxMachine, name: str) -> None:
+    linux.add_link("lower0", "02:11:00:00:00:77")
+    linux.ip(HOST, "link set lower0 up")
+    try:
+        linux.ip(HOST, f"link add {name} link lower0 address {MAC} type vlan id 5")
+    except RuntimeError as error:
+        pytest.skip(f"this kernel has no VLAN devices (CONFIG_VLAN_8021Q): {error}")
+
+
+def add_dummy(linux: LinuxMachine, name: str) -> None:
+    try:
+        linux.ip(HOST, f"link add {name} address {MAC} type dummy")
+    except RuntimeError as error:
+        pytest.skip(f"this kernel has no dummy devices (CONFIG_DUMMY): {error}")
+
+
+KINDS: dict[str, Callable[[LinuxMachine, str], None]] = {
+    "veth": add_veth,
+    "macvlan": add_macvlan,
+    "vlan": add_vlan,
+    "dummy": add_dummy,
+}
+
+
+RICH_SYSCTLS = {
+    "ipv4/conf/rail0/rp_filter": "2",
+    "ipv4/conf/rail0/arp_ignore": "1",
+    "ipv4/conf/rail0/arp_announce": "2",
+    "ipv4/conf/rail0/accept_local": "1",
+    "ipv4/conf/rail0/promote_secondaries": "1",
+    "ipv4/neigh/rail0/gc_stale_time": "77",
+    "ipv6/conf/rail0/accept_ra": "0",
+    "ipv6/conf/rail0/router_solicitation_interval": "9",
+    "ipv6/neigh/rail0/retrans_time_ms": "1100",
+}
+
+
+def configure(linux: LinuxMachine, commands: str) -> None:
+    """`ip COMMAND` on the host for every line."""
+    for command in filter(None, commands.splitlines()):
+        linux.ip(HOST, command)
+
+
+def make_rich(linux: LinuxMachine, kind: str) -> None:
+    """A link rail0 of the host that has everything, and a bystander."""
+    KINDS[kind](linux, "rail0")
+    configure(linux, RICH)
+    assert sysctls.put(linux.path(HOST), RICH_SYSCTLS) == set()
+
+
+class Attach:
+    """One attach on a machine; `before` is what must be the same after it."""
+
+    def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
+        self.linux = linux
+        self.before = before or hostlook.take_settled(linux.path(HOST))
+        self.kernel: Kernel = linux.kernel
+        self.namespace = self.kernel.open_namespace(linux.pod_path)
+        links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
+        devices = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(links))
+        self.record: SandboxRecord = record_of(self.kernel, self.namespace, make_placed(devices, mtu=1300))
+
+    def do(self, kernel: Kernel) -> None:
+        do_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
+
+    def undo(self, kernel: Kernel) -> tuple[NriRdmaError, ...]:
+        return undo_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
+
+    def restart(self) -> None:
+        """The daemon was killed and starts anew."""
+        self.namespace.close()
+        if self.kernel is not self.linux.kernel:
+            self.kernel.host.close()
+        self.kernel = LinuxKernel(str(self.linux.path(HOST)))
+        self.record = decode_record(encode_record(self.record), where="memory")
+        self.namespace = self.kernel.open_namespace(self.linux.pod_path)
+
+    def meddle(self, acts: Sequence[Meddling]) -> None:
+        for move in self.record.plan.moves:
+            for act in acts:
+                act(self.kernel, self.namespace, move.pod_ifindex)
+
+    def assert_home(self) -> None:
+        for _ in range(2):
+            wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            after = hostlook.take_settled(self.linux.path(HOST))
+            changed = hostlook.difference(self.before, after)
+            assert not changed, changed
+
+    def assert_soon_home(self) -> None:
+        """The same without waiting for a host that is equal to go on being it: for many in a row."""
+        for _ in range(2):
+            wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            changed: list[str] = []
+
+            def is_equal(changed: list[str] = changed) -> bool:
+                changed[:] = hostlook.difference(self.before, hostlook.take(self.linux.path(HOST)))
+                return not changed
+
+            try:
+                wait_until(is_equal, "the host to be equal", 5)
+            except DeadlineError:
+                raise AssertionError(changed) from None

@@ -1,0 +1,27 @@
+"""The guard's hook in the rig's runtimes: an OCI configuration for containerd, a definition for CRI-O."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.rig import cache
+
+HOOK = cache.PROJECT / "hooks/nri-rdma-hook"
+GUARDED = "guarded"
+"""The runtime handler of containerd whose containers are guarded; CRI-O has hooks for all of its handlers."""
+
+
+def write_guarded_spec(path: Path, control_socket: Path) -> None:
+    """As docs/guard.md says: what containerd starts from, and the hook."""
+    base = subprocess.run([str(cache.CTR), "oci", "spec"], capture_output=True, text=True, check=True).stdout
+    command = [str(HOOK), "spec", "--control-socket", str(control_socket)]
+    path.write_text(subprocess.run(command, input=base, capture_output=True, text=True, check=True).stdout)
+
+
+def write_definition(folder: Path, control_socket: Path) -> None:
+    """The project's own for CRI-O, with the rig's paths."""
+    definition = json.loads((cache.PROJECT / "hooks/nri-rdma-guard.json").read_text())
+    hook = definition["hook"]
+    hook["path"] = str(HOOK)
+    hook["args"] += ["--control-socket", str(control_socket)]
+    (folder / "nri-rdma-guard.json").write_text(json.dumps(definition))

@@ -1,0 +1,223 @@
+"""The doctor says which guard is set up, for which of the runtime's handlers, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_rdma.config import Settings
+from nri_rdma.doctor.finding import Finding, Result
+from nri_rdma.doctor.guard import guard
+from nri_rdma.doctor.machine import Machine
+from nri_rdma.model.device import Node, RdmaNetns
+
+PROJECT = Path(__file__).resolve().parents[2]
+PATTERNS = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]
+V1, V2 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
+
+
+class Site:
+    """A machine whose runtime is configured in a folder of the test; no daemon answers there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hook = self.write("bin/nri-rdma-hook", "#!/bin/sh\n")
+        self.hook.chmod(0o755)
+        self.settings = Settings(nri_socket=folder / "nri.sock", control_socket=folder / "control.sock")
+        self.status: dict[str, Any] | None = None
+
+    def write(self, path: str, text: str) -> Path:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return file
+
+    def base(self, *arguments: str, name: str = "base.json") -> Path:
+        """An OCI configuration with the hook."""
+        given = arguments or ("--control-socket", str(self.settings.control_path))
+        hook = {"path": str(self.hook), "args": ["nri-rdma-hook", "verify", *given]}
+        return self.write(name, json.dumps({"hooks": {"createRuntime": [{"path": "/other"}, hook]}}))
+
+    def containerd(self, *, table: str = V2, file: str = "config.toml", **handlers: dict[str, Any]) -> None:
+        lines = ["version = 2"] if table == V1 else ["version = 3"]
+        for name, handler in handlers.items():
+            lines.append(f'[plugins."{table}".containerd.runtimes.{name}]')
+            lines += [f"{key} = {json.dumps(value)}" for key, value in handler.items()]
+        self.write(f"etc/containerd/{file}", "\n".join(lines))
+
+    def guarded(self, *arguments: str) -> dict[str, Any]:
+        """A handler's table, as it should be."""
+        return {"base_runtime_spec": str(self.base(*arguments)), "pod_annotations": PATTERNS}
+
+    def finding(self) -> Finding:
+        node = Node(devices=(), gpus=(), rdma_cm=None, rdma_netns=RdmaNetns.NONE, rdma_cgroup=False)
+        machine = Machine(
+            settings=self.settings,
+            read_node=lambda: (node, ()),
+            etc=self.folder / "etc",
+            share=self.folder / "share",
+        )
+        if self.status is not None:
+            vars(machine)["daemon"] = {"guard": self.status}
+        return guard(machine)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_without_any_runtime_there_is_none(site: Site) -> None:
+    found = site.finding()
+    assert found.result is Result.WARNING
+    assert found.found == "none: while no daemon runs, pods start without the devices they ask for"
+    assert "docs/guard.md" in found.fix
+
+
+@pytest.mark.parametrize("table", [V1, V2])
+def test_a_handler_that_is_set_up_is_named(site: Site, table: str) -> None:
+    site.containerd(table=table, runc=site.guarded())
+    assert site.finding() == Finding(check="guard", result=Result.OK, found="createRuntime hook for containerd's runc")
+
+
+def test_a_handler_that_is_not_set_up_is_a_warning_beside_one_that_is(site: Site) -> None:
+    site.containerd(runc=site.guarded(), nvidia={"runtime_type": "io.containerd.runc.v2"})
+    found = site.finding()
+    assert found.result is Result.WARNING
+    assert found.found == (
+        "createRuntime hook for containerd's runc. Not guarded: containerd's nvidia: no base_runtime_spec"
+    )
+
+
+def test_a_containerd_without_handlers_of_its_own_has_runc(site: Site) -> None:
+    site.write("etc/containerd/config.toml", "version = 3")
+    assert "(containerd's runc: no base_runtime_spec)" in site.finding().found
+
+
+def test_files_that_are_imported_count(site: Site) -> None:
+    site.containerd(file="conf.d/guard.toml", runc=site.guarded())
+    for pattern in ("conf.d/*.toml", f"{site.folder}/etc/containerd/conf.d/*.toml"):
+        site.write("etc/containerd/config.toml", f"version = 3\nimports = [{json.dumps(pattern)}]")
+        assert site.finding().result is Result.OK
+
+
+@pytest.mark.parametrize(
+    "patterns",
+    [[], ["rdma.noderesource.dev*"], ["rdma.noderesource.dev/*"], ["*"], ["rdma.noderesource.dev"], "*", [1]],
+)
+def test_annotations_that_the_hook_cannot_see_are_told_because_no_pod_would_be_guarded(
+    site: Site, patterns: object
+) -> None:
+    site.containerd(runc=site.guarded() | {"pod_annotations": patterns})
+    found = site.finding()
+    assert found.result is Result.WARNING
+    assert 'it needs ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]' in found.found
+
+
+@pytest.mark.parametrize("patterns", [["*", "*/*"], ["rdma.*", "rdma.noderesource.dev/*"], [*PATTERNS, "io.other/*"]])
+def test_wider_patterns_are_as_good(site: Site, patterns: list[str]) -> None:
+    site.containerd(runc=site.guarded() | {"pod_annotations": patterns})
+    assert site.finding().result is Result.OK
+
+
+def test_a_hook_that_asks_another_daemon_or_for_another_prefix_is_told(site: Site) -> None:
+    ours = ("--control-socket", str(site.settings.control_path))
+    site.containerd(runc=site.guarded("--timeout=1"))
+    assert "the hook's --control-socket is /run/nri-rdma/control.sock, and the daemon's is" in site.finding().found
+    site.containerd(runc=site.guarded(*ours, "--annotation-prefix=rdma.example.com"))
+    assert "the hook's --annotation-prefix is rdma.example.com, and" in site.finding().found
+    site.settings = replace(site.settings, annotation_prefix="rdma.example.com")
+    site.containerd(
+        runc=site.guarded(*ours, "--annotation-prefix", "rdma.example.com") | {"pod_annotations": ["*", "*/*"]}
+    )
+    assert site.finding().result is Result.OK
+
+
+def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Site) -> None:
+    site.containerd(runc=site.guarded())
+    site.hook.chmod(0o644)
+    assert f"{site.hook} cannot be run: no container starts" in site.finding().found
+    site.hook.unlink()
+    assert "cannot be run" in site.finding().found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file or directory"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "has no nri-rdma-hook among its createRuntime hooks"),
+        ('{"hooks": {"createRuntime": 7}}', "has no nri-rdma-hook"),
+        ('{"hooks": {"prestart": [{"path": "/x/nri-rdma-hook", "args": ["", "verify"]}]}}', "has no nri-rdma-hook"),
+        ('{"hooks": {"createRuntime": [7, {"path": "/x/nri-rdma-hook", "args": "verify"}]}}', "has no nri-rdma-hook"),
+    ],
+)
+def test_an_oci_configuration_without_the_hook_is_told(site: Site, text: str | None, words: str) -> None:
+    handler = site.guarded()
+    path = Path(handler["base_runtime_spec"])
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    site.containerd(runc=handler)
+    assert words in site.finding().found
+
+
+def test_what_no_configuration_should_have_is_no_crash(site: Site) -> None:
+    for text in (
+        "plugins = 3",
+        f'[plugins."{V2}".containerd]\nruntimes = [1]',
+        f'[plugins."{V2}".containerd.runtimes]\nrunc = 3',
+        f'imports = 3\n[plugins."{V2}".containerd.runtimes.runc]\nbase_runtime_spec = ["x"]',
+        "not toml",
+    ):
+        site.write("etc/containerd/config.toml", text)
+        assert site.finding().result is Result.WARNING
+
+
+def test_cri_os_definition_of_the_project_is_a_guard(site: Site) -> None:
+    document = json.loads((PROJECT / "hooks/nri-rdma-guard.json").read_text())
+    document["hook"]["path"] = str(site.hook)
+    document["hook"]["args"] += ["--control-socket", str(site.settings.control_path)]
+    site.write("etc/crio/crio.conf", "")
+    assert "CRI-O: no nri-rdma-hook in" in site.finding().found
+    site.write("share/containers/oci/hooks.d/other.json", "{")
+    site.write("share/containers/oci/hooks.d/nri-rdma-guard.json", json.dumps(document))
+    assert site.finding() == Finding(check="guard", result=Result.OK, found="createRuntime hook for CRI-O")
+    site.write("etc/crio/crio.conf.d/10", f'[crio.runtime]\nhooks_dir = ["{site.folder}/hooks"]')
+    assert f"CRI-O: no nri-rdma-hook in {site.folder}/hooks" in site.finding().found
+    site.write("hooks/x.json", json.dumps(document))
+    assert site.finding().result is Result.OK
+    site.write("hooks/x.json", json.dumps(document | {"stages": ["prestart"]}))
+    assert "has not the stage createRuntime" in site.finding().found
+    site.write("hooks/x.json", json.dumps(document | {"when": {"annotations": {"a": "b"}}}))
+    assert "is not for every container" in site.finding().found
+
+
+def test_a_validator_that_requires_us_is_a_guard(site: Site) -> None:
+    site.write(
+        "etc/containerd/config.toml",
+        '[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\nrequired_plugins = ["nri-rdma"]',
+    )
+    assert "containerd's validator requires nri-rdma of every container" in site.finding().found
+    site.settings = replace(site.settings, plugin_name="other")
+    assert site.finding().found.startswith("none: ")
+    site.write(
+        "etc/crio/crio.conf",
+        '[crio.nri.default_validator]\nnri_enable_default_validator = true\nnri_validator_required_plugins = ["other"]',
+    )
+    assert "CRI-O's validator requires other of every container" in site.finding().found
+
+
+def test_what_the_daemon_was_asked_counts_where_the_configuration_cannot_be_seen(site: Site) -> None:
+    site.status = {"active": "createRuntime hook", "asked": 12, "unguarded": []}
+    assert site.finding() == Finding(check="guard", result=Result.OK, found="the daemon was asked about 12 containers")
+    site.status["unguarded"] = ["default/x, container a"]
+    assert site.finding().result is Result.WARNING
+    assert "Not guarded: default/x, container a" in site.finding().found
+    site.status = {"active": "none", "asked": 0}
+    assert site.finding().found.startswith("none: ")

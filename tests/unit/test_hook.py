@@ -1,0 +1,431 @@
+"""The OCI hook as OCI runtimes call it: a program, a state on stdin, a container's config.json, a daemon or none."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_rdma.control import ask_status
+from nri_rdma.errors import ErrorCode
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.ttrpc import Server
+from tests.rig.node import load as load_node
+from tests.rig.systree import build_tree
+from tests.unit.cli.daemon import InsideDaemon
+
+PROJECT = Path(__file__).resolve().parents[2]
+HOOK = PROJECT / "hooks/nri-rdma-hook"
+PREFIX = "rdma.noderesource.dev"
+TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}
+CONTAINERD = {
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.container-name": "a",
+    "io.kubernetes.cri.sandbox-id": "sandbox-one",
+    "io.kubernetes.cri.sandbox-name": "one",
+    "io.kubernetes.cri.sandbox-namespace": "default",
+}
+CRIO = {
+    "io.kubernetes.cri-o.ContainerType": "container",
+    "io.kubernetes.cri-o.SandboxID": "sandbox-one",
+    "io.kubernetes.container.name": "a",
+    "io.kubernetes.pod.name": "one",
+    "io.kubernetes.pod.namespace": "default",
+}
+ONE_LINE = re.compile(r"nri-rdma: ([A-Z-]+): .+, .+\. Next: .+\.\n")
+
+
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    work = tmp_path_factory.mktemp("eight")
+    build_tree(load_node("eight"), work)
+    return work
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
+    with InsideDaemon(tmp_path, eight) as inside:
+        yield inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the hook ended."""
+
+    code: int
+    error: str
+
+    @property
+    def refused_with(self) -> str:
+        """The code in its one line; the test fails when it was no such line."""
+        found = ONE_LINE.fullmatch(self.error)
+        assert self.code == 1, self
+        assert found is not None, self.error
+        assert found[1] in {str(code) for code in ErrorCode}
+        return found[1]
+
+
+def run(state: bytes, *flags: str, command: str = "verify") -> Ended:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(HOOK), command, *flags], input=state, capture_output=True, check=False
+    )
+    assert done.stdout == b""
+    return Ended(code=done.returncode, error=done.stderr.decode())
+
+
+class Container:
+    """A container that an OCI runtime has made."""
+
+    def __init__(self, folder: Path, annotations: Mapping[str, Any], edits: ContainerEdits | None = None) -> None:
+        self.bundle = folder / "bundle"
+        self.bundle.mkdir()
+        self.annotations = annotations
+        self.config: Any = {
+            "process": {"env": ["PATH=/bin", *(f"{name}={value}" for name, value in (edits.env if edits else ()))]},
+            "linux": {
+                "devices": [
+                    {"type": "c", "path": node.path, "major": node.major, "minor": node.minor}
+                    for node in (edits.char_devices if edits else ())
+                ]
+            },
+        }
+
+    def state(self) -> bytes:
+        """What comes on the hook's stdin."""
+        (self.bundle / "config.json").write_text(json.dumps(self.config))
+        state = {"ociVersion": "1.1.0", "id": "id-of-a", "status": "creating", "pid": 7, "bundle": str(self.bundle)}
+        return json.dumps({**state, "annotations": self.annotations}).encode()
+
+
+def socket_of(path: Path) -> tuple[str, str]:
+    return "--control-socket", str(path)
+
+
+@pytest.mark.parametrize("words", [CONTAINERD, CRIO], ids=["containerd", "CRI-O"])
+def test_a_container_that_has_what_it_was_given_may_start(
+    daemon: InsideDaemon, tmp_path: Path, words: Mapping[str, str]
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = daemon.edits(pod, TWO, "a")
+    state = Container(tmp_path, {**words, **TWO}, edits).state()
+    assert run(state, *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+    told = ask_status(daemon.settings.control_path)["guard"]
+    assert (told["active"], told["asked"], told["refused"]) == ("createRuntime hook", 1, 0)
+
+
+def test_a_container_without_what_it_was_to_get_is_refused_in_the_daemons_words(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    daemon.start_pod("one", TWO)
+    ended = run(Container(tmp_path, {**CONTAINERD, **TWO}).state(), *socket_of(daemon.settings.control_path))
+    assert ended.refused_with == "NOT-SERVED"
+    assert "without /dev/infiniband/uverbs2, " in ended.error
+    assert "default/one, container a" in ended.error
+    assert ask_status(daemon.settings.control_path)["guard"]["refused"] == 1
+
+
+def test_a_pod_that_asks_for_nothing_starts_without_a_daemon(tmp_path: Path) -> None:
+    nobody = socket_of(tmp_path / "nobody.sock")
+    for words in (
+        {},
+        CONTAINERD,
+        {**CONTAINERD, f"{PREFIX}.other": "1", "other": PREFIX},
+        {**CONTAINERD, PREFIX: "", f"{PREFIX}/container.a": " [] "},
+        {**CONTAINERD, **TWO, "io.kubernetes.cri.container-type": "sandbox"},
+        {**CRIO, **TWO, "io.kubernetes.cri-o.ContainerType": "sandbox"},
+    ):
+        state = json.dumps({"id": "x", "bundle": "/nowhere", "annotations": words}).encode()
+        assert run(state, *nobody) == Ended(code=0, error=""), words
+
+
+def test_a_key_that_is_written_with_escapes_asks_too(tmp_path: Path) -> None:
+    state = Container(tmp_path, {**CONTAINERD, f"{PREFIX}/pod": "1"}).state()
+    for written in (b"rdma.noderesource.dev\\/pod", b"\\u0072dma.noderesource.dev/pod"):
+        text = state.replace(b"rdma.noderesource.dev/pod", written)
+        assert json.loads(text) == json.loads(state)
+        assert run(text, *socket_of(tmp_path / "nobody.sock")).refused_with == "DAEMON-ABSENT"
+
+
+def test_another_prefix_is_heeded(tmp_path: Path) -> None:
+    state = Container(tmp_path, {**CONTAINERD, "rdma.example.com": "1"}).state()
+    nobody = socket_of(tmp_path / "nobody.sock")
+    assert run(state, *nobody).code == 0
+    assert run(state, "--annotation-prefix=rdma.example.com", *nobody).refused_with == "DAEMON-ABSENT"
+    assert run(state, "--annotation-prefix", "rdma.example.com", *nobody).refused_with == "DAEMON-ABSENT"
+
+
+def test_a_pod_that_asks_waits_for_a_daemon_that_is_gone_or_was_killed(tmp_path: Path) -> None:
+    state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
+    path = tmp_path / "control.sock"
+    assert run(state, *socket_of(path)).refused_with == "DAEMON-ABSENT"
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+    ended = run(state, *socket_of(path))
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert "Connection refused" in ended.error
+
+
+def test_a_daemon_that_does_not_answer_in_time_refuses(tmp_path: Path) -> None:
+    state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "control.sock"))
+        stopped.listen(1)
+        ended = run(state, *socket_of(tmp_path / "control.sock"), "--timeout", "0.1")
+    assert ended.refused_with == "DAEMON-LATE"
+    assert "in 0.1 s" in ended.error
+
+
+@contextmanager
+def somebody(path: Path, answer: Callable[[], bytes]) -> Iterator[None]:
+    """Another program on the control socket, which says the same to everything."""
+
+    def serve() -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(answer())
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(1)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join(5)
+
+
+def reply(data: bytes, kind: int = 2) -> bytes:
+    """A frame of ttrpc on the first stream."""
+    return len(data).to_bytes(4, "big") + b"\0\0\0\1" + bytes((kind, 0)) + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        reply(b""),  # a response without a word: no yes
+        reply(b"\x12\x00"),
+        reply(b"\x12\x02\x08\x00"),  # complete = false, and no reason
+        reply(b"\x12\x02\x08\x01", kind=1),
+        reply(b"\x12\x02\x08"),
+        reply(b"\xff" * 12),
+        reply(b"\x12\x7f\x08\x01"),
+        reply(b"\x10\x01"),
+        (1 << 24).to_bytes(4, "big") + b"\0\0\0\1\2\0",
+        reply(b"\x12\x02\x08\x01")[:-1],
+    ],
+    ids=[
+        "nothing", "HTTP", "empty", "empty answer", "no", "a request", "cut answer", "endless number", "cut field",
+        "number for a message", "too long", "cut frame",
+    ],
+)  # fmt: skip
+def test_only_a_clear_yes_lets_a_container_start(tmp_path: Path, data: bytes) -> None:
+    state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
+    with somebody(tmp_path / "control.sock", lambda: data):
+        assert run(state, *socket_of(tmp_path / "control.sock")).refused_with == "DAEMON-ABSENT"
+
+
+def test_fields_that_a_later_daemon_adds_are_passed_over(tmp_path: Path) -> None:
+    state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
+    later = b"\x1a\x03new" + b"\x20\x07" + b"\x29" + b"\0" * 8 + b"\x35" + b"\0" * 4 + b"\x08\x01"
+    with somebody(tmp_path / "control.sock", lambda: reply(b"\x12" + bytes((len(later),)) + later)):
+        assert run(state, *socket_of(tmp_path / "control.sock")) == Ended(code=0, error="")
+
+
+@pytest.mark.parametrize(
+    ("served", "words"), [("Status", "control.sock): method Verify"), ("Verify", "control.sock): 'a bug'")]
+)
+def test_a_daemon_that_cannot_say_refuses_in_its_own_words(tmp_path: Path, served: str, words: str) -> None:
+    def fail(_call: object) -> bytes:
+        raise KeyError("a bug")
+
+    with Server({("nri_rdma.control.v1.Control", served): fail}) as server:
+        server.serve_unix(tmp_path / "control.sock")
+        state = Container(tmp_path, {**CONTAINERD, **TWO}).state()
+        ended = run(state, *socket_of(tmp_path / "control.sock"))
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert words in ended.error
+
+
+def test_a_refusal_is_one_line_whatever_names_have_in_them(tmp_path: Path) -> None:
+    words = {**CONTAINERD, "io.kubernetes.cri.sandbox-name": "one\ntwo\r\n" + "x" * 5000}
+    ended = run(Container(tmp_path, {**words, **TWO}).state(), *socket_of(tmp_path / "nobody.sock"))
+    assert (ended.code, ended.error.count("\n"), "\r" in ended.error) == (1, 1, False)
+    assert ended.error.startswith("nri-rdma: DAEMON-ABSENT: the daemon is gone: No such file or directory")
+    assert len(ended.error) <= 1001
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        b'{"annotations": {"rdma.noderesource.dev": "1"',
+        b'["rdma.noderesource.dev"]',
+        b'{"annotations": ["rdma.noderesource.dev"]}',
+        b'{"annotations": {"rdma.noderesource.dev": "1"}}',
+        b'{"annotations": {"rdma.noderesource.dev": 1, "io.kubernetes.cri.container-name": "a"}}',
+        b'{"annotations": {"rdma.noderesource.dev": "1"}, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"rdma.noderesource.dev\xff\xfe",
+    ],
+    ids=["cut", "list", "list of annotations", "no sandbox", "number", "deep", "bytes"],
+)
+def test_a_state_that_cannot_be_read_and_names_us_refuses(state: bytes) -> None:
+    assert run(state).refused_with == "OCI-STATE"
+
+
+@pytest.mark.parametrize("config", [None, "{", "[]", '{"linux": {"devices": [{"type": "c"}]}}', '{"process": 3}'])
+def test_a_configuration_that_cannot_be_read_refuses(daemon: InsideDaemon, tmp_path: Path, config: str | None) -> None:
+    daemon.start_pod("one", TWO)
+    container = Container(tmp_path, {**CONTAINERD, **TWO})
+    state = container.state()
+    file = container.bundle / "config.json"
+    file.unlink()
+    if config is not None:
+        file.write_text(config)
+    assert run(state, *socket_of(daemon.settings.control_path)).refused_with in {"OCI-STATE", "NOT-SERVED"}
+
+
+def test_what_a_pods_author_writes_stays_in_the_one_line(daemon: InsideDaemon, tmp_path: Path) -> None:
+    annotations = {**CONTAINERD, PREFIX: "a: \nnri-rdma: x", f"{PREFIX}/\ud800": "\0", "big": "x" * 300_000}
+    annotations["io.kubernetes.cri.sandbox-id"] = "unknown"
+    state = Container(tmp_path, annotations).state()
+    assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "NOT-ATTACHED"
+
+
+@pytest.mark.parametrize(
+    "spoofed",
+    [
+        {**CRIO, "io.kubernetes.cri.sandbox-id": "of-another-pod"},
+        {**CRIO, "io.kubernetes.cri.container-type": "sandbox"},
+        {**CONTAINERD, "io.kubernetes.container.name": "b"},
+        {**CONTAINERD, "io.kubernetes.cri-o.ContainerType": "sandbox"},
+    ],
+)
+def test_a_pods_author_cannot_have_another_container_asked_about(
+    daemon: InsideDaemon, tmp_path: Path, spoofed: Mapping[str, str]
+) -> None:
+    state = Container(tmp_path, {**spoofed, **TWO}).state()
+    assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "OCI-STATE"
+    assert ask_status(daemon.settings.control_path)["guard"]["asked"] == 0
+
+
+def test_a_status_that_takes_long_keeps_no_container_from_starting(daemon: InsideDaemon, tmp_path: Path) -> None:
+    daemon.make_cgroups("/pod/a")
+    pod = daemon.start_pod("one", TWO)
+    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    slow = daemon.cgroup_file("/pod/a", "rdma.max")
+    slow.unlink()
+    os.mkfifo(slow)  # whoever reads it waits for a writer
+    status = threading.Thread(target=ask_status, args=(daemon.settings.control_path,))
+    status.start()
+    with slow.open("w") as reader_is_there:  # opens when the status reads
+        state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+        assert run(state, *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+        assert status.is_alive()
+        reader_is_there.write("")
+    status.join(5)
+    assert not status.is_alive()
+
+
+def test_many_containers_at_once_are_answered(daemon: InsideDaemon, tmp_path: Path) -> None:
+    pod = daemon.start_pod("one", TWO)
+    state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+    flags = (*socket_of(daemon.settings.control_path), "--timeout", "20")
+    with ThreadPoolExecutor(40) as pool:
+        ended = list(pool.map(lambda _: run(state, *flags), range(40)))
+    assert set(ended) == {Ended(code=0, error="")}
+
+
+def test_numbers_of_any_size_reach_the_daemon(daemon: InsideDaemon, tmp_path: Path) -> None:
+    pod = daemon.start_pod("one", TWO)
+    container = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a"))
+    container.config["linux"]["devices"] += [
+        {"type": "c", "path": f"/dev/x{number}", "major": number, "minor": number} for number in (-1, 1 << 20, 300)
+    ]
+    container.config["linux"]["devices"].append({"type": "p", "path": "/dev/fifo"})
+    assert run(container.state(), *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["run"], ["verify", "--what"], ["verify", "--timeout"], ["verify", "--timeout=soon"]]
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-IS", HOOK, *arguments], input=b"{}", capture_output=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"usage: nri-rdma-hook verify|spec ")
+
+
+def test_spec_adds_the_hook_once_and_keeps_what_is_there() -> None:
+    base = {"process": {"cwd": "/"}, "hooks": {"createRuntime": [{"path": "/usr/bin/other"}], "poststop": []}}
+    command = [sys.executable, "-IS", str(HOOK), "spec", "--control-socket", "/run/x.sock"]
+    once = subprocess.run(command, input=json.dumps(base), capture_output=True, text=True, check=True).stdout
+    twice = subprocess.run(command, input=once, capture_output=True, text=True, check=True).stdout
+    assert twice == once
+    spec = json.loads(once)
+    other, ours = spec["hooks"].pop("createRuntime")
+    assert (spec, other) == ({"process": {"cwd": "/"}, "hooks": {"poststop": []}}, {"path": "/usr/bin/other"})
+    assert ours == {
+        "path": str(HOOK),
+        "args": ["nri-rdma-hook", "verify", "--control-socket", "/run/x.sock"],
+        "timeout": 10,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"hooks": []}', '{"hooks": {"createRuntime": [1]}}'])
+def test_spec_refuses_what_is_no_configuration(text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-IS", HOOK, "spec"], input=text, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert ONE_LINE.fullmatch(done.stderr)
+
+
+def test_a_container_of_a_pod_that_ended_is_refused(daemon: InsideDaemon, tmp_path: Path) -> None:
+    pod: Pod = daemon.start_pod("one", TWO)
+    state = Container(tmp_path, {**CONTAINERD, **TWO}, daemon.edits(pod, TWO, "a")).state()
+    daemon.stop_pod(pod)
+    assert run(state, *socket_of(daemon.settings.control_path)).refused_with == "NOT-ATTACHED"
+
+
+def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project() -> None:
+    tree = ast.parse(HOOK.read_text(), feature_version=(3, 9))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert names == {"sys", "os", "json", "socket", "time"}
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert [alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names] == ["sys"]
+    assert HOOK.read_text().startswith("#!/usr/bin/python3 -IS\n")
+    assert HOOK.stat().st_mode & 0o111 == 0o111
+
+
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="the hook's first line names /usr/bin/python3")
+def test_a_container_that_asks_for_nothing_waits_less_than_25_ms(tmp_path: Path) -> None:
+    """Beside the floor in the same run; the best of both, because others use this machine too."""
+    state = json.dumps({"id": "x" * 64, "bundle": "/nowhere", "annotations": CONTAINERD}).encode()
+    floors, hooks = [], []
+    for _ in range(20):
+        floors.append(_milliseconds(["/usr/bin/python3", "-I", "-S", "-c", "pass"], state))
+        hooks.append(_milliseconds([str(HOOK), "verify"], state))
+    print(f"python3 -I -S -c pass {min(floors):.1f} ms, the hook {min(hooks):.1f} ms")
+    assert min(hooks) < 25
+    assert min(hooks) < 3 * min(floors)
+
+
+def _milliseconds(command: list[str], text: bytes) -> float:
+    start = time.perf_counter()
+    subprocess.run(command, input=text, check=True)
+    return (time.perf_counter() - start) * 1e3

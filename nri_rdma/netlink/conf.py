@@ -163,7 +163,7 @@ def _write(route: RouteSocket, ifindex: int, key: str, value: str) -> None:
 def costs_of_return(sysctls: str, routes: Iterable[Route]) -> tuple[str, ...]:
     """What the host would lose when the link got these back, given its default routes: as LinkState.unreturnable."""
     forwards = sysctls_of(sysctls).get(_FORWARDING, "0") != "0"
-    if not forwards or _read(_ROOT / "ipv6/conf/default/forwarding") != "0":
+    if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
         return ()  # it does so from the moment it arrives
     links = _announced_over(routes)
     reason = f"forwards IPv6, and to set that again would end the default route that a router announced over {links}"
@@ -175,10 +175,10 @@ def _announced_over(routes: Iterable[Route]) -> str:
     those that routers announced (rt6_purge_dflt_routers), but where accept_ra is 2."""
     announced = {link for route in routes if route.is_announced for link in route.default_links}
     names = sorted(socket.if_indextoname(link) for link in announced)
-    return ", ".join(name for name in names if _read(_ROOT / "ipv6/conf" / name / "accept_ra") != "2")
+    return ", ".join(name for name in names if _read(f"{_ROOT}/ipv6/conf/{name}/accept_ra") != "2")
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     """In three system calls: a text file of Python's takes eight, and some of these are read for every link."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -204,7 +204,7 @@ def _of_files(family: str, name: str) -> Iterator[str]:
     """What this kernel has and netlink does not tell."""
     for file in _untold(family):
         try:
-            yield f"{family}/conf/{file} {_read(_ROOT / family / 'conf' / name / file)}"
+            yield f"{family}/conf/{file} {_read(f'{_ROOT}/{family}/conf/{name}/{file}')}"
         except KernelError as error:
             if error.errno not in {errno.ENOENT, errno.EIO}:  # a link without any; a secret that is not set
                 raise

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 QUIET_S = 0.05
 """A link that comes, or a bond that is made, is a handful of events; they are over when so much time passes without."""
-LATEST_S = 0.25
-"""A burst that does not end is not waited for any longer."""
+LATEST_S = 0.45
+"""A burst that does not end is not waited for any longer. It may be an attach of ours: 16 netdevs take 0.3 s, and to
+read the node meanwhile competes with it for the kernel's lock of all links, and tells what is half done."""
 INTERVAL_S = 0.5
 """Between the beginnings of two readings, at the least. With the two above and the reading itself, what is known is
 never a second old."""

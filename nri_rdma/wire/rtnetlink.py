@@ -11,6 +11,7 @@ from typing import Final
 
 from nri_rdma.model.usage import Change
 from nri_rdma.wire.error import WireError
+from nri_rdma.wire.netlink import HEADER, read_attributes, read_messages
 
 GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
 """RTMGRP_LINK, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
@@ -19,9 +20,6 @@ DST_LEN_AT: Final = 17
 """Where a route message has the length of its destination's prefix: 0 is a default route."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
-_ATTRIBUTE_MASK = 0x3FFF
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 56
 _U32 = struct.Struct("=I")
@@ -29,22 +27,15 @@ _U32 = struct.Struct("=I")
 
 def read_changes(datagram: bytes) -> Iterator[Change]:
     """The changes that a datagram tells. Messages of other kinds are skipped. Raises WireError."""
-    position = 0
-    while position < len(datagram):
-        if position + _HEADER.size > len(datagram):
-            raise WireError(f"{len(datagram) - position} bytes cannot be a netlink message")
-        length, kind, _flags, _sequence, _port = _HEADER.unpack_from(datagram, position)
-        if not _HEADER.size <= length <= len(datagram) - position:
-            raise WireError(f"a netlink message claims {length} bytes of {len(datagram) - position}")
-        read = _READERS.get(kind)
+    for message in read_messages(datagram):
+        read = _READERS.get(message.kind)
         if read is not None:
-            yield read(datagram[position + _HEADER.size : position + length])
-        position += length + 3 & ~3
+            yield read(message.whole[HEADER.size :])
 
 
 def _link(payload: bytes) -> Change:
     _, _, ifindex, _, _ = _fields(_IFINFOMSG, payload)
-    told = dict(_attributes(payload[_IFINFOMSG.size :]))
+    told = dict(read_attributes(payload[_IFINFOMSG.size :]))
     near = (_number(told, _IFLA_LINK), _number(told, _IFLA_MASTER))
     return Change(
         ifindexes=frozenset({ifindex, *near}) - {0},
@@ -77,16 +68,6 @@ def _fields(form: struct.Struct, payload: bytes) -> tuple[int, ...]:
     if len(payload) < form.size:
         raise WireError(f"{len(payload)} bytes instead of {form.size} and more")
     return form.unpack_from(payload)
-
-
-def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
-    position = 0
-    while position + _ATTRIBUTE.size <= len(payload):
-        length, kind = _ATTRIBUTE.unpack_from(payload, position)
-        if not _ATTRIBUTE.size <= length <= len(payload) - position:
-            raise WireError(f"attribute {kind & _ATTRIBUTE_MASK} claims {length} bytes of {len(payload) - position}")
-        yield kind & _ATTRIBUTE_MASK, payload[position + _ATTRIBUTE.size : position + length]
-        position += length + 3 & ~3
 
 
 def _number(told: Mapping[int, bytes], attribute: int) -> int:

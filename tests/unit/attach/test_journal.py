@@ -1,5 +1,6 @@
 """What the journal stores it reads back the same, and what it did not store it does not take."""
 
+import hashlib
 import json
 from dataclasses import replace
 from ipaddress import ip_interface
@@ -12,6 +13,8 @@ from nri_rdma.attach.journal import Journal, decode_record, encode_record
 from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.port import NamespaceIdentity
 from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.steps import steps_of
+from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
@@ -27,11 +30,13 @@ from nri_rdma.model.request import (
     RdmaLimits,
     Scope,
 )
+from nri_rdma.observe.spans import Recorder
 from nri_rdma.policy import Admitted
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import POD_PATH, make_device, make_pod, record_of
 from tests.unit.attach.rig import make_world, placed_on
 
+SPANS = Recorder(capacity=1)
 PCI = PciAddress(0, 0x1B, 0, 1)
 RDMA_CM = CharDevice(kind=CharKind.RDMA_CM, path="/dev/rdma_cm", major=10, minor=122, mode=0o666, uid=0, gid=9)
 
@@ -106,6 +111,30 @@ def test_a_changed_record_is_refused(record: SandboxRecord) -> None:
     document["record"]["pod"]["uid"] = "another"
     with pytest.raises(StateError, match="checksum"):
         decode_record(json.dumps(document).encode(), where="memory")
+
+
+def _as_before_sysctls(record: SandboxRecord) -> bytes:
+    """The file that a daemon wrote which knew nothing of sysctls, in its layout."""
+    body: dict[str, Any] = json.loads(encode_record(record))["record"]
+    for move in body["plan"]["moves"]:
+        del move["link"]["sysctls"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return json.dumps({"version": 1, "checksum": checksum, "record": body}, indent=1).encode()
+
+
+def test_the_journal_of_a_daemon_that_knew_no_sysctls_is_read_and_its_devices_come_home(tmp_path: Path) -> None:
+    world = make_world()
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    before = world.snapshot()
+    record = record_of(kernel, namespace, *placed_on(world, "rail0"))
+    do_steps(kernel, namespace, steps_of(record.plan), SPANS)
+    (tmp_path / f"{record.key}.json").write_bytes(_as_before_sysctls(record))
+    ((read,), errors) = Journal(tmp_path).load()
+    assert (errors, read.plan.moves[0].link.sysctls) == ((), "")
+    assert undo_steps(kernel, namespace, steps_of(read.plan), SPANS) == ()
+    assert world.snapshot() == before
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ PREFIX = "rdma.noderesource.dev"
 OPERATOR = "operator"
 """The handler of pods in whose network an operator makes devices."""
 _OPERATORS = ("rxe", "siw")
+_KUBELET_S = 120
+"""How long a kubelet waits (runtimeRequestTimeout). On a busy host three emulated pods at once need half a minute."""
 _TCP_LISTEN = "0A"
 _PORT, _SIZE, _COUNT = 18515, 65536, 50
 _TRANSFER_S = 40
@@ -29,11 +31,14 @@ def pod(cri: Cri, name: str, annotations: dict[str, str], *, runtime_handler: st
     """A pod for a while. What the product refuses is an OutcomeError with its code. Those that are called so get soft
     RDMA devices of the operator's making (cni_rdma.py)."""
     handler = runtime_handler or (OPERATOR if name.startswith(_OPERATORS) else "")
-    sandbox = _patiently(cri, lambda: cri.run_pod(name, annotations=annotations, runtime_handler=handler))
+    sandbox = _patiently(
+        cri, lambda: cri.run_pod(name, annotations=annotations, runtime_handler=handler, seconds=_KUBELET_S)
+    )
     try:
         yield sandbox
     finally:
-        cri.delete_pod(sandbox)
+        cri.stop_pod(sandbox, seconds=_KUBELET_S)
+        cri.remove_pod(sandbox, seconds=_KUBELET_S)
 
 
 def asks(text: str) -> dict[str, str]:

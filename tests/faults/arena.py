@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from tests.rig.runtime import Runtime
 
 ASKS = {"rdma.noderesource.dev/pod": "- {count: 2}"}
 _SMALL = 256 << 10
-POD, UID = "victim", "6a8f0c3e-0000-4000-8000-000000000001"
+POD = "victim"
 HOME_S = 10.0
 """An undo that failed once is tried again after half a second, then after one; a busy machine needs some more."""
 
@@ -61,6 +62,7 @@ class Arena:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="kubelet")
         self._cri: _Cri | None = None
         self._config = b""
+        self._uid = ""
         self._older: frozenset[str] = frozenset()
         self._netns: Path | None = None
         self._set_up()
@@ -104,13 +106,15 @@ class Arena:
         if self.daemon.runs:
             self.daemon.kill()
         self._threads.shutdown()
-        if not self.runtime.runs:
-            self.runtime.start()
-        self._close_client()
-        self.delete_pods()
-        self._close_client()
-        shutil.rmtree(self.daemon.state_dir, ignore_errors=True)
-        self.fabric.close()
+        try:
+            if not self.runtime.runs:
+                self.runtime.start()
+            self._close_client()
+            self.delete_pods()
+        finally:
+            self._close_client()
+            shutil.rmtree(self.daemon.state_dir, ignore_errors=True)
+            self.fabric.close()
 
     # -- what a kubelet does -----------------------------------------------------------------------------------------
 
@@ -146,7 +150,9 @@ class Arena:
     def run_pod(self) -> "Future[Sandbox]":
         """Has the pod started by another thread."""
         handler = GUARDED if self.guarded else ""
-        return self._threads.submit(self.cri.run_pod, POD, annotations=ASKS, uid=UID, runtime_handler=handler)
+        # A new one each time: containerd 2.1 keeps sandboxes that NRI refused, and does not start with two of one name.
+        self._uid = str(uuid.uuid4())
+        return self._threads.submit(self.cri.run_pod, POD, annotations=ASKS, uid=self._uid, runtime_handler=handler)
 
     def stop_pod(self, pod: Sandbox) -> "Future[None]":
         """Has the pod stopped by another thread."""
@@ -162,7 +168,7 @@ class Arena:
         """The pod as the runtime has it now, if it is one that a kubelet would go on with."""
         config = self.cri.config or self._config
         for pod in self.cri.pods():
-            if pod.uid == UID and self.cri.pod_status(pod).ready:
+            if pod.uid == self._uid and self.cri.pod_status(pod).ready:
                 return replace(pod, config=config)
         return None
 

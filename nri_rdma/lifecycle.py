@@ -422,6 +422,9 @@ class Lifecycle:
         parts = self._sandboxes.of(item.pod.sandbox_id)
         if (not parts or parts[0].part) and item.containers and self._asks_for_devices(item.annotations):
             return "its containers were made while nri-rdma was away"
+        early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
+        if early:
+            return f"container {', '.join(early)} was made while nri-rdma was away"
         if any(sandbox.record is None or sandbox.state is not State.ATTACHED for sandbox in parts):
             return ""
         attached, rdma_cm = _attached(parts)
@@ -650,6 +653,17 @@ def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...
     """Which of these netdevs of the host are in the pod by our doing, so that the runtime must not move them."""
     moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
     return tuple(move.link.name for move in moves if move.link.name in names)
+
+
+def _was_made_before(container: str, sandbox: Sandbox) -> bool:
+    """Whether a container is there and the attach of what it asks for is not done, or failed. No container is answered
+    before that: it was made while nobody was asked."""
+    done = sandbox.attach_done
+    if done.done() and done.exception() is None:
+        return False
+    return sandbox.record is None or any(
+        item.admitted.request.scope.covers(container) for item in sandbox.record.attached
+    )
 
 
 def _has_limits(sandbox: Sandbox, container: str) -> bool:

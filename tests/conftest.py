@@ -16,6 +16,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--part", metavar="I/N", help="only every N-th file of tests, from the I-th on: parts can run at the same time"
     )
     parser.addoption("--long", action="store_true", help="restarts by the hundred, which take minutes")
+    parser.addoption("--fault-seconds", metavar="S", default="30", help="how long the lab kills at random")
+    parser.addoption("--every-fault", action="store_true", help="tests/faults: at every place, not at a few")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -31,11 +31,15 @@ class Journal:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def write(self, record: SandboxRecord) -> None:
-        """Store `record`, replacing what was stored under its key."""
+        """Store `record`, replacing what was stored under its key. Raises OSError, and leaves what was stored."""
         path = self._path(record.key)
         beside = path.with_suffix(".new")
-        beside.write_bytes(encode_record(record))
-        beside.replace(path)
+        try:
+            beside.write_bytes(encode_record(record))
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)  # half of a record would lie there for as long as the node runs
+            raise
 
     def remove(self, key: str) -> None:
         """Forget the record of that key; one that is not there is forgotten already."""

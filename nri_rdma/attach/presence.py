@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from nri_rdma.attach.homecoming import find_in_pod
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord
@@ -29,7 +30,9 @@ class Presence:
         self._resolve = resolve
 
     def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
-        """The record of an attach whose steps are done, with what its containers will get."""
+        """The record of an attach whose steps are done, with what its containers will get. Nobody may have taken a
+        netdev away meanwhile: a pod with less than it asked for does not start."""
+        self._refuse_lost(record, namespace)
         numbered = with_char_devices(record, lambda known: self._char_devices(record, namespace, known))
         return with_netdev_names(numbered, lambda device: self._netdev_names(record, namespace, device))
 
@@ -37,6 +40,20 @@ class Presence:
         """The record of an attached sandbox, with the names and numbers of this moment."""
         named = with_names(record, self._names(record, namespace))
         return with_char_devices(named, lambda known: self._char_devices(named, namespace, known))
+
+    def _refuse_lost(self, record: SandboxRecord, namespace: Namespace | None) -> None:
+        if namespace is None or not record.plan.moves:
+            return
+        with _told_as(record, record.device_names):
+            there = self._kernel.links(namespace)
+        for move in record.plan.moves:
+            if find_in_pod(there, move) is None:
+                raise AttachError(
+                    f"netdev {move.link.name} is not in the pod any more, where it is {move.pod_name}",
+                    device=move.device,
+                    where=str(record.pod),
+                    hint="see who deletes or moves it",
+                )
 
     def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:
         """By the kernel's numbers, of all devices where those of this record can be."""

@@ -10,7 +10,11 @@ from nri_rdma.errors import AttachError, NriRdmaError
 from nri_rdma.observe.spans import Recorder
 
 Boundary = Callable[[str], None]
-"""Called before and after every step with ``before NAME DEVICE`` or ``after NAME DEVICE``; a test may raise there."""
+"""Called at every boundary with its place; a test may raise there, wait, or end the process.
+
+The places of a step are ``before NAME DEVICE`` and ``after NAME DEVICE``, those of its undo ``before undo NAME DEVICE``
+and ``after undo NAME DEVICE``. Only who makes a Daemon can give one: no setting, variable or socket leads here.
+"""
 
 
 def no_boundary(_place: str) -> None:
@@ -29,7 +33,11 @@ def do_steps(
 
 
 def undo_steps(
-    kernel: Kernel, namespace: Namespace | None, steps: tuple[Step, ...], spans: Recorder
+    kernel: Kernel,
+    namespace: Namespace | None,
+    steps: tuple[Step, ...],
+    spans: Recorder,
+    boundary: Boundary = no_boundary,
 ) -> tuple[NriRdmaError, ...]:
     """Undo all steps, last first, going on after an error, even one of our own: every device that can come home does.
 
@@ -38,8 +46,10 @@ def undo_steps(
     errors: list[NriRdmaError] = []
     for step in reversed(steps):
         try:
+            boundary(f"before undo {step.name} {step.device}")
             with spans.span(f"undo {step.name}", {"rdma.device": step.device}):
                 step.undo(kernel, namespace)
+            boundary(f"after undo {step.name} {step.device}")
         except NriRdmaError as error:
             errors.append(error)
         except Exception as error:  # noqa: BLE001 - a bug in one step must not keep the devices of the others away

@@ -114,7 +114,7 @@ class Work:
             }
             with self._spans.span("undo", attributes):
                 steps = steps_of(sandbox.record.plan)
-                errors = undo_steps(self._kernel, sandbox.namespace, steps, self._spans)
+                errors = undo_steps(self._kernel, sandbox.namespace, steps, self._spans, self._boundary)
             if errors:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
             if self._links_are_managed():
@@ -185,10 +185,12 @@ class Work:
         if record.state is State.RETURNING:
             return
         sandbox.record = replace(record, state=State.RETURNING)
+        self._boundary(f"before write-journal {record.key}")
         try:
             self._journal.write(sandbox.record)
         except OSError as error:  # a full disk must not keep hardware in a pod
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+        self._boundary(f"after write-journal {record.key}")
 
 
 def _rest(sandbox: Sandbox) -> None:

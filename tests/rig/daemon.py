@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
+from tests.rig.faults import Faults
 
 PROJECT = Path(__file__).resolve().parents[2]
 MEMLOCK = 8 << 20
@@ -86,7 +87,7 @@ class AnyDaemon(ABC):
 
 
 class Daemon(AnyDaemon):
-    """One `nri-rdma run` for a runtime and a node. `fault` names a step boundary that fails."""
+    """One `nri-rdma run` for a runtime and a node."""
 
     def __init__(
         self,
@@ -95,11 +96,17 @@ class Daemon(AnyDaemon):
         *,
         extra: Sequence[str] = ("--allow-default-pool",),
         fault: str = "",
+        faults: Faults | None = None,
         kubelet: Path | None = None,
     ) -> None:
-        """`kubelet` is the socket of one that tells what it allocates; None: there is none."""
+        """`kubelet` is the socket of one that tells what it allocates; None: there is none. `fault` names a step
+        boundary that always fails; `faults` are those that a test plants while it runs; neither: it is the product as
+        it is."""
         super().__init__(place)
-        self._fault = fault
+        if fault:
+            faults = Faults(place.work / "fault")
+            faults.plant(f"always*{fault}=error")
+        self._faults = faults
         self._flags = [
             *("--nri-socket", str(place.nri_socket)),
             *("--sysfs-root", str(fabric.sysfs)),
@@ -123,10 +130,15 @@ class Daemon(AnyDaemon):
         self.wait_synchronized()
         wait_until(lambda: "CDI specs were read" in self.log, f"the specs to be read; its log:\n{self.log}", 15)
 
+    def another(self) -> subprocess.CompletedProcess[str]:
+        """A second one with the same settings, which is to end by itself."""
+        command = [sys.executable, "-m", "nri_rdma", "run", *self._flags]
+        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=30)
+
     def start_process(self) -> None:
         """Starts it and does not wait."""
         self._mark_log()
-        module = ["tests.rig.faulty_daemon", self._fault] if self._fault else ["nri_rdma", "run"]
+        module = ["tests.rig.faulty_daemon", str(self._faults.folder)] if self._faults else ["nri_rdma", "run"]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", *module, *self._flags], cwd=PROJECT, stderr=log, stdin=subprocess.DEVNULL
@@ -151,15 +163,30 @@ class Daemon(AnyDaemon):
         """SIGKILL: it cleans nothing up."""
         self.end(signal.SIGKILL)
 
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait_ended(self) -> int:
+        """Waits until it has ended by itself, or by a fault; its exit code."""
+        process, self._process = self._running(), None
+        return process.wait(15)
+
     def stop(self) -> None:
         """SIGTERM, as a service manager does; what is attached stays attached."""
         if self._process is not None:
             self.end(signal.SIGTERM)
 
+    @property
+    def synchronizations(self) -> int:
+        """How often the runtime has told it its pods since its start."""
+        return self.log.count(" synchronized ")
+
     def _synchronized(self, times: int) -> bool:
         code = self._running().poll()
         assert code is None, f"the daemon ended with {code}; its log:\n{self.log}"
-        return self.log.count(" synchronized ") >= times
+        return self.synchronizations >= times
 
     def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None, "the daemon is not running"

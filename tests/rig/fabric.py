@@ -1,8 +1,9 @@
 """Makes a described node real on this host, as far as a host without RDMA hardware can.
 
-Each netdev becomes a veth whose other end hangs on a bridge in a network namespace of the rig's own, so that pods which
-get them reach each other. Character devices are real nodes below a folder; the sysfs tree carries the real ifindexes.
-An IPoIB netdev is stood in for by an Ethernet veth, in the tree too. Everything is gone after close().
+Each netdev becomes a veth whose other end hangs on a bridge in a network namespace of the rig's own, or a macvlan on a
+pair there, so that pods which get them reach each other. Character devices are real nodes below a folder; the sysfs
+tree carries the real ifindexes. An IPoIB netdev is stood in for by an Ethernet veth, in the tree too. Everything is
+gone after close().
 """
 
 import atexit
@@ -11,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_interface, ip_network
 from pathlib import Path
@@ -25,6 +26,13 @@ from tests.rig.systree import build_tree
 
 _PREFIX = "nrirdma-fabric-"
 _RECORD = "fabric.json"
+_BRIDGE = "br0"
+_BRIDGE_COMMANDS = (
+    f"link add name {_BRIDGE} type bridge",
+    f"link set dev {_BRIDGE} addrgenmode none",
+    f"link set dev {_BRIDGE} up",
+)
+_VETH = "veth"
 # Addresses of links that arrive in the host are usable at once instead of after a second or two of "tentative",
 # which would make every comparison of the host's state wait. Links of other namespaces are not affected.
 _ACCEPT_DAD = Path("/proc/sys/net/ipv6/conf/default/accept_dad")
@@ -60,7 +68,7 @@ class Fabric:
             owner_pid=os.getpid(),
             owner_started=process_started(os.getpid()),
             accept_dad=_ACCEPT_DAD.read_text().strip() if _ACCEPT_DAD.exists() else "",
-            peers=tuple(f"p{number}" for number in range(len(node.netdevs))),
+            peers=tuple(_far_end(number, netdev) for number, netdev in enumerate(node.netdevs)),
             rules=node.rules,
         )
         (self.run / _RECORD).write_text(json.dumps(asdict(self._record), indent=2))
@@ -109,6 +117,13 @@ class Fabric:
         shutil.rmtree(self.sysfs, ignore_errors=True)
         build_tree(self.node, self.sysfs, _ifindexes(self.node))
 
+    def repair(self) -> None:
+        """Makes the links that are gone again."""
+        here = {link["ifname"] for link in _links(None)}
+        gone = {number: it for number, it in enumerate(self.node.netdevs) if it.name not in here}
+        _delete_pairs(self.netns, tuple(_far_end(number, netdev) for number, netdev in gone.items()))
+        self._make_links(gone)
+
     def close(self) -> None:
         """Removes the links wherever they are by now, the namespace and the folders. Again is no error."""
         if self.run.exists():
@@ -121,13 +136,23 @@ class Fabric:
         _run(["unshare", f"--net={self.netns}", "true"], "make a network namespace")
         if _ACCEPT_DAD.exists():
             _ACCEPT_DAD.write_text("0")
-        _batch(_link_commands(self.node, self.netns), "make the links")
-        _batch(_peer_commands(self._record.peers), "set up their other ends", self.netns)
-        wait_until(lambda: _are_up(self.node), "the node's links to be up")
-        _batch(_address_commands(self.node), "configure the links")
+        _batch(_BRIDGE_COMMANDS, "make a bridge", self.netns)
+        self._make_links(dict(enumerate(self.node.netdevs)))
+        _batch([f"rule add {rule}" for rule in self.node.rules], "add the rules")
         for device in self.node.char_devices:
             _make_node(self.dev / "infiniband" / device.name, device)
+
+    def _make_links(self, netdevs: Mapping[int, Netdev]) -> None:
+        """The netdevs, by their place in the node. They come up when the tree is in place, for who listens."""
+        _batch(_pair_commands(netdevs, self.netns), "make the links")
+        _batch(_far_commands(netdevs), "set up their other ends", self.netns)
         self.rebuild_tree()
+        _batch(_link_commands(netdevs.values()), "set up the links")
+        wait_until(lambda: _are_up(netdevs.values()), "the node's links to be up")
+        for netdev in netdevs.values():
+            _set_sysctls(netdev)
+        _batch(_address_commands(netdevs.values()), "configure the links")
+        wait_until(lambda: _are_routed(netdevs.values()), "their IPv6 addresses to be in use")
 
 
 def sweep() -> None:
@@ -200,12 +225,45 @@ def _stand_in(netdev: Netdev) -> Netdev:
     return replace(netdev, link_type=ETHERNET, mac=mac)
 
 
-def _link_commands(node: Node, netns: Path) -> list[str]:
+def _far_end(number: int, netdev: Netdev) -> str:
+    """What ends the link wherever it is, when it is deleted: a veth's other end, what is below a macvlan."""
+    return f"p{number}" if netdev.kind == _VETH else f"below{number}"
+
+
+def _pair_commands(netdevs: Mapping[int, Netdev], netns: Path) -> list[str]:
+    return [
+        f"link add name {netdev.name} address {netdev.mac} mtu {netdev.mtu} "
+        f"type veth peer name p{number} mtu {netdev.mtu} netns {netns}"
+        for number, netdev in netdevs.items()
+        if netdev.kind == _VETH
+    ]
+
+
+def _far_commands(netdevs: Mapping[int, Netdev]) -> list[str]:
+    """In the namespace: macvlans on pairs of their own, sent to the host; all other ends on the bridge."""
     commands = []
-    for number, netdev in enumerate(node.netdevs):
+    for number, netdev in netdevs.items():
+        if netdev.kind != _VETH:
+            below = _far_end(number, netdev)
+            commands += [
+                f"link add name {below} mtu {netdev.mtu} type veth peer name p{number} mtu {netdev.mtu}",
+                f"link set dev {below} addrgenmode none",
+                f"link set dev {below} up",
+                f"link add link {below} name {netdev.name} address {netdev.mac} mtu {netdev.mtu} netns {os.getpid()} "
+                f"type {netdev.kind} mode bridge",
+            ]
         commands += [
-            f"link add name {netdev.name} address {netdev.mac} mtu {netdev.mtu} "
-            f"type veth peer name p{number} mtu {netdev.mtu} netns {netns}",
+            f"link set dev p{number} addrgenmode none",
+            f"link set dev p{number} master {_BRIDGE}",
+            f"link set dev p{number} up",
+        ]
+    return commands
+
+
+def _link_commands(netdevs: Iterable[Netdev]) -> list[str]:
+    commands = []
+    for netdev in netdevs:
+        commands += [
             *(f"link property add dev {netdev.name} altname {name}" for name in netdev.altnames),
             *([f'link set dev {netdev.name} alias "{netdev.alias}"'] if netdev.alias else []),
             f"link set dev {netdev.name} up",
@@ -213,30 +271,35 @@ def _link_commands(node: Node, netns: Path) -> list[str]:
     return commands
 
 
-def _peer_commands(peers: Sequence[str]) -> list[str]:
-    commands = ["link add name br0 type bridge", "link set dev br0 addrgenmode none", "link set dev br0 up"]
-    for peer in peers:
-        commands += [
-            f"link set dev {peer} addrgenmode none",
-            f"link set dev {peer} master br0",
-            f"link set dev {peer} up",
-        ]
-    return commands
+def _set_sysctls(netdev: Netdev) -> None:
+    for line in netdev.sysctls:
+        place, _, value = line.partition("=")
+        table, _, key = place.rpartition("/")
+        Path("/proc/sys/net", table, netdev.name, key).write_text(value)
 
 
-def _address_commands(node: Node) -> list[str]:
-    commands = []
-    for netdev in node.netdevs:
+def _address_commands(netdevs: Iterable[Netdev]) -> list[str]:
+    commands, after = [], []
+    for netdev in netdevs:
         commands += [f"address add dev {netdev.name} {address}" for address in netdev.addresses]
-    for netdev in node.netdevs:
-        commands += [f"route add {route} dev {netdev.name}" for route in netdev.routes]
-        commands += [f"neighbour add {neighbour} dev {netdev.name}" for neighbour in netdev.neighbours]
-    return commands + [f"rule add {rule}" for rule in node.rules]
+        after += [f"route add {route} dev {netdev.name}" for route in netdev.routes]
+        after += [f"neighbour add {neighbour} dev {netdev.name}" for neighbour in netdev.neighbours]
+    return commands + after
 
 
-def _are_up(node: Node) -> bool:
+def _are_up(netdevs: Iterable[Netdev]) -> bool:
     links = {link["ifname"]: link for link in _links(None)}
-    return all(links[netdev.name]["operstate"] == "UP" for netdev in node.netdevs)
+    return all(links[netdev.name]["operstate"] == "UP" for netdev in netdevs)
+
+
+def _are_routed(netdevs: Iterable[Netdev]) -> bool:
+    """The kernel makes the route of an IPv6 address, also of one that it makes itself, a little later."""
+    names = {netdev.name for netdev in netdevs}
+    listed = json.loads(_run(["ip", "-j", "-6", "address", "show"], "list the addresses") or "[]")
+    own = {(it["local"], link["ifname"]) for link in listed if link["ifname"] in names for it in link["addr_info"]}
+    shown = _run(["ip", "-j", "-6", "route", "show", "table", "local", "type", "local"], "list the routes")
+    routed = {(it["dst"], it["dev"]) for it in json.loads(shown or "[]")}
+    return {name for _, name in own} == names and own <= routed
 
 
 def _ifindexes(node: Node) -> dict[str, int]:

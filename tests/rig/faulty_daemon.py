@@ -1,9 +1,10 @@
-"""The daemon with one planted fault: `python -m tests.rig.faulty_daemon "after move-netdev" FLAGS...`.
+"""The daemon with planted faults (see faults.py): `python -m tests.rig.faulty_daemon FOLDER FLAGS...`.
 
-The step boundary whose name begins so fails. The product has no switch for this; only a test can plant it.
+The product has no switch for this; only who makes a Daemon can plant a fault.
 """
 
 import sys
+from pathlib import Path
 
 import click
 
@@ -12,23 +13,24 @@ from nri_rdma.config import Settings
 from nri_rdma.daemon import Daemon
 from nri_rdma.errors import AttachError
 from nri_rdma.observe.logs import set_up_logging
+from tests.rig.faults import Planted
 
 
-def main(fault: str, flags: list[str]) -> None:
+def main(folder: Path, flags: list[str]) -> None:
     """Run the daemon with these flags."""
-
-    def boundary(place: str) -> None:
-        if place.startswith(fault):
-            raise AttachError("a planted fault", device=place.rpartition(" ")[2], where=place, hint="this is a test")
 
     @click.command()
     @settings_options()
     def run(settings: Settings) -> None:
         set_up_logging(settings.log_level, settings.log_format)
-        Daemon(settings, boundary=boundary).run()
+        Daemon(settings, boundary=Planted(folder, _error)).run()
 
     run(flags)
 
 
+def _error(text: str, place: str, number: int | None) -> Exception:
+    return AttachError(text, device=place.rpartition(" ")[2], where=place, hint="this is a test", errno=number)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2:])

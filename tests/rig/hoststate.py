@@ -1,8 +1,9 @@
 """What the host's network looks like, and what differs between two looks.
 
 Compared are links, addresses, permanent neighbours, routes of all tables and rules, IPv4 and IPv6, with every field
-that `ip -j -d` shows except the volatile ones below. A link is known by its interface number, so a renamed one is the
-same link with another name.
+that `ip -j -d` shows except the volatile ones below; what `bridge fdb` shows; what `ethtool -k` shows, where there is
+one; and the sysctls of each link, with those of its neighbour tables. A link is known by its interface number, so a
+renamed one is the same link with another name.
 
 Left out, and only these: the runtime's own veths. Such a link is a veth whose name is `veth` and eight hexadecimal
 digits (CNI's ptp plugin) and whose IPv4 addresses all are in 198.18.0.0/15 (the rig's pod network), at least one; what
@@ -12,9 +13,10 @@ names it goes with it.
 import ipaddress
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,10 @@ _ADDRESS_VOLATILE = frozenset(
 _ROUTE_VOLATILE = frozenset({"expires", "users", "age", "used", "lastuse"})  # lifetimes and counters
 _NEIGHBOUR_VOLATILE = frozenset({"used", "confirmed", "updated", "probes", "refcnt"})
 _BRIDGE_TIMER = re.compile(r".*_timer$")
+_SYSCTLS = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
+# CNI's ptp plugin turns forwarding on for the whole host at its first pod; `all` and `default` are no link's.
+_SYSCTL_VOLATILE = frozenset({"ipv4/conf/forwarding"})
+_NO_LINKS = frozenset({"all", "default"})
 
 _Fields = Mapping[str, Any]
 
@@ -49,6 +55,9 @@ class HostState:
     neighbours: Mapping[str, _Fields]
     routes: Mapping[str, _Fields]
     rules: Mapping[str, _Fields]
+    forwarding: Mapping[str, _Fields] = field(default_factory=dict)
+    features: Mapping[str, _Fields] = field(default_factory=dict)
+    sysctls: Mapping[str, _Fields] = field(default_factory=dict)
 
 
 def take(netns: Path | None = None) -> HostState:
@@ -75,6 +84,12 @@ def take(netns: Path | None = None) -> HostState:
         ),
         routes=_keyed([_without(it, _ROUTE_VOLATILE) for it in routes], _route_name),
         rules=_keyed(rules, lambda it: f"{it['priority']} (IPv{it['family']}) from {it.get('src')}"),
+        forwarding=_keyed(
+            [it for it in _json(netns, "bridge", "-j", "fdb", "show") if it.get("ifname") not in ignored],
+            lambda it: f"{it['mac']} of {it['ifname']}",
+        ),
+        features={link["ifname"]: _features(netns, link["ifname"]) for link in links if shutil.which("ethtool")},
+        sysctls=_sysctls(netns, ignored),
     )
 
 
@@ -89,6 +104,9 @@ def difference(before: HostState, after: HostState) -> list[str]:
     found += _compare_all("neighbour", before.neighbours, after.neighbours)
     found += _compare_all("route", before.routes, after.routes)
     found += _compare_all("rule", before.rules, after.rules)
+    found += _compare_all("forwarding entry", before.forwarding, after.forwarding)
+    found += _compare_all("features of", before.features, after.features)
+    found += _compare_all("sysctls of", before.sysctls, after.sysctls)
     return found
 
 
@@ -166,10 +184,39 @@ def _is_cni_veth(link: _Fields) -> bool:
     return bool(own) and all(address in POD_NETWORK for address in own)
 
 
+def _features(netns: Path | None, link: str) -> _Fields:
+    """What `ethtool -k` says; a link that went since it was listed has none."""
+    done = _run(netns, "ethtool", "-k", link)
+    pairs = (line.partition(":") for line in done.stdout.splitlines()[1:])
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _sysctls(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+    """By link. What the kernel lets nobody read (a secret that is not set) is left out."""
+    found: dict[str, dict[str, str]] = {}
+    # grep says 2 when there is a file that cannot be read.
+    done = _run(netns, "grep", "-rs", "", *(f"/proc/sys/net/{kind}" for kind in _SYSCTLS))
+    for line in done.stdout.splitlines():
+        path, _, value = line.removeprefix("/proc/sys/net/").partition(":")
+        family, table, link, key = path.split("/")
+        name = f"{family}/{table}/{key}"
+        if link not in ignored | _NO_LINKS and name not in _SYSCTL_VOLATILE:
+            found.setdefault(link, {})[name] = value
+    return found
+
+
 def _ip(netns: Path | None, *arguments: str) -> list[dict[str, Any]]:
-    inside = ["nsenter", f"--net={netns}"] if netns else []
-    done = subprocess.run([*inside, "ip", "-j", *arguments], capture_output=True, text=True, check=False)
+    return _json(netns, "ip", "-j", *arguments)
+
+
+def _json(netns: Path | None, *command: str) -> list[dict[str, Any]]:
+    done = _run(netns, *command)
     if done.returncode != 0:
-        raise RuntimeError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     answer: list[dict[str, Any]] = json.loads(done.stdout or "[]")
     return answer
+
+
+def _run(netns: Path | None, *command: str) -> subprocess.CompletedProcess[str]:
+    inside = ["nsenter", f"--net={netns}"] if netns else []
+    return subprocess.run([*inside, *command], capture_output=True, text=True, check=False)

@@ -116,10 +116,12 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
-    """A network interface and what the host configured on it; addresses and routes are in the words of `ip`."""
+    """A network interface and what the host configured on it; addresses and routes are in the words of `ip`, sysctls
+    are like `ipv4/conf/rp_filter=2`. Its kind says what stands for it: `veth`, or `macvlan`."""
 
     name: str
     mac: str
+    kind: str = "veth"
     mtu: int = 1500
     function: str = ""
     simulated: Simulated | None = None
@@ -131,6 +133,7 @@ class Netdev:
     addresses: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
     neighbours: tuple[str, ...] = ()
+    sysctls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +190,7 @@ class Node:
 
 
 def load(name: str) -> Node:
-    """One of the nodes in nodes/: eight, sixteen, small, ib2, vf8; lab-NAME are those of the lab's machines."""
+    """One of the nodes in nodes/: eight, sixteen, small, two, ib2, vf8; lab-NAME are those of the lab's machines."""
     return Node.parse((NODES / f"{name}.toml").read_text())
 
 

@@ -99,6 +99,11 @@ class Runtime(ABC):
         return self._running().pid
 
     @property
+    def runs(self) -> bool:
+        """Whether the server was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def cri(self) -> Cri:
         """A client of this runtime."""
         if self._cri is None:

@@ -1,8 +1,15 @@
 """Pods that end while the daemon is away."""
 
+import json
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from tests.rig.cri import Cri, CriError
+from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import host_link
@@ -10,6 +17,7 @@ from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+_AGAIN_S = 20.0
 
 
 def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten_at_the_next_start(
@@ -87,3 +95,54 @@ def test_a_shared_device_of_a_host_network_pod_is_free_when_the_pod_is_gone_thou
         assert [it["pod"] for it in daemon.status()["sandboxes"]] == ["default/host"]
         runtime.cri.delete_pod(pod)
         wait_until(lambda: daemon.status()["sandboxes"] == [], "the device to be free")
+
+
+def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
+    runtime: Runtime, eight: Fabric, cri: Cri
+) -> None:
+    """Numbers of namespaces repeat. What is in the later one looks like what was in the earlier one."""
+    with Daemon(runtime, eight) as daemon:
+        pod = cri.run_pod("earlier", annotations={"rdma.noderesource.dev": "[{match: {device: mlx5_4}}]"})
+        inode = netns_of(cri, pod).stat().st_ino
+        (rail,) = links_in(netns_of(cri, pod), "rdma0")
+        daemon.kill()
+        cri.delete_pod(pod)
+        later = pod_with_inode(cri, inode)
+        netns = netns_of(cri, later)
+        bait = ["ip", "link", "add", "rdma0", "index", str(rail["ifindex"]), "address", str(rail["address"])]
+        inside(netns, *bait, "type", "veth", "peer", "name", "beside")
+        before = links_in(netns)
+        daemon.start()
+        assert daemon.status()["sandboxes"] == []
+        assert links_in(netns) == before
+        cri.delete_pod(later)
+
+
+def pod_with_inode(cri: Cri, inode: int) -> Sandbox:
+    """A pod that asks for nothing, in a namespace with that number; the kernel gives low ones first."""
+    end = time.monotonic() + _AGAIN_S
+    while time.monotonic() < end:
+        pod = cri.run_pod(f"later-{uuid.uuid4().hex[:8]}")
+        if netns_of(cri, pod).stat().st_ino == inode:
+            return pod
+        cri.delete_pod(pod)
+    pytest.skip("needs a host on which nobody else makes namespaces: others have the number of the pod that is gone")
+
+
+def netns_of(cri: Cri, pod: Sandbox) -> Path:
+    netns = cri.pod_status(pod).netns
+    assert netns is not None
+    return netns
+
+
+def links_in(netns: Path, name: str = "") -> list[dict[str, Any]]:
+    """The links of a namespace, or the one of that name: what a return would change."""
+    shown = inside(netns, "ip", "-j", "link", "show", *(["dev", name] if name else []))
+    kept = ("ifname", "ifindex", "address", "mtu", "flags")
+    return [{key: link.get(key) for key in kept} for link in json.loads(shown)]
+
+
+def inside(netns: Path, *command: str) -> str:
+    """What a program prints in a network namespace."""
+    whole = ["nsenter", f"--net={netns}", *command]
+    return subprocess.run(whole, capture_output=True, text=True, check=True).stdout

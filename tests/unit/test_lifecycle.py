@@ -611,3 +611,13 @@ def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) ->
     with pytest.raises(PlacementError) as caught:
         daemon.start()
     assert caught.value.code is ErrorCode.NOT_IN_POOL
+
+
+def test_a_container_that_was_made_before_its_pods_attach_was_done_is_reported(daemon: Daemon) -> None:
+    """The daemon was killed in the middle of the attach; the next one begins it anew."""
+    daemon.rig.gate.stop_at = "before configure-netdev"
+    daemon.start(seconds=0.05)
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.lifecycle.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.rig.gate.open.set()

@@ -40,6 +40,13 @@ class Server:
             self._process.wait()
         self._reader.join(timeout=15)
 
+    def kill_and_start(self) -> None:
+        """SIGKILL, and another one with the same command. The reader of the old one ends with the last process that has
+        its pipe."""
+        self._process.kill()
+        self._process.wait()
+        self.__enter__()
+
     @property
     def pid(self) -> int:
         return self._process.pid

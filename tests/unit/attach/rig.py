@@ -65,8 +65,10 @@ class Gate:
         self.fail_at = ""
         self.reached = threading.Event()
         self.open = threading.Event()
+        self.passed: list[str] = []
 
     def __call__(self, place: str) -> None:
+        self.passed.append(place)
         if self.stop_at and place.startswith(self.stop_at):
             self.reached.set()
             assert self.open.wait(SOON)

@@ -153,3 +153,10 @@ def test_the_journal_of_a_daemon_that_knew_no_sysctls_is_read_and_its_devices_co
 def test_missing_unknown_and_mistyped_fields_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match="NamespaceIdentity"):
         from_plain(NamespaceIdentity, value)
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing_behind(record: SandboxRecord, tmp_path: Path) -> None:
+    (tmp_path / f"{record.key}.json" / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        Journal(tmp_path).write(record)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{record.key}.json"]

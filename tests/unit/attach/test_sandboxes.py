@@ -842,3 +842,47 @@ def test_what_the_journal_keeps_is_what_was_known(start: Start) -> None:
 
 def _drop(_value: object) -> None:
     """For what nobody needs."""
+
+
+def test_every_boundary_of_an_attach_and_of_its_return_is_passed_in_order(start: Start) -> None:
+    rig = start(make_world())
+    _attach(rig).attach_done.result(SOON)
+    _end(rig)
+    names = [place.removesuffix(" sandbox-1") for place in rig.gate.passed]
+    around = ("plan", "write-journal", "move-netdev mlx5_rail0", "configure-netdev mlx5_rail0", "resolve-numbers")
+    back = ("undo configure-netdev mlx5_rail0", "undo move-netdev mlx5_rail0", "forget-journal")
+    expected = (*around, "write-journal", "write-journal", *back)
+    assert names == [f"{when} {name}" for name in expected for when in ("before", "after")]
+
+
+@pytest.mark.parametrize("place", ["before undo configure-netdev", "after undo move-netdev", "before forget-journal"])
+def test_a_return_that_fails_at_a_boundary_is_tried_again(start: Start, place: str) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.gate.fail_at = place
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    rig.clock.wait_for_one()
+    rig.gate.fail_at = ""
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert world.snapshot() == before
+    _assert_nothing_left(rig)
+
+
+def test_an_attach_from_which_somebody_took_a_netdev_away_is_refused(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    rig.gate.stop_at = "before resolve-numbers"
+    sandbox = _attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    (ifindex,) = [it.ifindex for it in pod.links.values() if it.name != "lo"]
+    del pod.links[ifindex]
+    rig.gate.open.set()
+    with pytest.raises(AttachError, match="netdev rail0 is not in the pod any more"):
+        sandbox.attach_done.result(SOON)
+    _assert_nothing_left(rig)

@@ -20,8 +20,9 @@ from nri_rdma.netlink.insider import Inside, Insider, enter
 
 T = TypeVar("T")
 
-IDLE_MAX = 4
-"""Idle threads that a namespace keeps: as many as there are workers. Only the host has several callers at once."""
+IDLE_MAX = 1
+"""Idle threads that a namespace keeps. Only the host has several callers at once; what they needed beyond this goes, so
+that a daemon at rest holds the same whatever it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

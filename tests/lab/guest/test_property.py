@@ -33,10 +33,12 @@ from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
 __all__ = ["exclusive", "index"]
 
+pytestmark = pytest.mark.timeout(400)
+
 VF = "pf0v1"
 OF_A_VF = [act for act in MEDDLINGS if act.__name__ != "_new_mac"]
 """Its address is the physical function's to give."""
-STRIDE = 4
+STRIDE = 12
 """Every so many operations of an undo: the machine is emulated, and all of them fail on the kinds of tests/kernel."""
 
 
@@ -85,11 +87,11 @@ def _whatever_fails(linux: LinuxMachine, meddlings: Sequence[Meddling]) -> None:
     back = FaultyKernel(attach.kernel)
     assert attach.undo(back) == ()
     attach.assert_soon_home()
-    for number in range(1, 2 * whole.operations + 1):
+    for number in range(1, whole.operations + 1):
         attach.namespace.close()
         attach = Attach(linux, "rail0", before=before)
-        crash = number > whole.operations
-        faulty = FaultyKernel(attach.kernel, fail_at=(number + 1) // 2, after=bool(number % 2), crash=crash)
+        crash = number == whole.operations
+        faulty = FaultyKernel(attach.kernel, fail_at=number, after=not crash, crash=crash)
         with pytest.raises(CrashError if crash else NriRdmaError):
             attach.do(faulty)
         if crash:
@@ -101,9 +103,8 @@ def _whatever_fails(linux: LinuxMachine, meddlings: Sequence[Meddling]) -> None:
         attach.do(attach.kernel)
         attach.meddle(meddlings)
         try:
-            assert attach.undo(
-                FaultyKernel(attach.kernel, fail_at=number, after=bool(number & 4), crash=bool(number & 8))
-            )
+            after, crash = bool(number & 4), bool(number & 8)
+            assert attach.undo(FaultyKernel(attach.kernel, fail_at=number, after=after, crash=crash))
         except CrashError:
             attach.restart()
         attach.assert_soon_home()

@@ -102,9 +102,9 @@ class _Arenas:
             self.discard()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def arenas(runtime: Runtime, tally: Tally) -> Iterator[_Arenas]:
-    """Of this runtime."""
+    """Of this runtime; none is left for tests of something else."""
     kept = _Arenas(runtime, tally)
     yield kept
     kept.discard()

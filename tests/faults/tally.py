@@ -27,9 +27,9 @@ class Tally:
 
     def lines(self) -> list[str]:
         """The table, for people."""
-        head = f"{'what happened':<34}{'times':>6}" + "".join(f"{outcome:>24}" for outcome in Outcome)
+        head = f"{'what happened':<46}{'times':>6}" + "".join(f"{outcome:>24}" for outcome in Outcome)
         rows = [
-            f"{what:<34}{sum(counts.values()):>6}" + "".join(f"{counts[outcome]:>24}" for outcome in Outcome)
+            f"{what:<46}{sum(counts.values()):>6}" + "".join(f"{counts[outcome]:>24}" for outcome in Outcome)
             for what, counts in sorted(self.outcomes.items())
         ]
         total = sum(sum(counts.values()) for counts in self.outcomes.values())

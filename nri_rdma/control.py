@@ -67,6 +67,9 @@ class DaemonFacts:
     spans: Recorder
     runtime: Callable[[], RuntimeFacts]
     reload_error: Callable[[], str]
+    pinned: Callable[[], Mapping[str, int]] = dict
+    """What pins network namespaces: how many there are, with how many threads and sockets inside, and how many of them a
+    call that hangs keeps from closing."""
 
 
 class ControlServer:
@@ -243,6 +246,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
+        "pinned": dict(facts.pinned()),
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.resolution import Resolved
-from nri_rdma.attach.sandboxes import Sandboxes
+from nri_rdma.attach.sandboxes import Sandboxes, start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
@@ -54,6 +54,10 @@ from nri_rdma.sysfs.scan import read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
+
+TAKE_UP_S = 2.0
+"""What an earlier daemon left is taken up when the runtime has told its pods: a start must not wait for the work on a
+thousand of them. A runtime that does not answer by then is not waited for."""
 
 PLANNERS = 2
 """Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
@@ -104,6 +108,7 @@ class Daemon:
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
         self._contested = ""
+        self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
         self._sandboxes = Sandboxes(
             self._kernel,
@@ -148,6 +153,7 @@ class Daemon:
                 spans=self._spans,
                 runtime=lambda: self._runtime,
                 reload_error=lambda: self._reloader.error,
+                pinned=lambda: asdict(self._kernel.held()),
             )
         )
 
@@ -191,8 +197,9 @@ class Daemon:
         return Runner(str(settings.nri_socket), self.make_plugin, name=identity.name, index=identity.index)
 
     def _recover(self) -> None:
-        for error in self._sandboxes.recover(self._hold):
+        for error in self._sandboxes.recover(self._hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
+        self._take_up = start_timer(TAKE_UP_S, self._sandboxes.take_up)
 
     def close(self) -> None:
         """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
@@ -200,6 +207,7 @@ class Daemon:
         if signals is not None:
             signals.close()
         self._control.close()
+        self._take_up()
         if self._uevents is not None:
             self._uevents.close()
         if self._link_events is not None:
@@ -242,6 +250,7 @@ class Daemon:
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
+        self._sandboxes.take_up()
         self._workers.submit("preload", preload_grammar)
         self._others.open_later()
         nri = runtime.abilities.nri_text or "not known"

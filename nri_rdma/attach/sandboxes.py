@@ -102,6 +102,8 @@ class Sandboxes:
         self._lock = threading.Lock()
         self._sandboxes: dict[str, dict[str, Sandbox]] = {}
         """By sandbox id, then by part; never an empty one."""
+        self._left: dict[Sandbox, None] = {}
+        """What an earlier daemon left, and nobody has begun to take up yet."""
         self._closed = False
 
     def knows(self, sandbox_id: str) -> bool:
@@ -167,6 +169,7 @@ class Sandboxes:
                 cancel, sandbox.cancel_retry = sandbox.cancel_retry, None
             if cancel is not None:
                 cancel()
+            self._submit_taking_up(sandbox)  # first: it opens the namespace that the devices are in
             self._submit_undo(sandbox)
         assert sandbox.undo_done is not None  # it ends
         return sandbox.undo_done
@@ -180,9 +183,10 @@ class Sandboxes:
                 log.info("the sandbox's process ended", extra={"pod": str(sandbox.pod), "pid": process.pid})
                 self.end(sandbox.pod.sandbox_id)
 
-    def recover(self, on_record: Callable[[SandboxRecord], None]) -> tuple[NriRdmaError, ...]:
+    def recover(self, on_record: Callable[[SandboxRecord], None], *, later: bool = False) -> tuple[NriRdmaError, ...]:
         """Take up what an earlier daemon left: adopt what is attached, begin anew what was half done, undo what is gone
-        or was half way home. Workers do that; until they have, containers of these sandboxes wait.
+        or was half way home. Workers do that, now or `later`, when `take_up` says so; until they have, containers of
+        these sandboxes wait.
 
         Called once, before any door opens; `on_record` is told every record before anything is done with it. Returns an
         error for every journal file that had to be set aside.
@@ -195,12 +199,37 @@ class Sandboxes:
                 continue
             on_record(record)
             sandbox = Sandbox(record.pod, record)
+            sandbox.taken_up = Future()
+            self._left[sandbox] = None
             self._add(sandbox)
-            sandbox.taken_up = self._submit_taking_up(sandbox, record)
+        if not later:
+            self.take_up()
         return errors
 
-    def _submit_taking_up(self, sandbox: Sandbox, record: SandboxRecord) -> Future[None]:
-        return self._workers.submit(record.pod.sandbox_id, lambda: self._take_up(sandbox, record))
+    def take_up(self) -> None:
+        """Have workers take up what `recover` found; once."""
+        with self._lock:
+            left = tuple(self._left)
+        for sandbox in left:
+            self._submit_taking_up(sandbox)
+
+    def _submit_taking_up(self, sandbox: Sandbox) -> None:
+        """Unless that is done."""
+        with self._lock:
+            if sandbox not in self._left:
+                return
+            del self._left[sandbox]
+        assert sandbox.taken_up is not None  # recover made it
+        record, taken_up = sandbox.record, sandbox.taken_up
+        assert record is not None
+
+        def work() -> None:
+            try:
+                self._take_up(sandbox, record)
+            finally:
+                taken_up.set_result(None)
+
+        self._workers.submit(record.pod.sandbox_id, work)
 
     def _take_up(self, sandbox: Sandbox, record: SandboxRecord) -> None:
         """In a worker."""

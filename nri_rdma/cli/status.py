@@ -73,6 +73,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
     yield "Namespaces", f"{document['namespaces_held']} held open"
+    if closing := document.get("pinned", {}).get("closing"):
+        yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
 
 
 def _guard(guard: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -745,6 +745,36 @@ def _freeze(rig: Rig) -> None:
     rig.kill()
 
 
+def test_what_an_earlier_daemon_left_is_taken_up_when_it_is_said_and_waits_until_then(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    again = start(world)
+    again.sandboxes.recover(lambda _record: None, later=True)
+    (sandbox,) = again.sandboxes.all()
+    assert sandbox.taken_up is not None
+    assert (sandbox.state, world.held, sandbox.taken_up.done()) == (State.PLANNED, 0, False)
+    again.sandboxes.take_up()
+    sandbox.taken_up.result(SOON)
+    assert (sandbox.state, world.held) == (State.ATTACHED, 1)
+    _end(again)
+
+
+def test_what_ends_before_it_was_taken_up_comes_home_all_the_same(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    again = start(world)
+    again.sandboxes.recover(lambda _record: None, later=True)
+    _end(again)
+    again.sandboxes.take_up()
+    assert (world.snapshot(), again.gone) == (before, ["sandbox-1"])
+    _assert_nothing_left(again)
+
+
 def test_what_was_half_way_home_is_not_adopted(start: Start) -> None:
     world = make_world()
     add_rail(world, "rail1")

@@ -68,8 +68,8 @@ class DaemonFacts:
     runtime: Callable[[], RuntimeFacts]
     reload_error: Callable[[], str]
     pinned: Callable[[], Mapping[str, int]] = dict
-    """What pins network namespaces: how many there are, with how many threads and sockets inside, and how many of them a
-    call that hangs keeps from closing."""
+    """What pins network namespaces: how many there are, the threads and sockets inside, and how many a call that
+    hangs keeps from closing."""
 
 
 class ControlServer:

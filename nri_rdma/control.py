@@ -251,7 +251,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
         "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
-        "unserved_count": facts.lifecycle.unserved_count,
+        "unserved_count": facts.lifecycle.reconciliation.count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
 

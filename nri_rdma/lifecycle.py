@@ -6,7 +6,6 @@ of its answers before they are attached. Calls have a deadline in seconds of `ti
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -14,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -23,23 +22,24 @@ from nri_rdma.adopter import Adopter, Brought
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox
+from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, attached_of
 from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.attach.workers import Workers
 from nri_rdma.claims import Claims, returning
-from nri_rdma.errors import ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.grants import Wanted, granted, wanted, with_grants
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.grants import Grant, Wanted, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest, env_name
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest
 from nri_rdma.model.waits import Waits
 from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, Taken, place
 from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
+from nri_rdma.reconciling import Listed, Reconciliation, Unserved
 from nri_rdma.scoping import scope_words, scoped
 from nri_rdma.waiting import all_settled, settled, wait
 
@@ -47,15 +47,9 @@ log = logging.getLogger(__name__)
 
 BARRIER_PAUSE_S = 0.8
 """The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
-_SPECS_S = 60.0
-"""For a worker: the CDI specs are being read."""
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
-_MISSED_S = 10.0
-"""For a worker: a pod that started while nobody listened is decided about."""
-_TAKEN_UP_S = 60.0
-"""For a worker: what an earlier daemon attached is adopted, or undone."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
@@ -86,37 +80,6 @@ class Attaching(claims.Attaching, Protocol):
     def look_again(self, sandbox: Sandbox) -> Future[None]: ...
 
     def is_there(self, pod: Pod) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedContainer:
-    """A created or running container of a pod, with the device nodes it has: path to major and minor, and the names
-    of its variables."""
-
-    name: str
-    devices: Mapping[str, tuple[int, int]]
-    cgroups_path: str = ""
-    cdi_devices: tuple[str, ...] = ()
-    is_privileged: bool = False
-    env: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A pod that the runtime says there is."""
-
-    pod: Pod
-    annotations: Mapping[str, str]
-    containers: tuple[ListedContainer, ...]
-    asker: Asker = field(default_factory=Asker)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unserved:
-    """A pod that asks for devices and does not have them, or has containers without."""
-
-    pod: Pod
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,20 +134,16 @@ class Lifecycle:
         self.memlock_dropped_by = ""
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
         self._claims = Claims(sandboxes, allocations, spans, self)
-        self._unserved: dict[str, Unserved] = {}
-        self.unserved_count = 0
-        """How many pods were found since our start that had started without what they ask for."""
+        self.reconciliation = Reconciliation(sandboxes, workers, spans, self)
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
         self._beginning: set[str] = set()
         self._begin_lock = threading.Lock()
-        self._missed: set[str] = set()
-        """Sandboxes that started while nobody listened, and are not decided about yet."""
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
         """The pods that ask for devices and run, or wait, without."""
-        return (*self._unserved.copy().values(), *self._failed.copy().values())
+        return (*self.reconciliation.unserved.copy().values(), *self._failed.copy().values())
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
         """Whether a pod with these annotations asks us for anything."""
@@ -250,7 +209,7 @@ class Lifecycle:
 
     def remembers(self, sandbox_id: str) -> bool:
         """Whether the end of the sandbox matters to us: it holds something, or lacks what it asks for."""
-        return self.knows(sandbox_id) or sandbox_id in self._unserved or sandbox_id in self._failed
+        return self.knows(sandbox_id) or sandbox_id in self.reconciliation.unserved or sandbox_id in self._failed
 
     def edits(
         self,
@@ -271,9 +230,9 @@ class Lifecycle:
         if failed is not None:
             raise _failed_late(failed)
         parts = self._sandboxes.of(sandbox_id)
-        if (not parts or parts[0].part) and self._asks_for_devices(annotations):
+        if (not parts or parts[0].part) and self.asks_for_devices(annotations):
             # Before anything is attached for what the container brings.
-            raise _not_decided(pod_name) if sandbox_id in self._missed else _not_attached(pod_name)
+            raise _not_decided(pod_name) if self.reconciliation.is_missed(sandbox_id) else _not_attached(pod_name)
         grants = self._claims.adopt(brought, deadline) if brought is not None else ()
         parts = self._sandboxes.of(sandbox_id)
         for sandbox in parts:
@@ -283,7 +242,7 @@ class Lifecycle:
                 with self._spans.span("barrier"):
                     self.pass_barrier(sandbox, deadline)
             self._await_present(sandbox, container, deadline)
-        attached, rdma_cm = _attached(parts)
+        attached, rdma_cm = attached_of(parts)
         if brought is not None:
             self._claims.refuse_lacking(brought.pod, grants, attached)
         if not parts:
@@ -314,13 +273,13 @@ class Lifecycle:
         parts = self._sandboxes.of(sandbox_id)
         if parts:
             parts[0].started(container)
-            self._limit_all(parts, container, cgroups_path)
+            self.limit_all(parts, container, cgroups_path)
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
-        for memory in (self._unserved, self._failed, self._barrier_waits):
+        for memory in (self._failed, self._barrier_waits):
             memory.pop(sandbox_id, None)
-        self._missed.discard(sandbox_id)
+        self.reconciliation.forget(sandbox_id)
         self.forget(sandbox_id)
         was_ending = all(sandbox.ends for sandbox in self._sandboxes.of(sandbox_id))
         undo = self._sandboxes.end(sandbox_id)
@@ -337,152 +296,20 @@ class Lifecycle:
         self._claims.ended(sandbox_id)
         self.adopter.forget(sandbox_id)
 
-    def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
-        """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
-
-        `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
-        """
-        listed = {item.pod.sandbox_id for item in pods}
-        for sandbox in known:
-            if sandbox.pod.sandbox_id not in listed:
-                log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
-                self._sandboxes.end(sandbox.pod.sandbox_id)
-        for sandbox in known:
-            if sandbox.taken_up is not None:
-                settled(sandbox.taken_up, _TAKEN_UP_S)
-        self._await_specs()
-        for item in pods:
-            if item.pod.sandbox_id in self._missed:
-                self._start_missed(item)
-        found = {
-            item.pod.sandbox_id: why for item in pods if (why := self._limit_again(item) or self._why_unserved(item))
-        }
-        known_before, self._unserved = (
-            self._unserved,
-            {
-                item.pod.sandbox_id: Unserved(pod=item.pod, why=found[item.pod.sandbox_id])
-                for item in pods
-                if item.pod.sandbox_id in found
-            },
-        )
-        for sandbox_id, unserved in self._unserved.items():
-            if known_before.get(sandbox_id) != unserved:
-                self._tell_unserved(unserved, is_new=sandbox_id not in known_before)
-
-    def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
-        """Once for each pod and reason: a line, a span, and one more in the count."""
-        pod = unserved.pod
-        self.unserved_count += is_new
-        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
-        with self._spans.span("unserved", attributes) as span:
-            span.attributes["reason"] = span.error = unserved.why
-        log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
-
-    def _await_specs(self) -> None:
-        """In a worker: what containers lack of their CDI devices is only seen with the specs."""
-        try:
-            self.adopter.await_ready(None, time.monotonic() + _SPECS_S)
-        except NotReadyError as error:
-            log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
-
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
-        """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
-        known = self._sandboxes.all()
-        self.adopter.keep({item.pod.sandbox_id for item in pods})
-        for item in pods:  # here, in the order of events: a container that is made next has a newer path
-            sandbox = self._first(item.pod.sandbox_id)
-            if sandbox is not None:
-                for container in item.containers:
-                    sandbox.remember_container(container.name, container.cgroups_path)
-        self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
-        return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+        """Compare with what the runtime says there is, in a worker. To be called before its next event."""
+        return self.reconciliation.reconcile_later(pods)
 
-    def _was_missed(self, item: Listed) -> bool:
-        """Whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody listened."""
-        return (
-            not item.containers
-            and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
-            and self.asks(item.annotations)
-            and not self._sandboxes.knows(item.pod.sandbox_id)
-        )
+    def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool:
+        """Whether these CDI devices ask for anything that is not attached for their containers."""
+        return self._claims.lacks(grants, attached)
 
-    def _start_missed(self, item: Listed) -> None:
-        """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
-        try:
-            if self._sandboxes.is_there(item.pod):
-                log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
-                self.start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
-        except NriRdmaError as error:
-            log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
-        finally:
-            self._missed.discard(item.pod.sandbox_id)
-
-    def _why_unserved(self, item: Listed) -> str:
-        """Why the containers of a pod lack what it asks for; "" when they do not."""
-        parts = self._sandboxes.of(item.pod.sandbox_id)
-        if (not parts or parts[0].part) and item.containers and self._asks_for_devices(item.annotations):
-            return "its containers were made while nri-rdma was away"
-        early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
-        if early:
-            return f"container {', '.join(early)} was made while nri-rdma was away"
-        if any(sandbox.record is None or sandbox.state is not State.ATTACHED for sandbox in parts):
-            return ""
-        attached, rdma_cm = _attached(parts)
-        bare = [
-            container.name for container in item.containers if self._is_bare(item.pod, container, attached, rdma_cm)
-        ]
-        return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
-
-    def _is_bare(
-        self,
-        pod: Pod,
-        container: ListedContainer,
-        attached: tuple[AttachedRequest, ...],
-        rdma_cm: CharDevice | None,
-    ) -> bool:
-        """Whether a container that runs lacks what it would have got from us."""
-        if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
-            return True
-        own = (item.admitted.request for item in attached if item.admitted.request.scope.covers(container.name))
-        # Nodes come with a CDI device itself: that we were asked is told by our variables.
-        if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
-            return True
-        brought = self.brought_by(pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container)
-        return brought is not None and self._claims.lacks(self.adopter.grants(brought), attached)
-
-    def brought_by(self, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
-        """What a container that is there has from others; None when that is nothing of ours."""
-        brought = Brought(
-            pod=pod,
-            asker=asker,
-            container=container.name,
-            cdi_devices=container.cdi_devices,
-            devices=container.devices,
-            is_privileged=container.is_privileged,
-        )
-        return brought if self.adopter.concerns(brought) else None
-
-    def _limit_again(self, item: Listed) -> str:
-        """Limit the containers of an attached sandbox; why that fails, "" when it does not.
-
-        One that started while we were away, or between our last answer and our end, had nobody to limit it.
-        """
-        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is State.ATTACHED)
-        lacking = []
-        for container in item.containers:
-            try:
-                self._limit_all(parts, container.name, container.cgroups_path, also_one=True)
-            except LimitsError as error:
-                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
-                    lacking.append(str(error))
-        return " ".join(lacking)
-
-    def _limit_all(
+    def limit_all(
         self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str, *, also_one: bool = False
     ) -> None:
         """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009). One alone
         the runtime has written, but for a container that nobody was asked about (`also_one`)."""
-        lines = rdma_max(_attached(parts)[0], container)
+        lines = rdma_max(attached_of(parts)[0], container)
         if not lines:
             return
         where = f"{parts[0].pod}, container {container}"
@@ -632,7 +459,7 @@ class Lifecycle:
             self._barrier_waits[sandbox_id] = now
         return may
 
-    def _asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
+    def asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
         try:
             request = parse_pod_request(annotations, self._prefix)
         except NriRdmaError:
@@ -640,30 +467,10 @@ class Lifecycle:
         return request is not None and bool(request.requests)
 
 
-def _attached(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
-    """All that the parts of a sandbox attached, and the node's rdma_cm."""
-    if len(parts) == 1 and parts[0].record is not None:
-        return parts[0].record.attached, parts[0].record.rdma_cm
-    records = [it.record for it in parts if it.record is not None and not it.ends]
-    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
-    return tuple(item for record in records for item in record.attached), rdma_cm
-
-
 def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...]:
     """Which of these netdevs of the host are in the pod by our doing, so that the runtime must not move them."""
     moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
     return tuple(move.link.name for move in moves if move.link.name in names)
-
-
-def _was_made_before(container: str, sandbox: Sandbox) -> bool:
-    """Whether a container is there and the attach of what it asks for is not done, or failed. No container is answered
-    before that: it was made while nobody was asked."""
-    done = sandbox.attach_done
-    if done.done() and done.exception() is None:
-        return False
-    return sandbox.record is None or any(
-        item.admitted.request.scope.covers(container) for item in sandbox.record.attached
-    )
 
 
 def _has_limits(sandbox: Sandbox, container: str) -> bool:

@@ -19,10 +19,11 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.inject import NOTHING
-from nri_rdma.lifecycle import Lifecycle, Listed
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.policy import Asker
+from nri_rdma.reconciling import Listed, brought_by
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class Verdicts(Lifecycle):
                 super().stop(item.pod.sandbox_id, until)
                 continue
             for it in item.containers:
-                brought = self.brought_by(item.pod, item.asker, it)
+                brought = brought_by(self.adopter, item.pod, item.asker, it)
                 self.edits(
                     item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until, brought
                 )

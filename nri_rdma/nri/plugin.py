@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any  # Any: generated messages
 
 from nri_rdma.adopter import Brought
-from nri_rdma.lifecycle import Lifecycle, Listed, ListedContainer
+from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.nri.messages import (
     EVENTS,
     asker_from,
@@ -32,6 +32,7 @@ from nri_rdma.nri.messages import (
 from nri_rdma.nri.runtimes import Abilities, abilities_of
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.reconciling import Listed, ListedContainer
 from nri_rdma.wire.ttrpc import Request
 
 DEFAULT_REQUEST_TIMEOUT_S = 2.0

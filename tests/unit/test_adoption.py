@@ -10,12 +10,12 @@ from nri_rdma.cli.facts import Source
 from nri_rdma.cli.prepared import with_registry
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.explain import Explanation, Facts, explain
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits
 from nri_rdma.policy import default_policy
+from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
     FOREIGN,

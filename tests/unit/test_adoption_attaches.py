@@ -14,10 +14,10 @@ from nri_rdma.config import Settings
 from nri_rdma.control import SERVICE
 from nri_rdma.dry_run import attached_by_daemon
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import control_pb2
+from nri_rdma.reconciling import Listed, ListedContainer
 from nri_rdma.ttrpc import Server
 from tests.fakes.kernel import World
 from tests.unit.adopting import (

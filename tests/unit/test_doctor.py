@@ -23,13 +23,13 @@ from nri_rdma.doctor.finding import Finding, Result
 from nri_rdma.doctor.machine import Machine
 from nri_rdma.doctor.visit import visit
 from nri_rdma.errors import ErrorCode, InventoryError, SettingError
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon

@@ -23,13 +23,13 @@ from nri_rdma.errors import (
     NriRdmaError,
     PlacementError,
 )
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from nri_rdma.model.waits import Waits
 from nri_rdma.policy import Asker, Pool, Rule, policy_of
+from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod

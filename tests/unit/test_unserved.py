@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from nri_rdma.errors import ErrorCode
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
+from nri_rdma.reconciling import Listed, ListedContainer
 from tests.unit.adopting import MOVE, NIC, Node, node, on_host, refusal, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.lifecycle_rig import ONE
@@ -26,9 +26,9 @@ def test_it_is_told_once_by_a_line_a_span_and_the_count(node: Node, caplog: pyte
     pod = make_pod()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):  # a runtime that restarts tells its pods again
-            node.lifecycle.reconcile((listed(pod, "main"),), ())
+            node.lifecycle.reconciliation.reconcile((listed(pod, "main"),), ())
     assert [str(item.pod) for item in node.lifecycle.unserved] == [str(pod)]
-    assert node.lifecycle.unserved_count == 1
+    assert node.lifecycle.reconciliation.count == 1
     (span,) = [span for span in node.rig.spans.recent() if span.name == "unserved"]
     assert (span.attributes["k8s.pod.name"], span.attributes["sandbox"]) == (str(pod), pod.sandbox_id)
     assert span.attributes["reason"] == span.error == "its containers were made while nri-rdma was away"
@@ -38,15 +38,17 @@ def test_it_is_told_once_by_a_line_a_span_and_the_count(node: Node, caplog: pyte
 def test_another_pod_and_another_reason_are_told_again(node: Node) -> None:
     node.start()
     pod, other = make_pod(), make_pod(sandbox_id="other", uid="other")
-    node.lifecycle.reconcile((listed(pod, "first"),), node.rig.sandboxes.all())
-    node.lifecycle.reconcile((listed(pod, "first", "second"), listed(other, "main")), node.rig.sandboxes.all())
+    node.lifecycle.reconciliation.reconcile((listed(pod, "first"),), node.rig.sandboxes.all())
+    node.lifecycle.reconciliation.reconcile(
+        (listed(pod, "first", "second"), listed(other, "main")), node.rig.sandboxes.all()
+    )
     reasons = [span.attributes["reason"] for span in node.rig.spans.recent() if span.name == "unserved"]
     assert reasons == [
         "container first was made while nri-rdma was away",
         "container first, second was made while nri-rdma was away",
         "its containers were made while nri-rdma was away",
     ]
-    assert node.lifecycle.unserved_count == 2
+    assert node.lifecycle.reconciliation.count == 2
 
 
 def test_its_pod_gets_no_container_and_nothing_that_one_brings_is_attached(node: Node) -> None:

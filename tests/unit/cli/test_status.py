@@ -6,8 +6,8 @@ import time
 from nri_rdma.cli.screen import Table
 from nri_rdma.cli.status import _age, _facts, _tables
 from nri_rdma.control import ask_status
-from nri_rdma.lifecycle import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
+from nri_rdma.reconciling import Listed, ListedContainer
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import nri_rdma
 
@@ -65,7 +65,7 @@ def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon)
     pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
     container = ListedContainer(name="main", devices={})
     early = Listed(pod=pod, annotations={"rdma.noderesource.dev": "1"}, containers=(container,))
-    daemon.lifecycle.reconcile((early,), ())
+    daemon.lifecycle.reconciliation.reconcile((early,), ())
     told = status(daemon)
     assert "WARNING: pods that run without what they ask for" in told
     assert "prod/early  its containers were made while nri-rdma was away" in told

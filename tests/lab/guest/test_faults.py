@@ -98,7 +98,8 @@ class Pods:
         uid = str(uuid.uuid4())
         text = f"- {{mode: exclusive, match: {{device: {name}.0}}}}"
         try:
-            pod = self._cri.run_pod(name, annotations={f"{verbs.PREFIX}/pod": text}, uid=uid)
+            annotations = {f"{verbs.PREFIX}/pod": text}
+            pod = self._cri.run_pod(name, annotations=annotations, uid=uid, runtime_handler=verbs.OPERATOR)
             container = self._cri.create_container(pod, "main", image=WORKLOAD)
             self._cri.start(container)
             nodes = self._cri.exec(container, ["ls", "/dev/infiniband"]).stdout.split()

@@ -101,8 +101,8 @@ def test_a_link_without_ipv6_comes_home_without_it(rail: LinuxMachine) -> None:
     sysctls.put(rail.path(HOST), {"ipv6/conf/rail0/disable_ipv6": "1"})
     attach = Attach(rail, "rail0")
     attach.do(attach.kernel)
-    # Linux joins the group of all nodes when a link arrives, and leaves it only where IPv6 is taken away from a link that
-    # is up; docs/operations.md says that such entries are the kernel's defaults afterwards.
+    # Linux joins the group of all nodes when a link arrives, and leaves it only where IPv6 is taken away from a link
+    # that is up; docs/operations.md says that such entries are the kernel's defaults afterwards.
     attach.assert_home(but="forwarding entry 33:33:00:00:00:01 of rail0")
     (link,) = (link for link in rail.see().values() if link.name == "rail0")
     assert link.addresses == {"10.0.0.1/24"}

@@ -128,7 +128,7 @@ class Claims:
     def ended(self, sandbox_id: str) -> None:
         """The sandbox is stopped: nothing is attached for it any more."""
         self._ended[sandbox_id] = None
-        for key in [key for key in self._failed if key[0] == sandbox_id]:
+        for key in [key for key in tuple(self._failed) if key[0] == sandbox_id]:  # a worker may add to it meanwhile
             del self._failed[key]
         while len(self._ended) > _KEPT:
             self._ended.popitem(last=False)

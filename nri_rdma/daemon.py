@@ -250,9 +250,9 @@ class Daemon:
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
-        self._sandboxes.take_up()
         self._workers.submit("preload", preload_grammar)
-        self._others.open_later()
+        self._others.open_later()  # before what may be much: containers wait for it
+        self._sandboxes.take_up()
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
 

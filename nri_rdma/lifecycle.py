@@ -163,6 +163,7 @@ class Lifecycle:
             if known or pod.sandbox_id in self._beginning:
                 return  # seen already, in Synchronize: events of one sandbox may be told twice
             self._beginning.add(pod.sandbox_id)
+            self._failed.pop(pod.sandbox_id, None)  # of an attempt before the runtime started anew
         try:
             sandbox = self._begin(pod, request, allocation, deadline, asker)
         finally:
@@ -234,14 +235,18 @@ class Lifecycle:
             # Before anything is attached for what the container brings.
             raise _not_decided(pod_name) if self.reconciliation.is_missed(sandbox_id) else _not_attached(pod_name)
         grants = self._claims.adopt(brought, deadline) if brought is not None else ()
-        parts = self._sandboxes.of(sandbox_id)
+        if grants:  # what it brings is a part of its own by now
+            parts = (*(it for it in parts if not it.part), *(it for it in self._sandboxes.of(sandbox_id) if it.part))
+        if len(parts) > 1 or (parts and parts[0].part):
+            parts = tuple(it for it in parts if _concerns(it, container, grants))
         for sandbox in parts:
-            if sandbox.part and not any(grant.name in sandbox.cdi_devices for grant in grants):
-                continue  # it came with another container, and is that one's only
             if sandbox.state is not State.ATTACHED:
                 with self._spans.span("barrier"):
                     self.pass_barrier(sandbox, deadline)
             self._await_present(sandbox, container, deadline)
+        for sandbox in parts:
+            if sandbox.ends:  # while another one was waited for
+                self.pass_barrier(sandbox, deadline)
         attached, rdma_cm = attached_of(parts)
         if brought is not None:
             self._claims.refuse_lacking(brought.pod, grants, attached)
@@ -493,6 +498,14 @@ def _another_at(
         where=where,
         hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
     )
+
+
+def _concerns(sandbox: Sandbox, container: str, grants: Iterable[Grant]) -> bool:
+    """Whether a container has to wait for a part of its sandbox: one that came with another container is that one's."""
+    if not sandbox.part or any(grant.name in sandbox.cdi_devices for grant in grants):
+        return True
+    attached = sandbox.record.attached if sandbox.record is not None else ()
+    return any(item.admitted.request.scope.covers(container) for item in attached)
 
 
 def _not_decided(pod_name: str) -> NotReadyError:

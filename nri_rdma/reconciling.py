@@ -133,7 +133,16 @@ class Reconciliation:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
         self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
-        return self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+        done = self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+        done.add_done_callback(self._ended)
+        return done
+
+    def _ended(self, done: Future[None]) -> None:
+        """A bug in the comparison must not go unheard, nor keep containers waiting."""
+        self._missed = set()
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            log.error("the runtime's pods were not compared to their end", exc_info=error)
 
     def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
         """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.

@@ -5,6 +5,7 @@ What cannot be watched is noticed by the next Synchronize, so a watch that fails
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
 
@@ -14,6 +15,9 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.model.pod import Pod
 
 log = logging.getLogger(__name__)
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ESTALE})
+"""What the kernel says of a path where no network namespace is (EINVAL: where something else is)."""
 
 
 class Ends:
@@ -45,13 +49,18 @@ class Ends:
             return None
 
     def open_again(self, record: SandboxRecord) -> Namespace | None:
-        """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not."""
+        """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not.
+
+        Raises KernelError when that cannot be seen.
+        """
         self.watch(record.pod.netns_path)
         if record.namespace is None:
             return None
         try:
             namespace = self._kernel.open_namespace(record.namespace.path)
         except KernelError as error:
+            if error.errno not in _GONE:
+                raise
             log.info("namespace is gone", extra={"path": record.namespace.path, "error": str(error)})
             return None
         if namespace.identity != record.namespace:
@@ -70,10 +79,12 @@ class Ends:
         return self.can_be_opened(record.pod.netns_path)
 
     def can_be_opened(self, path: str) -> bool:
-        """Whether a network namespace is at a path."""
+        """Whether a network namespace is at a path. Raises KernelError when that cannot be seen."""
         try:
             self._kernel.open_namespace(path).close()
-        except KernelError:
+        except KernelError as error:
+            if error.errno not in _GONE:
+                raise
             return False
         return True
 

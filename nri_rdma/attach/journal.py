@@ -47,6 +47,8 @@ class Journal:
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
         """All readable records, and an error for each that was set aside."""
+        for half in self._directory.glob("*.new"):
+            half.unlink(missing_ok=True)  # a daemon ended while it wrote: what it replaces is there whole
         records: list[SandboxRecord] = []
         errors: list[StateError] = []
         for path in sorted(self._directory.glob("*.json")):

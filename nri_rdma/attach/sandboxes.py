@@ -16,7 +16,7 @@ from concurrent.futures import Future
 
 from nri_rdma.attach.ends import Ends, lives_by_process
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.port import Kernel
+from nri_rdma.attach.port import Kernel, KernelError
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.processes import Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
@@ -43,6 +43,8 @@ devices are stuck is let go, so that the kernel brings them home when it dies.""
 
 ATTEMPTS = 3
 """How often an attach is tried whose sandbox has started already: nobody else can try it again."""
+TAKE_UP_PAUSE_S = 1.0
+"""Before it is tried again to see what became of a sandbox of an earlier daemon."""
 ATTEMPT_PAUSES_S = (0.5, 1.0)
 """Before the second attempt, and before the third."""
 
@@ -214,25 +216,29 @@ class Sandboxes:
             self._submit_taking_up(sandbox)
 
     def _submit_taking_up(self, sandbox: Sandbox) -> None:
-        """Unless that is done."""
-        with self._lock:
-            if sandbox not in self._left:
-                return
-            del self._left[sandbox]
-        assert sandbox.taken_up is not None  # recover made it
-        record, taken_up = sandbox.record, sandbox.taken_up
-        assert record is not None
+        """Unless that is done. With the lock until it is in the queue: an undo must come after it."""
 
         def work() -> None:
             try:
-                self._take_up(sandbox, record)
-            finally:
-                taken_up.set_result(None)
+                self._take_up(sandbox)
+            except KernelError as error:  # it cannot be seen now what is there (EMFILE, ENOMEM, ...)
+                log.warning("not taken up yet", extra={"pod": str(sandbox.pod), "error": str(error)})
+                with self._lock:
+                    self._left[sandbox] = None
+                self._later(sandbox, TAKE_UP_PAUSE_S, lambda: self._submit_taking_up(sandbox))
+                return
+            assert sandbox.taken_up is not None  # recover made it
+            sandbox.taken_up.set_result(None)
 
-        self._workers.submit(record.pod.sandbox_id, work)
+        with self._lock:
+            if sandbox in self._left:
+                del self._left[sandbox]
+                self._workers.submit(sandbox.pod.sandbox_id, work)
 
-    def _take_up(self, sandbox: Sandbox, record: SandboxRecord) -> None:
-        """In a worker."""
+    def _take_up(self, sandbox: Sandbox) -> None:
+        """In a worker. Raises KernelError when it cannot be seen whether the pod is there."""
+        record = sandbox.record
+        assert record is not None  # recover read it
         sandbox.namespace = self._ends.open_again(record)
         is_there = record.state is not State.RETURNING and self._ends.is_there(record, sandbox.namespace)
         if sandbox.ends:
@@ -248,11 +254,11 @@ class Sandboxes:
     def _adopt(self, sandbox: Sandbox) -> None:
         """It has what it had. Nobody listened to the kernel meanwhile: its numbers are read anew before any container
         gets them."""
+        self.look_again(sandbox)  # in the queue before anybody can see it attached
         try:
             sandbox.advance(State.ATTACHED)
         except NotReadyError:
             return  # it ends: its undo is next
-        self.look_again(sandbox)
         sandbox.settle()
         log.info("adopted", extra={"pod": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id})
 
@@ -268,7 +274,7 @@ class Sandboxes:
         """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
         that came back, and the numbers are another's now."""
         for sandbox in self.all():
-            if sequence > sandbox.numbers_from and number in _numbers(sandbox):
+            if sequence > sandbox.numbers_from and (number in _numbers(sandbox) or _is_being_read(sandbox)):
                 log.info("character device is gone", extra={"pod": str(sandbox.pod), "number": list(number)})
                 self.look_again(sandbox)
 
@@ -470,6 +476,13 @@ def _settle_cancelled(sandbox: Sandbox, done: Future[None]) -> None:
     """The workers have ended: nobody will come to it."""
     if done.cancelled():
         sandbox.settle(interrupted(sandbox.pod))
+
+
+def _is_being_read(sandbox: Sandbox) -> bool:
+    """Whether its numbers are being read just now, so that nobody knows yet whether a number is one of them."""
+    looked = sandbox.looked_again
+    is_confirming = sandbox.state is State.ATTACHING and sandbox.numbers_from > 0
+    return is_confirming or (looked is not None and not looked.done())
 
 
 def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:

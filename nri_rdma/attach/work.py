@@ -84,9 +84,15 @@ class Work:
         record, newest = sandbox.record, self._event_sequence()
         if record is None or sandbox.state is not State.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
-        with self._spans.span("resolve-numbers", {"k8s.pod.name": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}):
-            now = self._presence.again(record, sandbox.namespace)
-        _rest(sandbox)
+        attributes: dict[str, str | int | float | bool] = {
+            "k8s.pod.name": str(sandbox.pod),
+            "sandbox": sandbox.pod.sandbox_id,
+        }
+        try:
+            with self._spans.span("resolve-numbers", attributes):
+                now = self._presence.again(record, sandbox.namespace)
+        finally:
+            _rest(sandbox)
         if now != record:
             self._write(now)
             sandbox.record = now
@@ -106,7 +112,8 @@ class Work:
         """undo(journal). Raises when anything is not as before."""
         pod = sandbox.pod
         if sandbox.record is not None:
-            self._note_returning(sandbox, sandbox.record)
+            if sandbox.ends:  # else it is tried again, and a daemon that starts anew begins it anew
+                self._note_returning(sandbox, sandbox.record)
             attributes: dict[str, str | int | float | bool] = {
                 "k8s.pod.name": str(pod),
                 "k8s.pod.uid": pod.uid,

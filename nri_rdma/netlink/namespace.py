@@ -164,7 +164,7 @@ class HeldNamespace:
 
     def _give_back(self, insider: Insider, generation: int) -> None:
         with self._lock:
-            keep = generation == self._generation and len(self._idle) < IDLE_MAX
+            keep = not self.is_closed and generation == self._generation and len(self._idle) < IDLE_MAX
             if keep:
                 self._idle.append(insider)
         if not keep:

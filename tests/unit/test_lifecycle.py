@@ -6,10 +6,12 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.adopter import Brought
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandbox import KEPT_CONTAINERS
@@ -495,6 +497,36 @@ def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemo
     for _ in range(3):
         assert _refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
     assert [str(item.pod) for item in overlapped.lifecycle.unserved] == ["ml/train"]
+
+
+def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of_it_is_waited_for(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.start()
+    brought = Brought(pod=make_pod(), asker=Asker(namespace="ml"), container="main", cdi_devices=(), devices={})
+
+    def adopt(_brought: Brought, _deadline: float) -> tuple[()]:
+        daemon.stop()
+        return ()
+
+    monkeypatch.setattr(daemon.lifecycle._claims, "adopt", adopt)
+    deadline = time.monotonic() + SOON
+    work = partial(daemon.lifecycle.edits, "sandbox-1", "ml/train", ONE, "main", (), {}, deadline, brought)
+    assert _refusal(NotReadyError, work).code is ErrorCode.RETURNING
+
+
+def test_a_pod_that_is_started_again_after_it_was_given_up_is_not_told_of_the_old_failure(overlapped: Daemon) -> None:
+    overlapped.rig.gate.fail_at = "after move-netdev"
+    overlapped.start()
+    done = overlapped.sandbox().attach_done
+    for _ in range(ATTEMPTS - 1):
+        overlapped.rig.clock.pass_one()
+    assert done.exception(SOON) is not None
+    overlapped.rig.gate.fail_at = ""
+    overlapped.lifecycle.reconcile_later((_listed(make_pod(), containers=()),)).result(SOON)
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.edits().char_devices
+    assert overlapped.lifecycle.unserved == ()
 
 
 def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlapped: Daemon, world: World) -> None:

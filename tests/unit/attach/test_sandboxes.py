@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolve, Resolved
@@ -773,6 +773,67 @@ def test_what_ends_before_it_was_taken_up_comes_home_all_the_same(start: Start) 
     again.sandboxes.take_up()
     assert (world.snapshot(), again.gone) == (before, ["sandbox-1"])
     _assert_nothing_left(again)
+
+
+def test_an_adopted_sandbox_is_not_seen_attached_before_its_numbers_are_to_be_read_anew(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    seen: list[bool] = []
+    advance = Sandbox.advance
+
+    def watched(sandbox: Sandbox, state: State) -> None:
+        seen.append(sandbox.looked_again is not None)
+        advance(sandbox, state)
+
+    monkeypatch.setattr(Sandbox, "advance", watched)
+    again, _, _ = _recovered(start, world)
+    assert seen == [True]
+    _end(again)
+
+
+def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    again = start(world)
+    open_namespace = again.fake.open_namespace
+
+    def refuse(_path: str) -> Namespace:
+        raise KernelError("open the network namespace", errno.EMFILE)
+
+    again.fake.open_namespace = refuse  # type: ignore[method-assign,assignment]  # no descriptor is left
+    again.sandboxes.recover(lambda _record: None)
+    again.clock.wait_for_one()
+    (sandbox,) = again.sandboxes.all()
+    assert (sandbox.ends, _records(again)) == (False, {"sandbox-1": State.ATTACHED})
+    again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
+    again.clock.pass_one()
+    await_taken_up(again)
+    assert (sandbox.state, world.held) == (State.ATTACHED, 1)
+    _end(again)
+
+
+def test_an_attempt_that_is_undone_to_be_tried_again_is_begun_anew_by_the_next_daemon(start: Start) -> None:
+    """The sandbox lives on: its record must not say that it ends."""
+    rig = start(make_world())
+    rig.gate.fail_at = "after configure-netdev"
+    rig.gate.stop_at = "before undo"
+    _begin_often(rig)
+    assert rig.gate.reached.wait(SOON)
+    assert _records(rig) == {"sandbox-1": State.ATTACHING}
+    rig.gate.fail_at = ""
+    rig.gate.open.set()
+
+
+def test_half_a_record_that_an_earlier_daemon_left_is_removed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "sandbox-9.new").write_text("{")
+    _recovered(start, make_world())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_was_half_way_home_is_not_adopted(start: Start) -> None:

@@ -29,6 +29,16 @@ class Presence:
         self._kernel = kernel
         self._resolve = resolve
 
+    def refuse_elsewhere(self, record: SandboxRecord, namespace: Namespace | None) -> None:
+        """Before anything moves: raise PlacementError where the netdev of a device that stays is in another pod. Of one
+        that moves the pod tells nothing before it is there."""
+        moved = {move.index for move in record.plan.rdma_moves}
+
+        def in_pod(device: RdmaDevice) -> tuple[str, ...]:
+            return () if device.kernel_index in moved else self._netdev_names(record, namespace, device)
+
+        with_netdev_names(record, in_pod)
+
     def at_the_end(self, record: SandboxRecord, namespace: Namespace | None) -> SandboxRecord:
         """The record of an attach whose steps are done, with what its containers will get. Nobody may have taken a
         netdev away meanwhile: a pod with less than it asked for does not start."""

@@ -141,6 +141,7 @@ class Work:
                 sandbox.namespace = open_for(self._kernel, sandbox.pod)
             process = self._ends.watch_process(sandbox.pod)
             record = prepare(self._kernel, sandbox.namespace, sandbox.pod, chosen.placed, chosen.rdma_cm)
+            self._presence.refuse_elsewhere(record, sandbox.namespace)
             return replace(record, process=process, part=sandbox.part)
 
     def _counting(self, sandbox: Sandbox, steps: tuple[Step, ...]) -> Boundary:

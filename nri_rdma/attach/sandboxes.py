@@ -9,6 +9,7 @@ ends a sandbox that is being planned leaves its undo to the planner.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Collection
@@ -410,6 +411,7 @@ class Sandboxes:
         pod = sandbox.pod
         try:
             if not sandbox.is_home:
+                self._refuse_unseen(sandbox)
                 self._work.bring_home(sandbox)
                 sandbox.is_home = True
             self._on_gone(sandbox.key)
@@ -424,6 +426,13 @@ class Sandboxes:
         sandbox.undo_done.set_result(None)
         if sandbox.record is not None:
             log.info("returned", extra={"pod": str(pod), "devices": sandbox.record.device_names})
+
+    def _refuse_unseen(self, sandbox: Sandbox) -> None:
+        """Raise KernelError as long as the namespace of an earlier daemon's sandbox could not be looked for: without it
+        a virtual netdev would be taken for one that died with it."""
+        with self._lock:
+            if sandbox in self._left:
+                raise KernelError("look for the network namespace", errno.EAGAIN, "it could not be opened yet")
 
     def _forget(self, sandbox: Sandbox) -> None:
         """With the lock."""

@@ -818,6 +818,32 @@ def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(start:
     _end(again)
 
 
+def test_what_ends_while_its_namespace_cannot_be_opened_comes_home_when_it_can(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    _attach(rig).attach_done.result(SOON)
+    rig.kill()
+    again = start(world)
+    open_namespace = again.fake.open_namespace
+
+    def refuse(_path: str) -> Namespace:
+        raise KernelError("open the network namespace", errno.EMFILE)
+
+    again.fake.open_namespace = refuse  # type: ignore[method-assign,assignment]  # no descriptor is left
+    again.sandboxes.recover(lambda _record: None, later=True)
+    done = again.sandboxes.end("sandbox-1")
+    assert done is not None
+    again.clock.wait_for_one()
+    assert (done.done(), _records(again)) == (False, {"sandbox-1": State.ATTACHED})
+    again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
+    while not done.done():
+        again.clock.pass_one()
+        wait_for([done], 0.2)
+    assert world.snapshot() == before
+    _assert_nothing_left(again)
+
+
 def test_an_attempt_that_is_undone_to_be_tried_again_is_begun_anew_by_the_next_daemon(start: Start) -> None:
     """The sandbox lives on: its record must not say that it ends."""
     rig = start(make_world())

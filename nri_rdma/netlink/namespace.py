@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
-from nri_rdma.netlink.insider import Inside, Insider, enter
+from nri_rdma.netlink.insider import Inside, Insider
 
 T = TypeVar("T")
 
@@ -193,27 +193,6 @@ class HeldNamespace:
         if is_last:
             os.close(fd)
             self._holdings.discard(self)
-
-
-def in_namespace(fd: int, work: Callable[[], T]) -> T:
-    """What `work` returns when it runs once inside the namespace of `fd`, in a thread of its own; its exceptions pass
-    through."""
-    results: list[T] = []
-    errors: list[BaseException] = []
-
-    def visit() -> None:
-        try:
-            enter(fd)
-            results.append(work())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
-            errors.append(error)
-
-    thread = threading.Thread(target=visit, name="netns-visit", daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 def read_boot_id() -> str:

@@ -20,8 +20,8 @@ from nri_rdma.inventory import in_use_reasons, socket_reasons
 from nri_rdma.model.usage import HostUse, Lifelines
 from nri_rdma.netlink import sockets
 from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.namespace import in_namespace
 from tests.contract.machines import HOST, LinuxMachine
+from tests.kernel.inside import in_namespace
 
 pytestmark = pytest.mark.root
 SOCKETS = 10_000

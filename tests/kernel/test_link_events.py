@@ -20,9 +20,9 @@ from nri_rdma.errors import NotReadyError
 from nri_rdma.inventory import matters
 from nri_rdma.model.usage import Watched
 from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
-from nri_rdma.netlink.namespace import in_namespace
 from nri_rdma.wire.rtnetlink import read_changes
 from tests.contract.machines import HOST, LinuxMachine
+from tests.kernel.inside import in_namespace
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
 from tests.rig.systree import build_tree

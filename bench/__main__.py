@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import attach, quiet, recovery, start, synchronize
+from bench import attach, placement, quiet, recovery, start, synchronize
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
@@ -59,7 +59,8 @@ def main() -> int:
     _become_root()
     options = Options(rounds=given.rounds, events=given.events, starts=given.starts, attaches=given.attaches)
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory(prefix="nri-rdma-bench-") as folder:
+    place = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="nri-rdma-bench-", dir=place) as folder:
         try:
             for name, measure in SECTIONS.items():
                 if name in (given.only or SECTIONS):
@@ -97,9 +98,12 @@ def _events(folder: Path, options: Options) -> list[Row]:
     return [*rows, memory]
 
 
+_IN_MEMORY = Path("/dev/shm")
+"""The journals of a node are in memory, too: in /run."""
 SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
     "events": _events,
     "synchronize": lambda folder, options: synchronize.rows(Place(folder), 4 * options.attaches),
+    "placement": lambda _folder, options: placement.rows(options.rounds),
     "attach": lambda folder, options: attach.rows(folder, options.attaches),
     "quiet": lambda folder, options: quiet.rows(folder, max(2, options.attaches // 2)),
     "recovery": lambda folder, options: recovery.rows(folder, max(2, options.attaches // 2)),

@@ -17,9 +17,11 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Protocol
 
+from nri_rdma.alignments import Alignments
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.gpus import GpuNames, KnownGpus, PodGpus, Shown, of_shown, pod_gpus
 from nri_rdma.grants import Grant, Numbers, Source, shown_devices
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
@@ -27,6 +29,7 @@ from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.sightings import Sighting, Sightings
+from nri_rdma.waiting import settled
 
 log = logging.getLogger(__name__)
 
@@ -42,11 +45,25 @@ class Kubelet(Protocol):
     """Who knows what was allocated to pods."""
 
     @property
+    def is_there(self) -> bool:
+        """Whether there is anybody to ask: a node without a kubelet has none."""
+
+    @property
     def tells(self) -> bool:
         """Whether it has answered."""
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """None: it does not know the pod. Raises KubeletError, after its budget at the latest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletWord:
+    """What the kubelet allocated to a pod; None with the reason why it does not tell. Both empty: there is no kubelet.
+    `is_unknown_pod`: it answers, and does not know the pod."""
+
+    allocation: PodAllocation | None = None
+    problem: str = ""
+    is_unknown_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +110,14 @@ class Adopter:
         self._lock = threading.Lock()
         self._told: OrderedDict[str, PodAllocation] = OrderedDict()
         self._sightings = Sightings()
+        self.alignments = Alignments()
+        """How near the containers' devices are to their GPUs."""
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with when they were asked for."""
         self._ready = threading.Event()
         self._index = Index(Registry(devices={}), node(), prefix)
+        self.gpu_names = GpuNames()
+        """The GPUs of the node as last read."""
         self._majors: frozenset[int] = frozenset()
         self.majors: frozenset[int] | None = None
         """The major numbers that RDMA devices of the node have, or had: those that moved are not among its devices.
@@ -134,6 +155,7 @@ class Adopter:
         """With the lock."""
         node = self._node()
         self._index = Index(self._registry(), node, self._prefix)
+        self.gpu_names = GpuNames.of(node.gpus)
         self._majors |= {
             char.major for device in node.devices for char in device.char_devices if char.kind is CharKind.UVERBS
         }
@@ -149,20 +171,46 @@ class Adopter:
 
     # -- what the kubelet tells --------------------------------------------------------------------------------------
 
-    def ask(self, pod: Pod) -> PodAllocation | None:
-        """What the kubelet allocated to the pod; None when it does not tell. Blocks for its budget at most."""
-        if self.kubelet is None:
-            return None
+    def ask(self, pod: Pod) -> KubeletWord:
+        """What the kubelet allocated to the pod. Blocks for its budget at most."""
+        if self.kubelet is None or not self.kubelet.is_there:
+            return KubeletWord()
         try:
             allocation = self.kubelet.of_pod(pod.namespace, pod.name)
         except NriRdmaError as error:
             log.warning("the kubelet does not tell what it allocated", extra={"pod": str(pod), "error": str(error)})
-            return None
-        if allocation is not None and allocation.named:
+            return KubeletWord(problem=f"{error.what} ({error.code})")
+        if allocation is None:
+            return KubeletWord(problem="the kubelet does not know this pod", is_unknown_pod=True)
+        if allocation.named:
             self._told[pod.sandbox_id] = allocation
             while len(self._told) > _KEPT_PODS:
                 self._told.popitem(last=False)
-        return allocation
+        return KubeletWord(allocation=allocation)
+
+    @property
+    def asks_for_gpus(self) -> bool:
+        """Whether the node has GPUs, and a kubelet that may tell whose they are."""
+        return bool(self.gpu_names.gpus) and self.kubelet is not None and self.kubelet.is_there
+
+    def gpus_told(self, word: KubeletWord) -> PodGpus | None:
+        """What the kubelet's word says of a pod's GPUs; None: there is no kubelet. Waits for a reading of the specs
+        where it names CDI devices that no spec had: drivers write them moments before."""
+        if word.allocation is None:
+            return PodGpus(unanswered=word.problem, is_unknown_pod=word.is_unknown_pod) if word.problem else None
+        claimed = (name for container in word.allocation.containers for name in container.cdi_devices)
+        unread = [name for name in claimed if not self._index.has_read(name)]
+        if unread and self._reread is not None:
+            settled(self._reading_for(unread), _WAIT_S)
+        return self.gpus_of(word.allocation)
+
+    def gpus_of(self, allocation: PodAllocation) -> PodGpus | None:
+        """What an answer of the kubelet says of a pod's GPUs, from memory; None on a node without any."""
+        return pod_gpus(allocation, self.gpu_names, self._registry().devices) if self.gpu_names.gpus else None
+
+    def gpus_shown(self, shown: Shown) -> KnownGpus:
+        """The GPUs of a container that is made, from memory."""
+        return of_shown(shown, self.gpu_names, self._registry().devices)
 
     @property
     def kubelet_tells(self) -> bool:
@@ -265,10 +313,12 @@ class Adopter:
         """The sandbox has ended."""
         self._told.pop(sandbox_id, None)
         self._sightings.forget(sandbox_id)
+        self.alignments.forget(sandbox_id)
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all other sandboxes."""
         self._sightings.keep(sandbox_ids)
+        self.alignments.keep(sandbox_ids)
         for sandbox_id in self._told.copy():
             if sandbox_id not in sandbox_ids:
                 self._told.pop(sandbox_id, None)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from types import MappingProxyType
 
 from nri_rdma.model.device import DeviceId
-from nri_rdma.model.request import Mode
 from nri_rdma.placement import Holding, Placed, Taken
 
 
@@ -29,16 +28,16 @@ class Allocations:
         with self._lock:
             placed = choose(self._taken())
             self._holdings[sandbox_id] = tuple(
-                (device.id, Holding(owner=owner, mode=item.admitted.mode)) for item in placed for device in item.devices
+                (device.id, Holding(owner=owner, mode=item.admitted.mode, gpus=frozenset(item.admitted.request.gpus)))
+                for item in placed
+                for device in item.devices
             )
         return placed
 
-    def hold(self, sandbox_id: str, owner: str, devices: Iterable[tuple[DeviceId, Mode]]) -> None:
+    def hold(self, sandbox_id: str, devices: Iterable[tuple[DeviceId, Holding]]) -> None:
         """Hold devices that were placed before this daemon started."""
         with self._lock:
-            self._holdings[sandbox_id] = tuple(
-                (device_id, Holding(owner=owner, mode=mode)) for device_id, mode in devices
-            )
+            self._holdings[sandbox_id] = tuple(devices)
 
     def release(self, sandbox_id: str) -> None:
         """The sandbox holds nothing any more."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TypeAlias
 
 from nri_rdma.errors import ErrorCode, RequestError
@@ -27,6 +28,9 @@ MAX_REQUESTS = 64
 MAX_TOTAL_BYTES = 256 * 1024
 """Of all our annotations of a pod: what Kubernetes allows for all annotations together."""
 
+_MAX_REMEMBERED = 8192
+"""Characters of a pod's annotations: of 256 such pods the requests are remembered."""
+
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
     """Whether any annotation is ours. Every pod of the node pays for this call."""
@@ -40,9 +44,17 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
     """What the pod asks for, None when that is nothing. Raises RequestError, and nothing else, for any strings."""
     if not asks(annotations, prefix):
         return None
+    ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
+    is_short = sum(len(key) + len(text) for key, text in ours) <= _MAX_REMEMBERED
+    return _parsed(ours, prefix) if is_short else _parsed.__wrapped__(ours, prefix)
+
+
+@lru_cache(maxsize=256)
+def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
+    """The pods of a job ask in the same words, and the sandbox waits for this."""
     from nri_rdma.model.grammar import read_requests  # late: a node whose pods ask for nothing needs no YAML
 
-    lists = _Lists.of(annotations, prefix)
+    lists = _Lists.of(dict(ours), prefix)
     asked = read_requests(lists.pod_text, lists.pod_key, Scope(but=frozenset(lists.containers)), own=False)
     for name, text in lists.containers.items():
         asked += read_requests(text, f"{prefix}/container.{name}", Scope(only=frozenset({name})), own=True)
@@ -72,8 +84,7 @@ class _Lists:
     containers: Mapping[str, str]
 
     @classmethod
-    def of(cls, annotations: Mapping[str, str], prefix: str) -> _Lists:
-        ours = {key: text for key, text in annotations.items() if asks({key: ""}, prefix)}
+    def of(cls, ours: Mapping[str, str], prefix: str) -> _Lists:
         _check_total(ours, prefix)
         pod_keys = [key for key in (f"{prefix}/pod", prefix) if key in ours]
         if len(pod_keys) > 1:

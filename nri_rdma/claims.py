@@ -187,7 +187,7 @@ class Claims:
                 lambda taken: granted(node, taken, items, brought.asker, str(pod)),
             )
 
-        placed = self._life.decided(pod, decide, deadline)
+        placed = self._life.decided(pod, decide, self._by(deadline))
         if not placed:
             return  # it is observed
         sandbox = self._sandboxes.begin(pod, placed, self._life.rdma_cm, part)

@@ -226,6 +226,9 @@ class Settings:
         Path("/sys"), "Where the hardware is read: the machine's sysfs or a tree like it.", _path, "DIR"
     )
     dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _path, "DIR")
+    proc_root: Path = _setting(
+        Path("/proc"), "Where NVIDIA's driver tells of its GPUs: the machine's procfs or a tree like it.", _path, "DIR"
+    )
     cgroup_root: Path = _setting(
         Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
     )

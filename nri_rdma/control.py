@@ -15,6 +15,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from nri_rdma import __version__
+from nri_rdma.alignments import Aligned
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.sandbox import Sandbox
@@ -228,9 +229,10 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
     taken = facts.allocations.taken()
     for device in node["devices"]:
         holders = taken.get(device["id"], frozenset())
-        device["holders"] = sorted(
-            ({"pod": it.owner, "mode": str(it.mode)} for it in holders), key=lambda it: it["pod"]
-        )
+        device["holders"] = [
+            {"pod": it.owner, "mode": str(it.mode), "gpus": sorted(map(str, it.gpus))}
+            for it in sorted(holders, key=lambda it: it.owner)
+        ]
     return {
         "version": DOCUMENT_VERSION,
         "daemon": {"version": __version__, "pid": os.getpid(), "started": started},
@@ -251,6 +253,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
         "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
+        "alignment": [_aligned(item) for item in facts.lifecycle.adopter.alignments.all()],
         "unserved_count": facts.lifecycle.reconciliation.count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
@@ -434,6 +437,21 @@ def _given_to(parts: tuple[Sandbox, ...], container: str) -> frozenset[str]:
     attached = [it for sandbox in parts if sandbox.record is not None for it in sandbox.record.attached]
     covering = [it for it in attached if it.admitted.request.scope.covers(container)]
     return frozenset(item.device.name for it in covering for item in it.devices)
+
+
+def _aligned(item: Aligned) -> dict[str, Any]:
+    """How near a container's devices are to its GPUs: by its farthest pair, pair by pair, and in words."""
+    alignment = item.alignment
+    return {
+        "pod": item.pod,
+        "container": item.container,
+        "gpus": [str(pci) for pci in alignment.gpus],
+        "gpus_from": alignment.source,
+        "distance": alignment.worst.name if alignment.worst is not None else None,
+        "pairs": [{"device": it.device, "gpu": str(it.gpu), "distance": it.far.name} for it in alignment.pairs],
+        "words": alignment.words,
+        "problem": alignment.contradiction or alignment.problem,
+    }
 
 
 def _move(move: NetdevMove) -> dict[str, Any]:

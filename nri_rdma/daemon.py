@@ -55,6 +55,8 @@ from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
+COLLECT_PAUSE_S = 1.0
+"""Garbage is not collected more often, however many pods end."""
 TAKE_UP_S = 2.0
 """What an earlier daemon left is taken up when the runtime has told its pods: a start must not wait for the work on a
 thousand of them. A runtime that does not answer by then is not waited for."""
@@ -108,6 +110,7 @@ class Daemon:
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
         self._contested = ""
+        self._collected = 0.0
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
         self._sandboxes = Sandboxes(
@@ -199,6 +202,7 @@ class Daemon:
     def _recover(self) -> None:
         for error in self._sandboxes.recover(self._hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
+        self._lifecycle.recovered()
         self._take_up = start_timer(TAKE_UP_S, self._sandboxes.take_up)
 
     def close(self) -> None:
@@ -285,13 +289,22 @@ class Daemon:
 
     def _hold(self, record: SandboxRecord) -> None:
         """What an earlier daemon attached is taken, from before the first event on."""
-        self._allocations.hold(record.key, str(record.pod), record.holdings)
+        self._allocations.hold(record.key, record.holdings)
 
     def _gone(self, key: str) -> None:
         """Devices are home: read the node anew, then let others have them. Many who come home at once share a
         reading."""
         self._node.refresh_in(self._readers).result()
         self._allocations.release(key)
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        """What is left of pods that ended (futures, their callbacks, tracebacks), within a second or so. Left to the
+        collector's own pace it lies between what lives: memory grew by 2.4 KiB with each pod, for a thousand pods."""
+        now = time.monotonic()
+        if now - self._collected >= COLLECT_PAUSE_S:
+            self._collected = now
+            self._readers.submit("garbage", _collect_garbage)  # not here: the sandbox is not gone before we return
 
     def _namespace_gone(self, path: str) -> None:
         for sandbox in self._sandboxes.all():
@@ -307,6 +320,10 @@ class Daemon:
         for sandbox in self._sandboxes.all():
             if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
                 self._namespace_gone(sandbox.pod.netns_path)
+
+
+def _collect_garbage() -> None:
+    gc.collect()
 
 
 def _log_failure(done: Future[None]) -> None:
@@ -365,7 +382,7 @@ def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
 
 def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, Node]:
     """What sysfs shows now, and the node that it is with what the kernel says of netdevs and their use."""
-    found = scan(settings.sysfs_root, settings.dev_root)
+    found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     node = assemble(
         found,
         kernel.host_use(),

@@ -18,7 +18,8 @@ from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.preparation import attached_requests
 from nri_rdma.attach.resolution import Resolved, refuse_missing
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
-from nri_rdma.grants import Grant, granted, wanted, with_grants
+from nri_rdma.gpus import KnownGpus, PodGpus, informed, is_gpu_resource, may_use_gpus
+from nri_rdma.grants import Grant, Wanted, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject
 from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.adoption import Adoption
@@ -26,12 +27,13 @@ from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceId
 from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.refusals import listed, quoted, refused
-from nri_rdma.model.request import UNLIMITED, Isolation, PodRequest
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, Isolation, PodRequest
 from nri_rdma.placement import Holding, Placed, Taken, place
 from nri_rdma.policy import Admitted, Offer, Policy, admit, isolation_of, offer, refuse_memlock
 from nri_rdma.scoping import scoped
-from nri_rdma.topology import distance
+from nri_rdma.topology import Distance, distance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +64,21 @@ class Facts:
     adoption: Adoption = field(default_factory=Adoption)
     kubelet_tells: bool = False
     """Whether the daemon knows which containers have devices from the kubelet."""
+    gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
+    """The GPUs that the kubelet would give, by container; a container that is not in it has none that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not."""
+    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not. `gpu` is the one that
+    it serves, or else the nearest of those that the request is for, and `far` is the distance; None without any."""
 
     device: RdmaDevice
     given: bool
     free: bool
     why: str
+    gpu: PciAddress | None = None
+    far: Distance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,17 +100,21 @@ class ExplainedContainer:
     kept_env: tuple[str, ...]
     asks_memlock: bool
     """Whether the limit is what the pod asks for, and not the node's."""
+    gpus: tuple[PciAddress, ...] = ()
+    """Those that it was said to be given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers.
 
-    `holds` names the devices that a pod of this name has now: before it gets others it gives these back.
+    `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are
+    sentences about what nobody can know from the manifest.
     """
 
     pod: PodManifest
     holds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     requests: tuple[ExplainedRequest, ...] = ()
     moves: tuple[NetdevMove, ...] = ()
     containers: tuple[ExplainedContainer, ...] = ()
@@ -112,18 +123,20 @@ class Explanation:
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
     """What the pod would get, after giving back what it holds now."""
-    facts = replace(facts, grants=_own_grants(pod, facts.grants))
+    facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
     admitted: tuple[Admitted, ...] = ()
+    notes: tuple[str, ...] = ()
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
-        items = wanted(facts.grants, facts.adoption)
+        items = _informed_items(wanted(facts.grants, facts.adoption), facts)
         if request is None and not items:
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
             return Explanation(pod=pod, holds=holds, containers=containers)
-        request = _narrowed(request or PodRequest(requests=()), pod, facts)
+        request = _informed(_narrowed(request or PodRequest(requests=()), pod, facts), facts)
+        notes = tuple(_gpu_notes(pod, request, facts))
         refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
         admitted = admit(facts.policy, facts.node, request, pod.asker)
         given = granted(facts.node, facts.taken, items, pod.asker, str(pod))
@@ -132,10 +145,12 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         plan = _plan(placed)
         _refuse_missing(facts.node, attached_requests(placed, plan), pod)
     except NriRdmaError as refusal:
-        return Explanation(pod=pod, holds=holds, requests=_requests(facts, admitted, ()), refusal=refusal)
+        requests = _requests(facts, admitted, ())
+        return Explanation(pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal)
     return Explanation(
         pod=pod,
         holds=holds,
+        notes=notes,
         requests=_requests(facts, admitted, placed),
         moves=plan.moves,
         containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
@@ -148,15 +163,43 @@ def _own_grants(pod: PodManifest, grants: tuple[Grant, ...]) -> tuple[Grant, ...
     return tuple(grant for grant in grants if grant.container in names)
 
 
+def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
+    """Those of containers of this pod, in its order."""
+    return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
+
+
+def _informed(request: PodRequest, facts: Facts) -> PodRequest:
+    """As the daemon does that a kubelet has told so."""
+    if not facts.gpus:
+        return request
+    told = PodGpus(by_container=facts.gpus)
+    return PodRequest(requests=tuple(informed(item, told) for item in request.requests))
+
+
+def _informed_items(items: tuple[Wanted, ...], facts: Facts) -> tuple[Wanted, ...]:
+    told = PodGpus(by_container=facts.gpus)
+    return tuple(replace(item, request=informed(item.request, told)) for item in items)
+
+
+def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
+    """What keeps requests for GPUs from knowing them: a manifest has their number only."""
+    for container in pod.containers:
+        asking = [it for it in request.requests if may_use_gpus(it) and it.scope.covers(container.name)]
+        for name, count in container.resources if asking and container.name not in facts.gpus else ():
+            if is_gpu_resource(name):
+                how_many = f"{name}: {count} of container {container.name} says how many GPUs it gets, and not which"
+                yield f"{how_many}: the kubelet tells the daemon; here --gpu {container.name}=ID[,ID] says it."
+
+
 def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest:
     """As the daemon narrows it that a kubelet tells: containers with resources of device plugins, or claims."""
-    if not facts.kubelet_tells:
+    if not facts.kubelet_tells and not facts.gpus:
         return request
     allocation = PodAllocation(
         containers=tuple(
             ContainerAllocation(
                 name=container.name,
-                resources=tuple(DeviceIds(resource=name, ids=()) for name, _ in container.resources),
+                resources=tuple(DeviceIds(resource=name, ids=()) for name in _resources(container, facts)),
                 claims=tuple(
                     ClaimDevice(namespace=pod.namespace, claim=name, driver="", pool="", device="", cdi_devices=())
                     for name in container.claims
@@ -166,6 +209,13 @@ def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest
         )
     )
     return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests))
+
+
+def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
+    """What device plugins give to a container; GPUs also where only the question names them."""
+    yield from (name for name, _ in container.resources)
+    if container.name in facts.gpus:
+        yield "GPUs"
 
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
@@ -273,6 +323,7 @@ def _container(
         requests=tuple(request.name for request in requests),
         kept_env=tuple(name for name, _ in everything.env if name in container.env),
         asks_memlock=any(request.memlock is not None for request in requests),
+        gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
     )
 
 
@@ -286,25 +337,39 @@ def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed
         ExplainedRequest(
             admitted=item,
             isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(own.get(item.request.name)), *_others(facts, item, given)),
+            candidates=(*_given(facts, own.get(item.request.name)), *_others(facts, item, given)),
         )
         for item in admitted
     ) + tuple(
         ExplainedRequest(
             admitted=item.admitted,
             isolation=isolation_of(facts.node.rdma_netns, item.admitted.mode),
-            candidates=tuple(_given(item)),
+            candidates=tuple(_given(facts, item)),
         )
         for item in placed
         if item.admitted.request.cdi_device
     )
 
 
-def _given(placed: Placed | None) -> Iterator[Candidate]:
+def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
     if placed is None:
         return
-    for device, reason in zip(placed.devices, placed.reasons, strict=True):
-        yield Candidate(device=device, given=True, free=True, why=reason.removeprefix(f"{device.name}: "))
+    request = placed.admitted.request
+    serves = placed.serves or (None,) * len(placed.devices)
+    for device, reason, gpu in zip(placed.devices, placed.reasons, serves, strict=True):
+        near = _nearest(facts, request, device, gpu)
+        why = reason.removeprefix(f"{device.name}: ")
+        if request.cdi_device and near.gpu is not None and near.far is not None:
+            why = f"{why}; {near.far.words}, from GPU {near.gpu}"
+        yield replace(near, given=True, why=why)
+
+
+def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciAddress | None = None) -> Candidate:
+    """A device that is free, beside the GPU that it serves, or else the nearest of the request's."""
+    own = {gpu} if gpu is not None else set(request.gpus)
+    found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
+    far, nearest = min(found, default=(None, None))
+    return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
 
 
 def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
@@ -314,9 +379,10 @@ def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> 
         if to is None:
             why_not = _why_not(facts, offered, admitted, device)
             why = why_not or _why_later(facts.node, admitted, device)
-            yield Candidate(device=device, given=False, free=not why_not, why=why)
+            yield replace(_nearest(facts, admitted.request, device), free=not why_not, why=why)
         elif to != admitted.request.name:
-            yield Candidate(device=device, given=False, free=False, why=f"given to request {to} of this pod")
+            why = f"given to request {to} of this pod"
+            yield replace(_nearest(facts, admitted.request, device), free=False, why=why)
 
 
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
@@ -341,4 +407,4 @@ def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
     if not gpus:
         return "free"
     nearest = min(gpus, key=lambda gpu: distance(device, gpu))
-    return f"free; farther from GPU {nearest.pci} ({distance(device, nearest).words})"
+    return f"free; from GPU {nearest.pci} it is {distance(device, nearest).words}"

@@ -15,10 +15,12 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from nri_rdma import claims
 from nri_rdma.adopter import Adopter, Brought
+from nri_rdma.alignment import Alignment, alignment_of, is_strict, refuse_far
+from nri_rdma.alignments import Aligned
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.record import State
@@ -27,6 +29,7 @@ from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.attach.workers import Workers
 from nri_rdma.claims import Claims, returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.gpus import Shown, gpus_of, informed, may_use_gpus, source_words
 from nri_rdma.grants import Grant, Wanted, granted, wanted, with_grants
 from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.model.allocation import PodAllocation
@@ -50,8 +53,13 @@ BARRIER_PAUSE_S = 0.8
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
+_LOOK_PAUSE_S = 5.0
+"""Between two looks for a GPU that is told of: some are never found (a MIG device's UUID names no GPU)."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
+
+Show: TypeAlias = Callable[[], Shown]
+"""Tells what a container shows of its GPUs, when it is asked."""
 
 
 class Limits(Protocol):
@@ -138,6 +146,7 @@ class Lifecycle:
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
         self._beginning: set[str] = set()
+        self._looked_for_gpus = 0.0
         self._begin_lock = threading.Lock()
 
     @property
@@ -222,10 +231,13 @@ class Lifecycle:
         present_devices: Mapping[str, tuple[int, int]],
         deadline: float,
         brought: Brought | None = None,
+        shown: Show | None = None,
     ) -> ContainerEdits:
         """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached.
 
         `brought` is what it has from others; None: nothing. What that asks for is attached now if nobody told sooner.
+        `shown` tells of its GPUs; None: the node has none. Only who asked to be refused waits for what follows from
+        that; the others are judged when they start.
         """
         failed = self._failed.get(sandbox_id)
         if failed is not None:
@@ -234,7 +246,8 @@ class Lifecycle:
         if (not parts or parts[0].part) and self.asks_for_devices(annotations):
             # Before anything is attached for what the container brings.
             raise _not_decided(pod_name) if self.reconciliation.is_missed(sandbox_id) else _not_attached(pod_name)
-        grants = self._claims.adopt(brought, deadline) if brought is not None else ()
+        by = min(deadline, time.monotonic() + self.waits.barrier_s)  # for all that is waited for here, together
+        grants = self._claims.adopt(brought, by) if brought is not None else ()
         if grants:  # what it brings is a part of its own by now
             parts = (*(it for it in parts if not it.part), *(it for it in self._sandboxes.of(sandbox_id) if it.part))
         if len(parts) > 1 or (parts and parts[0].part):
@@ -242,22 +255,40 @@ class Lifecycle:
         for sandbox in parts:
             if sandbox.state is not State.ATTACHED:
                 with self._spans.span("barrier"):
-                    self.pass_barrier(sandbox, deadline)
-            self._await_present(sandbox, container, deadline)
+                    self.pass_barrier(sandbox, by)
+            self._await_present(sandbox, container, by)
         for sandbox in parts:
             if sandbox.ends:  # while another one was waited for
-                self.pass_barrier(sandbox, deadline)
+                self.pass_barrier(sandbox, by)
         attached, rdma_cm = attached_of(parts)
         if brought is not None:
             self._claims.refuse_lacking(brought.pod, grants, attached)
         if not parts:
             return ContainerEdits()
+        self._refuse_far(parts[0].pod, attached, container, shown)
         with self._spans.span("inject"):
             edits = inject(attached, rdma_cm, container, present_env, present_devices, self.default_memlock)
             for node in edits.char_devices:
                 if node.path in present_devices:
                     self._refuse_another(node, present_devices[node.path], f"{parts[0].pod}, container {container}")
             return replace(edits, moved_netdevs=_moved(parts, brought.net_devices)) if brought is not None else edits
+
+    def _refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Show | None) -> None:
+        """For who asked to be refused; the others do not wait for it."""
+        if shown is not None and is_strict(attached, container):
+            self._check_alignment(pod, attached, container, shown())
+
+    def _check_alignment(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Shown) -> None:
+        """Tell whether its devices are next to the GPUs that the container has. Raises PlacementError where a strict
+        request says that they have to be."""
+        adopter = self.adopter
+        alignment = alignment_of(attached, container, adopter.gpus_shown(shown), adopter.gpu_names)
+        if alignment is None:
+            return
+        with self._spans.span("align", _alignment_words(alignment)):
+            aligned = Aligned(pod=str(pod), container=container, alignment=alignment)
+            adopter.alignments.tell(pod.sandbox_id, aligned)
+            refuse_far(alignment, f"{pod}, container {container}")
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
@@ -272,13 +303,16 @@ class Lifecycle:
                 extra={"pod": str(sandbox.pod), "container": container, "next": "see the events of the pod"},
             )
 
-    def starting(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+    def starting(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
         """The container's cgroup is there, and its process does not run yet: the last moment for limits that the
-        runtime was not told. Raises LimitsError."""
+        runtime was not told. `shown` tells of its GPUs, as for `edits`. Raises LimitsError, and PlacementError where a
+        strict request does not fit these."""
         parts = self._sandboxes.of(sandbox_id)
         if parts:
             parts[0].started(container)
             self.limit_all(parts, container, cgroups_path)
+            if shown is not None:
+                self._check_alignment(parts[0].pod, attached_of(parts)[0], container, shown())
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
@@ -300,6 +334,20 @@ class Lifecycle:
         """The sandbox is stopped, whether it held anything or not."""
         self._claims.ended(sandbox_id)
         self.adopter.forget(sandbox_id)
+
+    def keep(self, sandbox_ids: Collection[str]) -> None:
+        """Forget what is remembered of all other sandboxes: they ended, and nobody said so."""
+        self.adopter.keep(sandbox_ids)
+        for memory in (self._failed, self._barrier_waits):
+            for sandbox_id in memory.copy():
+                if sandbox_id not in sandbox_ids:
+                    memory.pop(sandbox_id, None)
+
+    def recovered(self) -> None:
+        """What an earlier daemon left is known, and not yet taken up. The containers of an attach that is begun anew
+        and fails for good are told why."""
+        for sandbox in self._sandboxes.all():
+            sandbox.attach_done.add_done_callback(partial(self._remember_failure, sandbox.pod))
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """Compare with what the runtime says there is, in a worker. To be called before its next event."""
@@ -336,19 +384,43 @@ class Lifecycle:
             self._failed.popitem(last=False)
 
     def _narrowed(self, pod: Pod, request: PodRequest) -> tuple[PodRequest, PodAllocation | None]:
-        """The request as the kubelet's word narrows it, and that word, if it matters here and comes in time."""
+        """The request as the kubelet's word narrows it, and says whose GPUs it is for; and that word, if it matters
+        here and comes in time."""
         adopter = self.adopter
-        if not adopter.asks_kubelet and not (adopter.kubelet is not None and any(it.word for it in request.requests)):
+        asks_gpus = adopter.asks_for_gpus and any(map(may_use_gpus, request.requests))
+        asks_scope = adopter.kubelet is not None and any(it.word for it in request.requests)
+        if not (asks_gpus or asks_scope or adopter.asks_kubelet):
             return request, None
         with self._spans.span("kubelet") as span:
-            allocation = adopter.ask(pod)
+            word = adopter.ask(pod)
+            allocation = word.allocation
             span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
             span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
-        return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests)), allocation
+            requests = tuple(scoped(item, allocation) for item in request.requests)
+            if asks_gpus:
+                told = adopter.gpus_told(word)
+                requests = tuple(informed(item, told) for item in requests)
+                if word.allocation is not None and any(item.gpus_problem for item in requests):
+                    self._look_for_gpus()
+                span.attributes.update(_gpu_words(requests))
+        return PodRequest(requests=requests), allocation
+
+    def _look_for_gpus(self) -> None:
+        """A GPU is told of that the node is not known to have: its driver may have come since the node was read. The
+        next pod is placed with what there is now."""
+        now = time.monotonic()
+        if now - self._looked_for_gpus >= _LOOK_PAUSE_S:
+            self._looked_for_gpus = now
+            self._node.refresh_in(self._readers)
 
     def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
-        """What the CDI devices ask for that the kubelet allocated to a pod."""
-        return wanted(self.adopter.told(allocation), self.adopter.adoption) if allocation is not None else ()
+        """What the CDI devices ask for that the kubelet allocated to a pod. Their driver has chosen; that the GPUs
+        beside them are taken matters for others."""
+        if allocation is None:
+            return ()
+        items = wanted(self.adopter.told(allocation), self.adopter.adoption)
+        told = self.adopter.gpus_of(allocation) if items else None
+        return tuple(replace(item, request=informed(item.request, told)) for item in items)
 
     def _first(self, sandbox_id: str) -> Sandbox | None:
         """The oldest of a sandbox's parts: it remembers the containers."""
@@ -470,6 +542,27 @@ class Lifecycle:
         except NriRdmaError:
             return True  # what cannot be read may well ask: fail closed
         return request is not None and bool(request.requests)
+
+
+def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
+    """What a span says of the GPUs that requests are for."""
+    asking = tuple(filter(may_use_gpus, requests))
+    return {
+        "rdma.gpus": ",".join(map(str, gpus_of(asking))),
+        "rdma.gpus.source": ", ".join(dict.fromkeys(filter(None, map(source_words, asking)))),
+        "rdma.gpus.problem": "; ".join(dict.fromkeys(item.gpus_problem for item in asking if item.gpus_problem)),
+    }
+
+
+def _alignment_words(alignment: Alignment) -> dict[str, str]:
+    """What a span says of a container's GPUs."""
+    return {
+        "rdma.gpus": ",".join(map(str, alignment.gpus)),
+        "rdma.gpus.source": alignment.source,
+        "rdma.gpus.problem": alignment.contradiction or alignment.problem,
+        "rdma.alignment": alignment.worst.name if alignment.worst is not None else "",
+        "rdma.alignment.pairs": "; ".join(map(str, alignment.pairs)),
+    }
 
 
 def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...]:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any  # Any: a manifest before it is read
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias  # Any: a manifest before it is read
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.refusals import refused
 
-_TEMPLATES: Mapping[str, tuple[str, ...]] = {
-    "Pod": (),
-    "PodTemplate": ("template",),
-    "Deployment": ("spec", "template"),
-    "ReplicaSet": ("spec", "template"),
-    "ReplicationController": ("spec", "template"),
-    "StatefulSet": ("spec", "template"),
-    "DaemonSet": ("spec", "template"),
-    "Job": ("spec", "template"),
-    "CronJob": ("spec", "jobTemplate", "spec", "template"),
+_EACH = "*"
+_HEAD = ("headGroupSpec", "template")
+_WORKERS = ("workerGroupSpecs", _EACH, "template")
+_TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "Pod": ((),),
+    "PodTemplate": (("template",),),
+    "Deployment": (("spec", "template"),),
+    "ReplicaSet": (("spec", "template"),),
+    "ReplicationController": (("spec", "template"),),
+    "StatefulSet": (("spec", "template"),),
+    "DaemonSet": (("spec", "template"),),
+    "Job": (("spec", "template"),),
+    "CronJob": (("spec", "jobTemplate", "spec", "template"),),
+    "RayCluster": (("spec", *_HEAD), ("spec", *_WORKERS)),
+    "RayJob": (("spec", "rayClusterSpec", *_HEAD), ("spec", "rayClusterSpec", *_WORKERS)),
+    "RayService": (("spec", "rayClusterConfig", *_HEAD), ("spec", "rayClusterConfig", *_WORKERS)),
 }
-"""Where the pod is in each kind of manifest."""
+"""Where the pods are in each kind of manifest; the last three are KubeRay's."""
+
+Way: TypeAlias = tuple[str | int, ...]
+"""Keys, and places in lists, from a manifest to a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +73,24 @@ class PodManifest:
         return f"{self.namespace}/{self.name}"
 
 
-def way_to_pod(kind: str) -> tuple[str, ...] | None:
-    """The keys from a manifest of that kind to its pod; None when the kind has none that is known."""
-    return _TEMPLATES.get(kind)
+def ways_to_pods(document: Mapping[str, Any]) -> tuple[Way, ...] | None:
+    """The ways from a manifest to its pods; None when its kind has none that are known."""
+    ways = _TEMPLATES.get(str(document.get("kind", "")))
+    return None if ways is None else tuple(way for keys in ways for way in _expanded(document, keys))
+
+
+def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
+    """The ways that these keys lead; through a list, one for each of its entries."""
+    if not keys:
+        yield ()
+        return
+    key, *rest = keys
+    if key == _EACH:
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            yield from ((number, *way) for way in _expanded(item, tuple(rest)))
+    else:
+        below = value.get(key) if isinstance(value, dict) else None
+        yield from ((key, *way) for way in _expanded(below, tuple(rest)))
 
 
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
@@ -80,11 +104,24 @@ def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
         return tuple(pod for number, item in enumerate(items) for pod in read_pods(item, f"{where}.items[{number}]"))
     if kind not in _TEMPLATES:
         return ()
-    pod: Mapping[str, Any] = document
-    place_of_pod = where
-    for key in _TEMPLATES[kind]:
-        pod, place_of_pod = _mapping(pod.get(key), f"{place_of_pod}.{key}"), f"{place_of_pod}.{key}"
-    return (_pod(kind, _mapping(document.get("metadata"), f"{where}.metadata"), pod, place_of_pod),)
+    return tuple(read_pod(document, way, where) for way in ways_to_pods(document) or ())
+
+
+def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
+    """The pod of a manifest at the end of a way. Of a cluster's pods those of each group are others, named as KubeRay
+    names them but for its random letters. Raises as read_pods."""
+    owner = _mapping(document.get("metadata"), f"{where}.metadata")
+    value: Any = document
+    suffix = ""
+    for key in way:
+        if isinstance(key, int):
+            value, where = value[key], f"{where}[{key}]"
+            suffix = f"-{_mapping(value, where).get('groupName') or key}-worker"
+        else:
+            value, where = _mapping(value, where).get(key), f"{where}.{key}"
+            suffix = "-head" if key == _HEAD[0] else suffix
+    found = _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    return replace(found, name=f"{found.name}{suffix}")
 
 
 def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:

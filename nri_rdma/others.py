@@ -13,6 +13,7 @@ from nri_rdma.attach.sandboxes import start_timer
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config import Settings
+from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.nodesource import NodeSource
 
@@ -68,13 +69,22 @@ class Others:
             return self._queued
 
     @property
+    def is_there(self) -> bool:
+        """Whether there is a kubelet on this node."""
+        return self._kubelet.is_there if self._kubelet is not None else self._settings.kubelet_socket.exists()
+
+    @property
     def tells(self) -> bool:
         """Whether a kubelet has answered."""
         return self._kubelet is not None and self._kubelet.tells
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError."""
-        return self._kubelet.of_pod(namespace, name) if self._kubelet is not None else None
+        if self._kubelet is None:
+            what = f"the kubelet cannot be asked at {self._settings.kubelet_socket}: it is not connected yet"
+            hint = "nothing, the next attempt asks anew"
+            raise KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=f"pod {namespace}/{name}", hint=hint)
+        return self._kubelet.of_pod(namespace, name)
 
     def close(self) -> None:
         """End. After the workers; again is no error."""

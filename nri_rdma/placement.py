@@ -4,36 +4,37 @@
 
 Laws: a device is given at most once in a pod; only from the pool that was asked; never one that the host uses;
 exclusively only if nobody holds it; and shared only if nobody holds it exclusively. A pod gets all it asks for or a
-refusal that names the device and its holder. Requests are served one after the other, the pickiest first; the best
-assignment over several requests is not searched for.
+refusal that names the device and its holder. Of what is free each request gets the best (nri_rdma.choice). Requests are
+served one after the other, the pickiest first; the best over several requests together is not searched for.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from nri_rdma.choice import Pick, Surroundings, anywhere, near_gpus
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
 from nri_rdma.policy import Admitted, Offer
-from nri_rdma.topology import Distance, distance
+from nri_rdma.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus
 
-FARTHEST_ALIGNED = Distance.PHB
-"""What strict alignment to a GPU accepts: its root complex, as a DRA claim with matchAttribute pcieRoot does."""
 _MAX_NAMED = 16
 """Devices that one refusal names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A pod that has a device; `owner` is namespace/name, for refusals."""
+    """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` those that it is known to have."""
 
     owner: str
     mode: Mode
+    gpus: frozenset[PciAddress] = frozenset()
 
 
 Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
@@ -41,11 +42,13 @@ Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The devices of one request, in the order of its addresses, and one sentence per device: why this one."""
+    """The devices of one request, in the order of its addresses, and one sentence per device: why this one. `serves`
+    are the GPUs that they are for, one per device, or empty."""
 
     admitted: Admitted
     devices: tuple[RdmaDevice, ...]
     reasons: tuple[str, ...]
+    serves: tuple[PciAddress, ...] = ()
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
@@ -54,11 +57,16 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
     `taken` does not name the pod itself: what it holds from an earlier attempt is free for it.
     """
     used: dict[DeviceId, str] = {}
+    served: Counter[PciAddress] = Counter()
+    busy = {pci for holders in taken.values() for holding in holders for pci in holding.gpus}
+    busy.update(pci for item in request for pci in item.request.gpus)
+    idle = tuple(gpu for gpu in node.gpus if gpu.pci not in busy)
     placed: dict[int, Placed] = {}
     for number in _pickiest_first(offer, request):
-        search = _Search.of(node, offer, taken, used, request[number])
+        search = _Search.of(node, offer, taken, used, served, idle, request[number])
         placed[number] = search.run()
         used |= {device.id: search.request.name for device in placed[number].devices}
+        served.update(placed[number].serves)
     return tuple(placed[number] for number in range(len(request)))
 
 
@@ -67,7 +75,7 @@ def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
 
     def key(number: int) -> tuple[bool, bool, int, bool, int]:
         item = request[number].request
-        choice = sum(_matches(item.match, device) for device in offer.by_pool[item.pool])
+        choice = len(_matching(item.match, offer.by_pool[item.pool]))
         return not _names_device(item.match), item.count is None, choice, not item.gpus, number
 
     return sorted(range(len(request)), key=key)
@@ -87,8 +95,9 @@ _CONDITIONS: tuple[tuple[str, Callable[[Match], object], Callable[[Match, RdmaDe
 )
 
 
-def _matches(match: Match, device: RdmaDevice) -> bool:
-    return all(holds(match, device) for _, wanted, holds in _CONDITIONS if wanted(match) is not None)
+def _matching(match: Match, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
+    conditions = [holds for _, wanted, holds in _CONDITIONS if wanted(match) is not None]
+    return tuple(device for device in devices if all(holds(match, device) for holds in conditions))
 
 
 def _names_device(match: Match) -> bool:
@@ -118,6 +127,8 @@ class _Search:
 
     node: Node
     offer: Offer
+    served: Mapping[PciAddress, int]
+    idle: tuple[Gpu, ...]
     admitted: Admitted
     gpus: tuple[Gpu, ...]
     matching: tuple[RdmaDevice, ...]
@@ -125,9 +136,17 @@ class _Search:
     obstacles: Mapping[DeviceId, _Obstacle]
 
     @classmethod
-    def of(cls, node: Node, offer: Offer, taken: Taken, used: Mapping[DeviceId, str], admitted: Admitted) -> _Search:
-        pool = offer.by_pool[admitted.request.pool]
-        matching = tuple(device for device in pool if _matches(admitted.request.match, device))
+    def of(
+        cls,
+        node: Node,
+        offer: Offer,
+        taken: Taken,
+        used: Mapping[DeviceId, str],
+        served: Mapping[PciAddress, int],
+        idle: tuple[Gpu, ...],
+        admitted: Admitted,
+    ) -> _Search:
+        matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
         obstacles = {
             device.id: obstacle
             for device in matching
@@ -136,6 +155,8 @@ class _Search:
         return cls(
             node=node,
             offer=offer,
+            served=served,
+            idle=idle,
             admitted=admitted,
             gpus=_named_gpus(node, admitted.request),
             matching=matching,
@@ -152,20 +173,32 @@ class _Search:
         """How many devices; all means all that are free, and at least one."""
         return self.request.count if self.request.count is not None else max(1, len(self.free))
 
+    @property
+    def around(self) -> Surroundings:
+        """What the choice has to heed."""
+        if not self.gpus:
+            return Surroundings(idle=self.idle)
+        return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rails_of_gpus(self.node))
+
     def run(self) -> Placed:
         if not self.matching:
             raise _nothing_matches(self)
         if self.count > len(self.free):
             raise _too_few(self)
-        picks = _CHOICES[_align_to(self.request)](self)
+        choices = _CHOICES[_align_to(self.request)](self)
         return Placed(
             admitted=self.admitted,
-            devices=tuple(device for device, _ in picks),
-            reasons=tuple(f"{device.name}: {reason}" for device, reason in picks),
+            devices=tuple(it.device for it in choices),
+            reasons=tuple(f"{it.device.name}: {it.why}" for it in choices),
+            serves=tuple(it.gpu.pci for it in choices if it.gpu is not None),
         )
 
 
-_Picks: TypeAlias = list[tuple[RdmaDevice, str]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    device: RdmaDevice
+    why: str
+    gpu: Gpu | None = None
 
 
 def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
@@ -226,90 +259,90 @@ def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
 def _align_to(request: DeviceRequest) -> AlignTo:
     if request.align is not None:
         return request.align.to
-    return AlignTo.GPU if request.gpus else AlignTo.NONE
+    return AlignTo.GPU if request.gpus or request.gpus_problem else AlignTo.NONE
 
 
 def _is_strict(request: DeviceRequest) -> bool:
     return request.align is not None and request.align.strict
 
 
+def _is_numa_strict(request: DeviceRequest) -> bool:
+    return _is_strict(request) and _align_to(request) is AlignTo.NUMA
+
+
 # Choosing among the free
 
 
-def _choose_any(search: _Search) -> _Picks:
-    reason = _choice_of(search)
-    return [(device, reason) for device in search.free[: search.count]]
+def _choose_any(search: _Search) -> list[_Choice]:
+    return _choose_unaligned(search, "")
 
 
-def _choose_unaligned(search: _Search, why: str) -> _Picks:
-    return [(device, f"{reason}; {why}") for device, reason in _choose_any(search)]
+def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
+    around = search.around
+    chosen = search.free if search.count == len(search.free) else anywhere(search.free, search.count, around)
+    words = f"; {why}" if why else ""
+    return [_Choice(device=it, why=f"{_choice_of(search, it, around.idle)}{words}") for it in chosen]
 
 
-def _choice_of(search: _Search) -> str:
+def _choice_of(search: _Search, device: RdmaDevice, idle: tuple[Gpu, ...]) -> str:
     if _names_device(search.request.match):
         named = f"named by the request ({_describe(search.request.match)})"
         awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
         return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
-    return f"lowest index of {len(search.free)} free"
+    passed = [other for other in search.free if other.index < device.index]
+    if passed and any(_is_next_to(passed[0], idle)) and not any(_is_next_to(device, idle)):
+        return f"of {len(search.free)} free one that no idle GPU is next to"
+    return f"{'spoils least' if passed and len(passed) >= search.count else 'lowest index'} of {len(search.free)} free"
 
 
-def _choose_near_gpus(search: _Search) -> _Picks:
-    """The nearest pair of device and GPU, then the next among those that are left; when every GPU has a device, another
-    round. The devices come in the order of the GPUs."""
-    if not search.gpus:
-        if _is_strict(search.request):
-            raise _not_aligned(search, "the pod's GPUs are not known", "name them in gpus, or leave strict out")
-        return _choose_unaligned(search, "no GPU is known")
-    picks: list[_Pair] = []
-    left = set(search.free)
-    pairs = sorted(_pairs(search), key=lambda pair: (pair.far, pair.device.index, pair.gpu.pci))
-    while len(picks) < search.count:
-        served = _one_round(pairs, left, search.count - len(picks))
-        picks += sorted(served, key=lambda pair: search.gpus.index(pair.gpu))
-        left -= {pair.device for pair in served}
-    for pair in picks:
-        if _is_strict(search.request) and pair.far > FARTHEST_ALIGNED:
-            raise _too_far(search, pair)
-    return [(pair.device, f"nearest free device to GPU {pair.gpu.pci} ({pair.far.words})") for pair in picks]
+def _is_next_to(device: RdmaDevice, gpus: Iterable[Gpu]) -> Iterable[bool]:
+    return (distance(device, gpu) <= FARTHEST_ALIGNED for gpu in gpus)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    device: RdmaDevice
-    gpu: Gpu
-    far: Distance
+def _choose_near_gpus(search: _Search) -> list[_Choice]:
+    """The devices come in the order of the GPUs."""
+    problem = search.request.gpus_problem or ("" if search.gpus else "no GPU is known")
+    if problem:
+        return _choose_without_gpus(search, problem)
+    picks = near_gpus(search.free, search.count, search.gpus, search.served, search.around)
+    for pick in picks:
+        if _is_strict(search.request) and pick.far > FARTHEST_ALIGNED:
+            raise _too_far(search, pick)
+    return [_Choice(device=it.device, why=_why_near(search, it), gpu=it.gpu) for it in picks]
 
 
-def _pairs(search: _Search) -> Iterator[_Pair]:
-    for device in search.free:
-        for gpu in search.gpus:
-            yield _Pair(device=device, gpu=gpu, far=distance(device, gpu))
+def _choose_without_gpus(search: _Search, problem: str) -> list[_Choice]:
+    if _is_strict(search.request):
+        if search.request.gpus_problem:
+            raise _not_aligned(search, problem, "see that it can be told, or leave strict out")
+        raise _not_aligned(search, "the pod's GPUs are not known", "name them in gpus, or leave strict out")
+    return [_Choice(device=it.device, why=f"{it.why}; {problem}") for it in _choose_on_numa(search)]
 
 
-def _one_round(pairs: list[_Pair], left: set[RdmaDevice], count: int) -> list[_Pair]:
-    """At most `count` pairs, the nearest first, no device and no GPU twice."""
-    served: list[_Pair] = []
-    devices, gpus = {device.id for device in left}, {pair.gpu.pci for pair in pairs}
-    for pair in pairs:
-        if len(served) < count and pair.device.id in devices and pair.gpu.pci in gpus:
-            served.append(pair)
-            devices.remove(pair.device.id)
-            gpus.remove(pair.gpu.pci)
-    return served
+def _why_near(search: _Search, pick: Pick) -> str:
+    told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
+    nearest = min(distance(device, pick.gpu) for device in search.free)
+    if pick.far == nearest:
+        return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
+    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; what is nearer is this pod's, too"
 
 
-def _choose_on_numa(search: _Search) -> _Picks:
+def _choose_on_numa(search: _Search) -> list[_Choice]:
     """Devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
+    if search.request.gpus_problem and _is_numa_strict(search.request):
+        raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
     homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _one_numa_node(search)
-    if not homes and not _is_strict(search.request):
+    if not homes and not _is_numa_strict(search.request):
         return _choose_unaligned(search, "no NUMA node is known")
-    chosen = sorted(search.free, key=lambda device: (device.numa_node not in homes, device.index))[: search.count]
+    chosen = anywhere(search.free, search.count, search.around, lambda device: device.numa_node not in homes)
     aligned = [device for device in chosen if device.numa_node in homes]
     home = f"NUMA node {_listed(sorted(str(number) for number in homes))}"
-    if len(aligned) < len(chosen) and _is_strict(search.request):
+    if len(aligned) < len(chosen) and _is_numa_strict(search.request):
         what = f"{len(aligned)} of {search.count} devices are free on {home}{_why_not(search)}"
         raise _not_aligned(search, what, "ask for fewer devices, or leave strict out")
-    return [(device, f"on {home}" if device in aligned else f"{home} has no other free device") for device in chosen]
+    return [
+        _Choice(device=it, why=f"on {home}" if it in aligned else f"{home} has no other free device") for it in chosen
+    ]
 
 
 def _one_numa_node(search: _Search) -> set[int]:
@@ -324,7 +357,7 @@ def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
     return free < count, free if free >= count else -free, home
 
 
-_CHOICES: Mapping[AlignTo, Callable[[_Search], _Picks]] = {
+_CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {
     AlignTo.GPU: _choose_near_gpus,
     AlignTo.NUMA: _choose_on_numa,
     AlignTo.NONE: _choose_any,
@@ -336,7 +369,7 @@ _CHOICES: Mapping[AlignTo, Callable[[_Search], _Picks]] = {
 
 def _nothing_matches(search: _Search) -> PlacementError:
     request = search.request
-    elsewhere = [device for device in search.node.devices if _matches(request.match, device)]
+    elsewhere = _matching(request.match, search.node.devices)
     if elsewhere:
         return _not_in_pool(search, elsewhere)
     what = (
@@ -349,7 +382,7 @@ def _nothing_matches(search: _Search) -> PlacementError:
     )
 
 
-def _not_in_pool(search: _Search, matching: list[RdmaDevice]) -> PlacementError:
+def _not_in_pool(search: _Search, matching: tuple[RdmaDevice, ...]) -> PlacementError:
     """What matches is there, and is another pool's or nobody's."""
     pool, match = search.request.pool, search.request.match
     if not search.offer.by_pool[pool]:
@@ -413,11 +446,13 @@ def _why_not(search: _Search) -> str:
     return _listed(reasons)
 
 
-def _too_far(search: _Search, pair: _Pair) -> PlacementError:
+def _too_far(search: _Search, pair: Pick) -> PlacementError:
     barred = (device for device in search.matching if device.id in search.obstacles)
     near = [device for device in barred if distance(device, pair.gpu) <= FARTHEST_ALIGNED]
     why = "".join(f"; {device.name} is {search.obstacles[device.id].what}" for device in near[:_MAX_NAMED])
-    what = f"the nearest free device to GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
+    is_nearest = pair.far == min(distance(device, pair.gpu) for device in search.free)
+    left = "nearest free device to" if is_nearest else "device that is left for"
+    what = f"the {left} GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
     return _not_aligned(search, what, "wait until a nearer one is free, or leave strict out")
 
 

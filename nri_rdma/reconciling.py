@@ -87,6 +87,8 @@ class Serving(Protocol):
 
     adopter: Adopter
 
+    def keep(self, sandbox_ids: Collection[str]) -> None: ...
+
     def asks(self, annotations: Mapping[str, str]) -> bool: ...
 
     def asks_for_devices(self, annotations: Mapping[str, str]) -> bool: ...
@@ -126,7 +128,7 @@ class Reconciliation:
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._sandboxes.all()
-        self._life.adopter.keep({item.pod.sandbox_id for item in pods})
+        self._life.keep({item.pod.sandbox_id for item in pods})
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
             sandbox = next(iter(self._sandboxes.of(item.pod.sandbox_id)), None)
             if sandbox is not None:

@@ -6,8 +6,13 @@ bridge, through the root complex, through the memory of one NUMA node, or over t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Protocol
+
+from nri_rdma.model.device import DeviceId, Node, RdmaDevice
+from nri_rdma.model.pci import PciAddress
 
 
 class Distance(IntEnum):
@@ -38,6 +43,9 @@ _WORDS = {
     Distance.SYS: "SYS, elsewhere",
 }
 
+FARTHEST_ALIGNED = Distance.PHB
+"""What counts as next to a GPU: its root complex, as in a DRA claim with matchAttribute pcieRoot."""
+
 
 class Located(Protocol):
     """What has a place in the PCI tree: an RdmaDevice or a Gpu."""
@@ -55,22 +63,42 @@ class Located(Protocol):
 def distance(a: Located, b: Located) -> Distance:
     """The distance between two devices. A device without a place in PCI or NUMA is far from everything."""
     if a.pci_root and a.pci_root == b.pci_root:
-        return _inside_root(_below_root(a), _below_root(b))
+        return _inside_root(a.pci_root, a.pci_path, b.pci_path)
     if a.numa_node is not None and a.numa_node == b.numa_node:
         return Distance.NODE
     return Distance.SYS
 
 
-def _below_root(device: Located) -> tuple[str, ...]:
-    """Root port, bridges and function; the root complex itself may head the path or not."""
-    path = device.pci_path
-    return path[1:] if path[:1] == (device.pci_root,) else path
+def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
+    """The rail of each device: the rank of its adapter's port among those of the node, in PCI order. All nodes of a
+    rail-optimised fabric join their first ports, their second ones, and so on.
+
+    Virtual functions and what else sits on a physical function are on that one's rail. Soft devices have none.
+    """
+    places = {device.id: device.virtual.pf if device.virtual is not None else device.pci for device in devices}
+    ranks = {pci: rank for rank, pci in enumerate(sorted({pci for pci in places.values() if pci is not None}))}
+    return {device_id: ranks[pci] for device_id, pci in places.items() if pci is not None}
 
 
-def _inside_root(a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
+def rails_of_gpus(node: Node) -> Mapping[PciAddress, int]:
+    """The rail that each GPU would have, were all dealt out evenly in PCI order."""
+    count = len(set(rails(node.devices).values()))
+    return {
+        gpu.pci: place * count // len(node.gpus) for place, gpu in enumerate(sorted(node.gpus, key=lambda it: it.pci))
+    }
+
+
+@lru_cache(maxsize=1 << 14)
+def _inside_root(root: str, a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
     """A switch is an upstream port with downstream ports: below one switch both have at most a port of their own and
     the function itself behind what they share."""
+    a, b = below_root(root, a), below_root(root, b)
     shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if shared == 0:
         return Distance.PHB
     return Distance.PIX if max(len(a), len(b)) - shared <= 2 else Distance.PXB
+
+
+def below_root(root: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    """The way of a device: root port, bridges and function; the root complex itself may head the path or not."""
+    return path[1:] if path[:1] == (root,) else path

@@ -19,7 +19,7 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.inject import NOTHING
-from nri_rdma.lifecycle import Lifecycle
+from nri_rdma.lifecycle import Lifecycle, Show
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.policy import Asker
@@ -118,6 +118,7 @@ class Verdicts(Lifecycle):
         present_devices: Mapping[str, tuple[int, int]],
         deadline: float,
         brought: Brought | None = None,
+        shown: Show | None = None,
     ) -> ContainerEdits:
         """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
         seen = self._seen.get(sandbox_id)
@@ -129,7 +130,7 @@ class Verdicts(Lifecycle):
         if refusal is None and not served:
             try:
                 edits = super().edits(
-                    sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought
+                    sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
                 )
             except NriRdmaError as error:
                 refusal = error
@@ -149,7 +150,7 @@ class Verdicts(Lifecycle):
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container got nothing from us: its start is no matter of ours."""
 
-    def starting(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+    def starting(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
         """No cgroup is touched."""
 
     def stop(self, sandbox_id: str, deadline: float) -> None:

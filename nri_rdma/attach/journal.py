@@ -76,9 +76,17 @@ def _read(path: Path) -> SandboxRecord:
     return record
 
 
+_OF_THE_CHOICE = ("gpus_from", "gpus_problem")
+"""Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
+know them, can bring the devices home."""
+
+
 def encode_record(record: SandboxRecord) -> bytes:
     """The text of a journal file."""
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
+    for attached in body["attached"]:
+        for name in _OF_THE_CHOICE:
+            attached["admitted"]["request"].pop(name)
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.errors import ErrorCode, PlacementError
@@ -65,18 +65,18 @@ def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:
 
 def plan_attach(
     placed: tuple[Placed, ...],
-    captured: Mapping[int, LinkState],
+    links: Mapping[int, LinkState],
     pod_links: Iterable[LinkState],
 ) -> Plan:
     """The moves for `placed`.
 
-    `captured` has the present state of every moving netdev by ifindex; `pod_links` are the links that the pod's
+    `links` has the present state of every moving netdev by ifindex; `pod_links` are the links that the pod's
     namespace has already. Raises PlacementError when a netdev is not what the inventory knew, when the host would lose
     something with it, or when a name is taken.
     """
     present = tuple(pod_links)
     names = _NameSource(frozenset(name for link in present for name in (link.name, *link.alt_names)))
-    numbers = _NumberSource({link.ifindex for link in present}, captured.keys())
+    numbers = _NumberSource({link.ifindex for link in present}, links.keys())
     moves: list[NetdevMove] = []
     for item in placed:
         if item.admitted.mode is not Mode.EXCLUSIVE:
@@ -85,7 +85,7 @@ def plan_attach(
         for number, device in enumerate(item.devices):
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
-                link = _same_link(device, netdev, captured)
+                link = _same_link(device, netdev, links)
                 moves.append(
                     NetdevMove(
                         device=device.name,
@@ -129,29 +129,47 @@ def _rdma_move(device: RdmaDevice, state: RdmaDeviceState | None) -> RdmaMove:
     )
 
 
-def _same_link(device: RdmaDevice, netdev: Netdev, captured: Mapping[int, LinkState]) -> LinkState:
-    link = captured.get(netdev.ifindex)
+def _same_link(device: RdmaDevice, netdev: Netdev, links: Mapping[int, LinkState]) -> LinkState:
+    link = links.get(netdev.ifindex)
     if link is None or link.mac != netdev.mac:
-        raise PlacementError(
-            ErrorCode.INVENTORY,
-            f"netdev {netdev.name} of {device.name} is no longer what it was",
-            where=f"ifindex {netdev.ifindex}, {netdev.mac}",
-            hint="try again: the inventory is read anew after every change",
-        )
+        raise _another(device.name, netdev.name, netdev.ifindex, netdev.mac)
+    _refuse_tied(device.name, link)
+    return link
+
+
+def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMove:
+    """The move of a link that has been captured since it was decided upon. Raises PlacementError where that has become
+    another one, or one that the host would miss."""
+    link = carried.get(move.link.ifindex)
+    if link is None or link.mac != move.link.mac:
+        raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
+    _refuse_tied(move.device, link)
+    return replace(move, link=link)
+
+
+def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:
+    return PlacementError(
+        ErrorCode.INVENTORY,
+        f"netdev {name} of {device} is no longer what it was",
+        where=f"ifindex {ifindex}, {mac}",
+        hint="try again: the inventory is read anew after every change",
+    )
+
+
+def _refuse_tied(device: str, link: LinkState) -> None:
     if link.master:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,
-            f"{device.name} is in use: {netdev.name} has been enslaved",
+            f"{device} is in use: {link.name} has been enslaved",
             where=f"master ifindex {link.master}",
             hint="take it out of its bond, bridge or team, or ask for another device",
         )
     if link.unreturnable:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,
-            f"{device.name} is in use: {netdev.name} {'; '.join(link.unreturnable)}",
+            f"{device} is in use: {link.name} {'; '.join(link.unreturnable)}",
             hint="take that away on the host, or ask for another device",
         )
-    return link
 
 
 class _NumberSource:

@@ -58,10 +58,11 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The host at one time: all links with what goes through them, and some captured, by ifindex."""
+    """What refuses an attach, of the host at one time: how it uses some links, and these themselves by ifindex, without
+    what they carry."""
 
     use: HostUse
-    captured: Mapping[int, LinkState]
+    links: Mapping[int, LinkState]
 
 
 class Kernel(Protocol):
@@ -81,8 +82,13 @@ class Kernel(Protocol):
         ...
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        """`host_use` and `capture` of the host in one: the table of routes, which may be long, is read once. Of
-        `ifindexes` those that are not there are left out."""
+        """How the host uses these links: `use.links` are they, and those that are tied to them (masters, slaves,
+        children). Of `ifindexes` those that are not there are left out. The sandbox waits for this."""
+        ...
+
+    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
+        """`capture` of several of the host's links: the table of routes, which may be long, is read once. Those that
+        are not there are left out."""
         ...
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:

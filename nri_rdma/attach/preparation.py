@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
-from nri_rdma.attach.plan import Plan, RdmaMove, moving_netdevs, plan_attach, plan_rdma_moves
-from nri_rdma.attach.port import Namespace, Survey
+from nri_rdma.attach.plan import Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried
+from nri_rdma.attach.port import Kernel, Namespace, Survey
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.inject import AttachedDevice, AttachedRequest
@@ -78,23 +78,31 @@ def open_for(kernel: Host, pod: Pod) -> Namespace:
 def prepare(
     kernel: Host, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
 ) -> SandboxRecord:
-    """The record of an attach that is about to begin; `namespace` is None when nothing moves."""
-    survey = kernel.survey({netdev.ifindex for netdev in moving_netdevs(placed)})
+    """The record of an attach that is decided; `namespace` is None when nothing moves. Its moves have the links without
+    what they carry: they are to be `completed` before anything moves. The sandbox waits for this."""
+    survey = kernel.survey({it.ifindex for item in placed for device in item.devices for it in device.netdevs})
     rdma_netns = kernel.rdma_netns()
     _refuse_use((*_uses_by_host(placed, survey.use), *_rdma_uses(kernel, placed, rdma_netns)))
     refuse_misfits(rdma_netns, (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
-        plan = plan_attach(placed, survey.captured, kernel.links(namespace))
+        plan = plan_attach(placed, survey.links, kernel.links(namespace))
         plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
     return SandboxRecord(
         pod=pod,
-        state=State.ATTACHING,
+        state=State.PLANNED,
         namespace=namespace.identity if namespace is not None else None,
         plan=plan,
         attached=attached_requests(placed, plan),
         rdma_cm=rdma_cm,
     )
+
+
+def completed(kernel: Kernel, plan: Plan) -> Plan:
+    """The same with all that the links carry now, for the way home. Raises PlacementError for one that is no longer
+    what was decided upon."""
+    carried = kernel.capture_all({move.link.ifindex for move in plan.moves}) if plan.moves else {}
+    return replace(plan, moves=tuple(with_carried(move, carried) for move in plan.moves))
 
 
 def _rdma_moves(

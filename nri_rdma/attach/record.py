@@ -12,6 +12,7 @@ from nri_rdma.inject import AttachedRequest
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Isolation, Mode
+from nri_rdma.placement import Holding
 
 
 class State(StrEnum):
@@ -45,9 +46,13 @@ class SandboxRecord:
         return attach_key(self.pod.sandbox_id, self.part)
 
     @property
-    def holdings(self) -> tuple[tuple[DeviceId, Mode], ...]:
+    def holdings(self) -> tuple[tuple[DeviceId, Holding], ...]:
         """The devices that this sandbox holds, and how."""
-        return tuple((item.device.id, request.admitted.mode) for request in self.attached for item in request.devices)
+        return tuple((item.device.id, self._holding(request)) for request in self.attached for item in request.devices)
+
+    def _holding(self, attached: AttachedRequest) -> Holding:
+        gpus = frozenset(attached.admitted.request.gpus)
+        return Holding(owner=str(self.pod), mode=attached.admitted.mode, gpus=gpus)
 
     @property
     def isolation(self) -> Isolation | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Namespace
 from nri_rdma.attach.record import SandboxRecord, State, attach_key
 from nri_rdma.errors import ErrorCode, NotReadyError
@@ -69,6 +70,8 @@ class Sandbox:
         """The CDI devices for which it attaches, or has attached."""
         self.state = State.PLANNED
         self.record = record
+        self.decided = Plan()
+        """What the plan decided that is not written down yet: without what its links carry, nobody may undo it."""
         self.namespace: Namespace | None = None
         self.parent: Span | None = current_span()
         """The span of who began it."""

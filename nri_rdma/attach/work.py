@@ -15,7 +15,7 @@ from nri_rdma.attach.ends import Ends
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError
-from nri_rdma.attach.preparation import needs_namespace, open_for, prepare
+from nri_rdma.attach.preparation import completed, needs_namespace, open_for, prepare
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.sandbox import Chosen, Sandbox, interrupted
@@ -56,28 +56,44 @@ class Work:
         self._boundary = boundary
 
     def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
-        """Observe, refuse, decide, write it down: nothing on the host changes here. Raises what refuses the sandbox."""
+        """Observe, refuse, decide, write down who gets what: nothing on the host changes here. Raises what refuses the
+        sandbox."""
         self._boundary(f"before plan {sandbox.key}")
         try:
-            record = self._decide(sandbox, chosen)
+            decided = self._decide(sandbox, chosen)
         except KernelError as error:
             raise AttachError(str(error), device=chosen.device_names, where=str(sandbox.pod)) from error
         self._boundary(f"after plan {sandbox.key}")
         sandbox.refuse_ended()
+        record = replace(decided, plan=Plan())  # nothing of it may be undone as long as it has not been captured
         self._write(record)
-        sandbox.record = record
+        sandbox.record, sandbox.decided = record, decided.plan
 
     def attach(self, sandbox: Sandbox) -> SandboxRecord:
         """Do what is planned; the record with what the containers get. Raises AttachError, and NotReadyError when the
         sandbox ends meanwhile; the caller undoes."""
-        record = sandbox.record
-        assert record is not None  # it is planned
+        record = self._begun(sandbox)
         steps = steps_of(record.plan)
-        sandbox.advance(State.ATTACHING)
         boundary = self._counting(sandbox, steps)
         if sandbox.namespace is not None:
             do_steps(self._kernel, sandbox.namespace, steps, self._spans, boundary)
         return self._confirm(sandbox, record)
+
+    def _begun(self, sandbox: Sandbox) -> SandboxRecord:
+        """The journal has the whole plan, with all that the links carry: from here on there is something to undo."""
+        sandbox.advance(State.ATTACHING)
+        planned = sandbox.record
+        assert planned is not None  # it is planned
+        with self._spans.span("capture"):
+            try:
+                plan = completed(self._kernel, sandbox.decided)
+            except KernelError as error:
+                raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
+        record = replace(planned, plan=plan, state=State.ATTACHING)
+        sandbox.refuse_ended()
+        self._write(record)
+        sandbox.record = record
+        return record
 
     def look_again(self, sandbox: Sandbox) -> None:
         """Read names and numbers of what is attached anew. Raises AttachError when one is not there any more."""

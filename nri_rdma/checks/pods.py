@@ -14,7 +14,7 @@ from nri_rdma.cdi.problems import path_text
 from nri_rdma.checks.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.explain import unknown_containers
-from nri_rdma.manifest import PodManifest, read_pods, way_to_pod
+from nri_rdma.manifest import PodManifest, Way, read_pod, ways_to_pods
 from nri_rdma.model.placedyaml import Path, Place, Placed, place_within, read_one
 from nri_rdma.model.refusals import bounded, refused
 from nri_rdma.model.request import DeviceRequest, PodRequest
@@ -25,23 +25,30 @@ MAX_KEY_NAME = 63
 
 def is_workload(document: Mapping[str, Any]) -> bool:
     """Whether it is a pod or has a template of one."""
-    return way_to_pod(str(document.get("kind", ""))) is not None
+    return ways_to_pods(document) is not None
 
 
 def pod_problems(
     document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
 ) -> Iterator[Problem]:
     """What is wrong with a document, which stands at a path of a file of these lines."""
-    way = way_to_pod(str(document.get("kind", ""))) or ()
-    checked = _Checked(path=(*at, *way, "metadata", "annotations"), placed=placed, lines=lines, file=file)
-    if way:
-        yield from _misplaced(document, at, way, checked, prefix)
+    ways = ways_to_pods(document) or ()
+    for number, way in enumerate(ways):
+        checked = _Checked(path=(*at, *way, "metadata", "annotations"), placed=placed, lines=lines, file=file)
+        if way and not number:
+            yield from _misplaced(document, at, way, checked, prefix)
+        yield from _pod_problems(document, way, at, checked, prefix)
+
+
+def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
+    """Those of the pod at the end of the way."""
+    placed, file = checked.placed, checked.file
     written = _annotations(document, way)
     asked: list[DeviceRequest] = []
     problems = list(_of_each(written, prefix, checked, asked))
     yield from problems
     try:
-        (pod,) = read_pods(_with(document, (*way, "metadata"), _readable(written, prefix)), "")
+        pod = read_pod(_with(document, (*way, "metadata", "annotations"), _readable(written, prefix)), way, "")
     except RequestError as error:
         path = (*at, *steps_of(error.where))
         yield Problem.of(error, file, placed.place_of((*path, error.key)), path_text(path))
@@ -94,10 +101,10 @@ def _path(error: RequestError, key: str) -> str:
 # Each text
 
 
-def _annotations(document: Mapping[str, Any], way: tuple[str, ...]) -> Mapping[str, object]:
-    value: object = document
+def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
+    value: Any = document
     for key in (*way, "metadata", "annotations"):
-        value = value.get(key) if isinstance(value, dict) else None
+        value = value[key] if isinstance(key, int) else value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
@@ -106,18 +113,19 @@ def _readable(written: Mapping[str, object], prefix: str) -> Mapping[str, object
     return {key: text for key, text in written.items() if isinstance(text, str) or not asks({key: ""}, prefix)}
 
 
-def _with(document: Mapping[str, Any], way: tuple[str, ...], annotations: Mapping[str, object]) -> Mapping[str, Any]:
-    """The document with these in the place of the annotations that it has below the way, if it has any."""
-    key, *rest = (*way, "annotations")
-    value = document.get(key)
-    if not isinstance(value, dict):
-        return document
-    return {**document, key: _with(value, tuple(rest[:-1]), annotations) if rest else annotations}
+def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
+    """The document with these in the place of the annotations that it has at the end of the way, if it has any."""
+    if not way:
+        return annotations if isinstance(value, dict) else value
+    key, *rest = way
+    if isinstance(key, int):
+        return [_with(item, tuple(rest), annotations) if place == key else item for place, item in enumerate(value)]
+    if not isinstance(value, dict) or key not in value:
+        return value
+    return {**value, key: _with(value[key], tuple(rest), annotations)}
 
 
-def _misplaced(
-    document: Mapping[str, Any], at: Path, way: tuple[str, ...], checked: _Checked, prefix: str
-) -> Iterator[Problem]:
+def _misplaced(document: Mapping[str, Any], at: Path, way: Way, checked: _Checked, prefix: str) -> Iterator[Problem]:
     for key in _annotations(document, ()):
         if asks({key: ""}, prefix):
             path = (*at, "metadata", "annotations", key)

@@ -18,7 +18,7 @@ from nri_rdma.model.request import UNLIMITED
 if TYPE_CHECKING:
     from nri_rdma.cli.facts import Source
     from nri_rdma.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
-    from nri_rdma.manifest import ContainerManifest, PodManifest
+    from nri_rdma.manifest import PodManifest
     from nri_rdma.model.request import DeviceRequest
 
 EXIT_REFUSED = 1
@@ -29,6 +29,7 @@ EXIT_REFUSED = 1
 @settings_options(
     "sysfs_root",
     "dev_root",
+    "proc_root",
     "cgroup_root",
     "node_ip",
     "api_server",
@@ -47,6 +48,13 @@ EXIT_REFUSED = 1
     metavar="CONTAINER=NAME",
     help="A CDI device that a container would have (main=vendor.example.com/class=name), as its driver prepares it.",
 )
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="CONTAINER=ID[,ID]",
+    help="The GPUs that the kubelet would give to a container: UUIDs, indexes or PCI addresses.",
+)
 @output_option
 @click.pass_context
 def explain(
@@ -55,12 +63,14 @@ def explain(
     settings: Settings,
     snapshot: Path | None,
     cdi_devices: tuple[str, ...],
+    gpus: tuple[str, ...],
     output: str,
 ) -> None:
     """Show what a pod would get on this node, and why.
 
-    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job or other workload (- reads stdin). When the daemon
-    answers, its settings and what pods hold now count. Ends with 1 when a pod would be refused. Needs no root.
+    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job, RayCluster or other workload (- reads stdin). When the
+    daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a container gets; which
+    they are, --gpu says. Ends with 1 when a pod would be refused. Needs no root.
 
     \b
     Example:
@@ -68,6 +78,7 @@ def explain(
       nri-rdma explain pod.yaml --allow-default-pool --sysfs-root ./node/sys --dev-root ./node/dev
       nri-rdma explain pod.yaml --snapshot node.json
       nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
+      nri-rdma explain pod.yaml --gpu trainer=0,1
     """
     pods = _read_manifest(manifest)
     from nri_rdma.cli.facts import gather
@@ -78,6 +89,10 @@ def explain(
         from nri_rdma.cli.prepared import with_cdi_devices
 
         source = with_cdi_devices(source, cdi_devices, settings.cdi_dirs, pods)
+    if gpus:
+        from nri_rdma.cli.gpus import with_gpus
+
+        source = with_gpus(source, gpus, pods)
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
         print_json(_document(explanations, source))
@@ -132,6 +147,8 @@ def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
     screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
     if item.holds:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
+    for note in item.notes:
+        screen.line(note)
     for request in item.requests:
         screen.line()
         screen.table(_request_table(request))
@@ -160,7 +177,7 @@ def _request_table(item: ExplainedRequest) -> Table:
     count = "all" if request.count is None else str(request.count)
     return Table(
         title=f"Request {request.name}: {count} of {_origin(request)}, mode {item.admitted.mode}"
-        f"{f', isolation {item.isolation}' if item.isolation else ''} ({request.where})",
+        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)} ({request.where})",
         headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
         rows=tuple(
             (
@@ -174,6 +191,12 @@ def _request_table(item: ExplainedRequest) -> Table:
         ),
         indent=2,
     )
+
+
+def _gpu_words(request: DeviceRequest) -> str:
+    told = f", told by {request.gpus_from}" if request.gpus_from else ""
+    known = f", for GPU {', '.join(map(str, request.gpus))}{told}" if request.gpus else ""
+    return f"{known}; {request.gpus_problem}" if request.gpus_problem else known
 
 
 def _origin(request: DeviceRequest) -> str:
@@ -207,7 +230,7 @@ def _moves_table(item: Explanation) -> Table:
 def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
     if item.container.privileged:
         yield "note", "it is privileged: it sees every device of the host, whatever it is given"
-    yield from _from_others(item.container)
+    yield from _from_others(item)
     if not item.requests:
         yield "gets", "nothing"
         return
@@ -224,8 +247,11 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
         yield ("" if number else RDMA_MAX), line
 
 
-def _from_others(container: ContainerManifest) -> Iterator[tuple[str, str]]:
+def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
     """What it gets that nri-rdma has no say in."""
+    container = item.container
+    if item.gpus:
+        yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
     for name, count in container.resources:
         yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
     for name in container.claims:
@@ -257,6 +283,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
         "kind": item.pod.kind,
         "pod": str(item.pod),
         "holds": list(item.holds),
+        "notes": list(item.notes),
         "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
         "requests": [_request_document(request) for request in item.requests],
         "netdevs": [
@@ -286,10 +313,22 @@ def _request_document(item: ExplainedRequest) -> dict[str, Any]:
         "cdi_device": item.admitted.request.cdi_device,
         "mode": str(item.admitted.mode),
         "isolation": str(item.isolation or ""),
+        "gpus": [str(pci) for pci in item.admitted.request.gpus],
+        "gpus_from": item.admitted.request.gpus_from,
+        "gpus_problem": item.admitted.request.gpus_problem,
         "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
-        "candidates": [
-            {"device": it.device.name, "given": it.given, "free": it.free, "why": it.why} for it in item.candidates
-        ],
+        "candidates": [_candidate_document(it) for it in item.candidates],
+    }
+
+
+def _candidate_document(item: Candidate) -> dict[str, Any]:
+    return {
+        "device": item.device.name,
+        "given": item.given,
+        "free": item.free,
+        "why": item.why,
+        "gpu": str(item.gpu) if item.gpu is not None else None,
+        "distance": item.far.name if item.far is not None else None,
     }
 
 
@@ -299,6 +338,7 @@ def _container_document(item: ExplainedContainer) -> dict[str, Any]:
         "privileged": item.container.privileged,
         "resources": dict(item.container.resources),
         "claims": list(item.container.claims),
+        "gpus": [str(pci) for pci in item.gpus],
         "requests": list(item.requests),
         "char_devices": [
             {"path": char.path, "major": char.major, "minor": char.minor, "mode": f"{char.mode:04o}"}

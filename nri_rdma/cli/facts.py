@@ -11,15 +11,14 @@ from typing import Any  # Any: the daemon's JSON document
 import msgspec
 
 from nri_rdma.cli.answers import look_through
+from nri_rdma.cli.holders import taken_from
 from nri_rdma.cli.node import read_node
 from nri_rdma.config import Settings
 from nri_rdma.control import MEMLOCK_IS_SET, ask_status, node_from, policy_from
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import Away, Facts
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.device import DeviceId, Netdev
-from nri_rdma.model.request import Mode
-from nri_rdma.placement import Holding, Taken
+from nri_rdma.model.device import Netdev
 from nri_rdma.policy import policy_of
 
 
@@ -77,7 +76,7 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
     facts = Facts(
         node=node_from(document),
         policy=policy_from(document),
-        taken=_taken(document),
+        taken=taken_from(document),
         away=_away(document),
         annotation_prefix=document["annotation_prefix"],
         default_memlock=memlock["bytes"],
@@ -99,16 +98,4 @@ def _away(document: Mapping[str, Any]) -> tuple[Away, ...]:
         Away(owner=sandbox["pod"], device=move["device"], netdev=Netdev(**move["netdev"]))
         for sandbox in document["sandboxes"]
         for move in sandbox["moves"]
-    )
-
-
-def _taken(document: Mapping[str, Any]) -> Taken:
-    return MappingProxyType(
-        {
-            DeviceId(device["id"]): frozenset(
-                Holding(owner=holder["pod"], mode=Mode(holder["mode"])) for holder in device["holders"]
-            )
-            for device in document["devices"]
-            if device["holders"]
-        }
     )

@@ -20,7 +20,7 @@ _NETNS_WORDS = {
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
+@settings_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
 @snapshot_option
 @output_option
 def inventory(settings: Settings, snapshot: Path | None, output: str) -> None:
@@ -56,11 +56,20 @@ def _show(screen: Screen, node: Node, why_none: str) -> None:
         screen.line(f"This machine has no RDMA device{f' ({why_none})' if why_none else ''}.")
     screen.line()
     if node.gpus:
-        rows = tuple((str(gpu.pci), gpu.pci_root, _numa(gpu.numa_node), gpu.vendor) for gpu in node.gpus)
+        rows = tuple(
+            (
+                str(gpu.pci),
+                gpu.pci_root,
+                _numa(gpu.numa_node),
+                gpu.vendor,
+                gpu.uuid or ", ".join(gpu.node_names) or "-",
+            )
+            for gpu in node.gpus
+        )
         screen.table(
             Table(
                 title=f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}",
-                headings=("PCI", "ROOT", "NUMA", "VENDOR"),
+                headings=("PCI", "ROOT", "NUMA", "VENDOR", "KNOWN AS"),
                 rows=rows,
             )
         )

@@ -27,6 +27,7 @@ from nri_rdma.cli.options import loaded_options, settings_options
 from nri_rdma.cli.snapshot import snapshot
 from nri_rdma.cli.status import status
 from nri_rdma.cli.told import told
+from nri_rdma.cli.topology import topology
 from nri_rdma.cli.trace import trace
 from nri_rdma.cli.validate import validate
 from nri_rdma.config import Loaded
@@ -68,6 +69,7 @@ def commands(context: click.Context) -> int | None:
     Example:
       nri-rdma doctor                 what this machine lacks
       nri-rdma inventory              what this node has
+      nri-rdma topology               what of it is near to what
       nri-rdma explain pod.yaml       what a pod would get here, and why
       nri-rdma validate pod.yaml      what is wrong in what you wrote
       nri-rdma run --dry-run          what would be done for the pods here
@@ -130,7 +132,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (doctor, cdi, inventory, explain, validate, snapshot, status, trace, config):
+for command in (doctor, cdi, inventory, topology, explain, validate, snapshot, status, trace, config):
     commands.add_command(command)
 
 

@@ -56,7 +56,7 @@ def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, t
 
 def read_local_node(settings: Settings) -> LocalNode:
     """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
-    found = scan(settings.sysfs_root, settings.dev_root)
+    found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     names = tuple(name for of_device in found.netdev_names.values() for name in of_device)
     host = _host_links(settings.lifelines(os.environ)) if names else _HostLinks()
     described = _only_described(settings.sysfs_root / "class/net", names, host.use.links)

@@ -1,4 +1,4 @@
-"""`nri-rdma snapshot`: this node as a file, which `explain` and `inventory` take in the place of a machine."""
+"""`nri-rdma snapshot`: this node as a file, which other commands take in the place of a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STDOUT = Path("-")
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server")
+@settings_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
 @click.option(
     "-o",
     "--output",
@@ -29,8 +29,8 @@ _STDOUT = Path("-")
 def snapshot(settings: Settings, output: Path) -> None:
     """Save this node, to look at it elsewhere.
 
-    `inventory` and `explain` read the file with --snapshot. It has the names, places and addresses of RDMA devices,
-    their netdevs and GPUs, and nothing of pods. Needs no root.
+    `inventory`, `explain` and `topology` read the file with --snapshot. It has the names, places and addresses of
+    RDMA devices, their netdevs and GPUs, and nothing of pods. Needs no root.
 
     \b
     Example:

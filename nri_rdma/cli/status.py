@@ -107,6 +107,8 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         yield _rdma_use(document["rdma_use"])
     if document.get("from_others"):  # a daemon before this field has none
         yield _from_others(document["from_others"])
+    if document.get("alignment"):  # a daemon before this field has none
+        yield _alignment(document["alignment"])
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
@@ -204,6 +206,22 @@ def _from_others(rows: list[dict[str, Any]]) -> Table:
                 ", ".join(it["devices"]) or "-",
                 it["source"],
                 it["adopt"],
+            )
+            for it in rows
+        ),
+    )
+
+
+def _alignment(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="Devices beside the GPUs of their containers",
+        headings=("POD", "CONTAINER", "ALIGNMENT", "GPUS KNOWN BY"),
+        rows=tuple(
+            (
+                it["pod"],
+                it["container"],
+                it["words"] + (f"\nPROBLEM: {it['problem']}" if it["problem"] else ""),
+                it["gpus_from"],
             )
             for it in rows
         ),

@@ -33,6 +33,11 @@ class KubeletDoor:
             if self._warming is None and self._socket.exists():
                 self._warming = self._workers.submit("kubelet", self._warm)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether a kubelet is there, or was."""
+        return self._warming is not None or self._socket.exists()
+
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError, within
         the client's budget: also while a worker still connects."""

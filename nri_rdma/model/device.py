@@ -169,13 +169,20 @@ class RdmaDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU, known by its PCI address."""
+    """A GPU, known by its PCI address.
+
+    The rest are the names by which others know it: `uuid` is NVIDIA's (``GPU-`` and 36 characters), `node_names` are
+    its device files without their folder (``nvidia0``, ``card1``, ``renderD128``), and `nodes` their major and minor.
+    """
 
     pci: PciAddress
     pci_root: str
     pci_path: tuple[str, ...]
     numa_node: int | None
     vendor: str
+    uuid: str = ""
+    node_names: tuple[str, ...] = ()
+    nodes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,6 +142,11 @@ class DeviceRequest:
     align: Align | None = None
     """None: near the GPUs when the request names some, else anywhere."""
     gpus: tuple[PciAddress, ...] = ()
+    gpus_from: str = ""
+    """Who told of them, for people: "the kubelet"; "" for the request itself."""
+    gpus_problem: str = ""
+    """Why the pod's GPUs are not known for sure: the one who knows does not answer, or two contradict each other. Then
+    a strict request is refused, and another one is placed by the NUMA nodes of what is known."""
     mode: Mode | None = None
     """None: the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT

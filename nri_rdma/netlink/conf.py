@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.model.link import STABLE_SECRET, sysctls_of
+from nri_rdma.model.link import STABLE_SECRET
 from nri_rdma.netlink.route_socket import Request, RouteSocket
 from nri_rdma.netlink.routes import Route, read_routes
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
@@ -160,9 +160,16 @@ def _write(route: RouteSocket, ifindex: int, key: str, value: str) -> None:
     _write_file(ifindex, key, value)
 
 
-def costs_of_return(sysctls: str, routes: Iterable[Route]) -> tuple[str, ...]:
-    """What the host would lose when the link got these back, given its default routes: as LinkState.unreturnable."""
-    forwards = sysctls_of(sysctls).get(_FORWARDING, "0") != "0"
+def forwarding_of(link: bytes) -> bool:
+    """Whether a link forwards IPv6, by its message. Raises WireError."""
+    families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
+    numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
+    return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
+
+
+def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
+    """What the host would lose when a link that `forwards` IPv6 were made to do so again, given its default routes: as
+    LinkState.unreturnable."""
     if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
         return ()  # it does so from the moment it arrives
     links = _announced_over(routes)

@@ -1,4 +1,4 @@
-"""Lists of any netlink protocol, as the kernel's messages, over a socket for each.
+"""Lists of any netlink protocol, as the kernel's messages, over a socket of the moment.
 
 For sock_diag; rtnetlink has a socket that is kept (netlink/route_socket.py).
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
 
 from nri_rdma.attach.port import KernelError
 
@@ -19,19 +21,29 @@ ATTEMPTS = 5
 """How often a list is asked for that changes while it is made. What may be missing in the last one, the next reading
 has: every change makes one."""
 
+Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
+
 _REQUEST, _DUMP = 0x1, 0x300
 _LENGTH_KIND_FLAGS = struct.Struct("=IHH")
 _DATAGRAM_MAX = 1 << 16
 _PATIENCE_S = 5
 
 
-def dump(protocol: int, kind: int, body: bytes) -> list[bytes]:
-    """All messages of a list, whole, in the namespace of the calling thread. Raises KernelError."""
-    for _ in range(ATTEMPTS):
-        messages, interrupted = _ask(protocol, kind, _REQUEST | _DUMP, body)
-        if not interrupted:
-            break
-    return messages
+@contextmanager
+def asking(protocol: int) -> Iterator[Ask]:
+    """Asks for lists in the namespace of the calling thread, one after the other: kind and body, to all messages of the
+    list, whole. Raises KernelError."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
+        sock.settimeout(_PATIENCE_S)
+
+        def ask(kind: int, body: bytes) -> list[bytes]:
+            for _ in range(ATTEMPTS):
+                messages, interrupted = _ask(sock, kind, body)
+                if not interrupted:
+                    break
+            return messages
+
+        yield ask
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -45,20 +57,17 @@ def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
-def _ask(protocol: int, kind: int, flags: int, body: bytes) -> tuple[list[bytes], bool]:
-    operation = f"ask netlink {protocol} for {kind}"
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
-        sock.settimeout(_PATIENCE_S)
-        sock.send(HEADER.pack(HEADER.size + len(body), kind, flags, 1, 0) + body)
-        found: list[bytes] = []
-        interrupted = False
-        while True:
-            for number, of_message, message in messages_of(sock.recv(_DATAGRAM_MAX)):
-                interrupted = interrupted or bool(of_message & DUMP_INTERRUPTED)
-                if number in {NLMSG_DONE, NLMSG_ERROR}:
-                    _raise_if_error(operation, message)
-                    return found, interrupted
-                found.append(message)
+def _ask(sock: socket.socket, kind: int, body: bytes) -> tuple[list[bytes], bool]:
+    sock.send(HEADER.pack(HEADER.size + len(body), kind, _REQUEST | _DUMP, 1, 0) + body)
+    found: list[bytes] = []
+    interrupted = False
+    while True:
+        for number, flags, message in messages_of(sock.recv(_DATAGRAM_MAX)):
+            interrupted = interrupted or bool(flags & DUMP_INTERRUPTED)
+            if number in {NLMSG_DONE, NLMSG_ERROR}:
+                _raise_if_error(f"ask netlink for {kind}", message)
+                return found, interrupted
+            found.append(message)
 
 
 def _raise_if_error(operation: str, message: bytes) -> None:

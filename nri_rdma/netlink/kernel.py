@@ -27,11 +27,25 @@ from nri_rdma.netlink.carried import (
     read_addresses,
     read_neighbours,
 )
-from nri_rdma.netlink.conf import costs_of_return, read_neighbour_tables, read_sysctls, write_sysctls
+from nri_rdma.netlink.conf import (
+    costs_of_return,
+    forwarding_of,
+    read_neighbour_tables,
+    read_sysctls,
+    write_sysctls,
+)
 from nri_rdma.netlink.holders import holders_of, read_holders
 from nri_rdma.netlink.hostuse import host_use, read_host_use
 from nri_rdma.netlink.insider import Inside
-from nri_rdma.netlink.links import change_request, move_request, parse_link, read_link, read_links
+from nri_rdma.netlink.links import (
+    change_request,
+    move_request,
+    number_of,
+    parse_link,
+    read_link,
+    read_links,
+    tied_to,
+)
 from nri_rdma.netlink.namespace import Held, HeldNamespace, Holdings, read_boot_id
 from nri_rdma.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
@@ -78,6 +92,15 @@ class LinuxKernel:
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
         return _inside(self._host, "read the host's links", lambda route: _survey(route, ifindexes, self._lifelines))
+
+    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
+        def read(route: RouteSocket) -> Mapping[int, LinkState]:
+            messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
+            captured, _ = _capture(route, messages, read_addresses(route))
+            return {link.ifindex: link for link in captured}
+
+        wanted = frozenset(ifindexes)
+        return _inside(self._host, "read the host's links", read)
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         def read(route: RouteSocket) -> LinkState:
@@ -210,12 +233,22 @@ def _held(namespace: Namespace) -> HeldNamespace:
 
 
 def _survey(route: RouteSocket, ifindexes: Collection[int], lifelines: Lifelines) -> Survey:
-    messages = [(message, parse_link(message)) for message in read_links(route)]
+    tied = {message: parse_link(message) for message in tied_to(ifindexes, read_links(route))}
+    wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
     addresses = read_addresses(route)
-    wanted = {link.ifindex: message for message, link in messages if link.ifindex in ifindexes}
-    captured, routes = _capture(route, wanted, addresses)
-    use = host_use(route, (link for _, link in messages), addresses, routes, lifelines)
-    return Survey(use=use, captured={link.ifindex: link for link in captured})
+    routes = read_routes(wanted.keys(), {address.own for address in addresses if address.ifindex in wanted})
+    links = {
+        ifindex: replace(
+            link,
+            unreturnable=(
+                *unreturnable(ifindex, {it.own for it in addresses if it.ifindex == ifindex}, routes),
+                *costs_of_return(forwarding_of(message), routes),
+            ),
+        )
+        for ifindex, (message, link) in wanted.items()
+    }
+    own = [address for address in addresses if address.ifindex in wanted]
+    return Survey(use=host_use(route, tied.values(), own, routes, lifelines), links=links)
 
 
 def _capture(
@@ -247,5 +280,5 @@ def _whole(
         routes=captured_routes(routes, link.ifindex),
         neighbours=read_neighbours(route, link.ifindex),
         sysctls=sysctls,
-        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(sysctls, routes)),
+        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(forwarding_of(message), routes)),
     )

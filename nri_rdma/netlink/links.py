@@ -6,8 +6,9 @@ A name or alias may hold any bytes; what is no UTF-8 passes as surrogates, and g
 from __future__ import annotations
 
 import os
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from nri_rdma.model.link import LinkState
@@ -41,6 +42,26 @@ def read_links(route: RouteSocket) -> list[bytes]:
 def read_link(route: RouteSocket, ifindex: int) -> bytes:
     """The message of one link. Raises KernelError."""
     return route.ask(_GETLINK, _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + _SKIP_STATISTICS, f"read link {ifindex}")
+
+
+def number_of(message: bytes) -> int:
+    """The ifindex of a link's message."""
+    return int(_INDEX_AND_FLAGS.unpack_from(message, 20)[0])
+
+
+def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[bytes]:
+    """The messages of these links, of their masters, slaves and children, and perhaps of some others: a busy node has
+    hundreds of links, and to read all that one message says takes 30 us."""
+    own = [message for message in messages if number_of(message) in ifindexes]
+    masters = {_number(dict(read_attributes(message[_FIRST_ATTRIBUTE:])), _MASTER) for message in own}
+    pattern = re.compile(
+        b"|".join(re.escape(encode_u32(kind, ifindex)) for ifindex in ifindexes for kind in (_LINK, _MASTER)) or b"(?!)"
+    )
+    return [
+        message
+        for message in messages
+        if number_of(message) in ifindexes or number_of(message) in masters or pattern.search(message)
+    ]
 
 
 def parse_link(message: bytes) -> LinkState:

@@ -29,8 +29,8 @@ from nri_rdma.wire.netlink import (
     read_messages,
 )
 
-ATTEMPTS = 5
-"""How often a list is asked for that changes while it is made."""
+ATTEMPTS = 10
+"""How often a list is asked for that changes while it is made: what is missing in it must not pass for absent."""
 REQUESTS_MAX = 32
 """In one datagram: their answers fit any receive buffer."""
 
@@ -109,8 +109,8 @@ class RouteSocket:
         for _ in range(ATTEMPTS):
             found, is_interrupted = self._exchange(operation, kind, DUMP, body, keep)
             if not is_interrupted:
-                break
-        return found
+                return found
+        raise KernelError(operation, errno.EAGAIN, f"the list changed {ATTEMPTS} times while it was read")
 
     def _do(self, requests: Sequence[Request]) -> KernelError | None:
         pending: dict[int, Request] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any  # Any: generated messages
 
+from nri_rdma.gpus import VISIBLE_DEVICES, Shown
 from nri_rdma.inject import ENV_PREFIXES
 from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -15,6 +16,8 @@ PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION = "v0.12.2"
 """The version of the interface that our messages are written from."""
+
+_VISIBLE = f"{VISIBLE_DEVICES}="
 
 EVENTS = {
     number: "".join([word.capitalize() for word in name.split("_")])
@@ -94,6 +97,17 @@ def is_privileged(container: Any) -> bool:
     return any(
         rule.allow and rule.type in {"", "a"} and not rule.HasField("major") and set(rule.access) >= set("rwm")
         for rule in container.linux.resources.devices
+    )
+
+
+def shown_gpus(container: Any) -> Shown:
+    """What tells of the GPUs of a container. Of two values of a variable the last counts."""
+    visible = [entry for entry in container.env if entry.startswith(_VISIBLE)]
+    return Shown(
+        nodes=tuple(device_numbers(container).values()),
+        cdi_devices=cdi_devices(container),
+        visible=visible[-1].removeprefix(_VISIBLE) if visible else None,
+        is_privileged=is_privileged(container),
     )
 
 

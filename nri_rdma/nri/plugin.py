@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any  # Any: generated messages
 
 from nri_rdma.adopter import Brought
-from nri_rdma.lifecycle import Lifecycle
+from nri_rdma.lifecycle import Lifecycle, Show
 from nri_rdma.nri.messages import (
     EVENTS,
     asker_from,
@@ -28,6 +28,7 @@ from nri_rdma.nri.messages import (
     is_privileged,
     net_devices,
     pod_from,
+    shown_gpus,
 )
 from nri_rdma.nri.runtimes import Abilities, abilities_of
 from nri_rdma.observe.spans import Recorder, Span
@@ -148,6 +149,7 @@ class Plugin:
                 devices,
                 self._deadline(request),
                 brought,
+                self._shown(container),
             )
             answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
             self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
@@ -187,8 +189,12 @@ class Plugin:
         with self._event("StartContainer", pod, request) as span:
             name = container_name(container)
             span.attributes["k8s.container.name"] = name
-            self._lifecycle.starting(pod.id, name, container.linux.cgroups_path)
+            self._lifecycle.starting(pod.id, name, container.linux.cgroups_path, self._shown(container))
         return _EMPTY
+
+    def _shown(self, container: Any) -> Show | None:
+        """What tells of the container's GPUs, on a node that has some."""
+        return partial(shown_gpus, container) if self._lifecycle.adopter.gpu_names.gpus else None
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""

@@ -6,7 +6,6 @@ the two. The root is a parameter, so that a saved or a made tree is read by the 
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,7 +17,6 @@ from nri_rdma.model.device import (
     CharDevice,
     CharKind,
     DeviceId,
-    Gpu,
     LinkLayer,
     Port,
     RdmaDevice,
@@ -27,14 +25,22 @@ from nri_rdma.model.device import (
     VirtualFunction,
 )
 from nri_rdma.model.pci import PciAddress, parse_pci_address
+from nri_rdma.sysfs.attributes import (
+    entries,
+    function_of,
+    link_name,
+    natural,
+    numa_node,
+    numbers,
+    pci_path,
+    read,
+    whole_number,
+)
+from nri_rdma.sysfs.gpus import read_gpus
 
-_PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
-_GPU_CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
-_VGA_CLASS = "0x0300"
-_GPU_VENDORS = ("10de", "1002")  # a VGA controller of another vendor is the board's console
-_ATTRIBUTE_BYTES = 1 << 16
-"""The kernel's attributes are a page at most, which is 4 KiB, on some machines 64."""
+_MAX_UPPER = 8
+"""How deep netdevs may be stacked: MAX_NEST_DEV of include/linux/netdevice.h."""
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
 
 
@@ -47,9 +53,10 @@ class CharDevices:
     has_nodes: bool
 
 
-def scan(sysfs_root: Path, dev_root: Path) -> Scan:
-    """Read the hardware below `sysfs_root`; node modes come from `dev_root`. A device that goes while it is read is
-    left out. Raises InventoryError without sysfs."""
+def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Scan:
+    """Read the hardware below `sysfs_root`; node modes come from `dev_root`, and what NVIDIA's driver says of its GPUs
+    from `proc_root` (None: from nowhere). A device that goes while it is read is left out. Raises InventoryError
+    without sysfs."""
     if not (sysfs_root / "class").is_dir():
         raise InventoryError(
             ErrorCode.INVENTORY,
@@ -57,10 +64,10 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
             where=str(sysfs_root),
             hint="mount sysfs there, or give another --sysfs-root",
         )
-    nodes = _char_devices(sysfs_root, dev_root)
+    nodes = _char_devices(_char_folders(sysfs_root), dev_root)
     devices: list[RdmaDevice] = []
     names: dict[DeviceId, tuple[str, ...]] = {}
-    folders = sorted(_entries(sysfs_root / "class/infiniband"), key=lambda path: _natural(path.name))
+    folders = sorted(entries(sysfs_root / "class/infiniband"), key=lambda path: natural(path.name))
     parents = [_parent_address(folder) for folder in folders]
     virtual = _virtual_functions(folders)
     for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
@@ -77,7 +84,7 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
     return Scan(
         devices=tuple(devices),
         netdev_names=names,
-        gpus=_gpus(sysfs_root),
+        gpus=read_gpus(sysfs_root, proc_root),
         rdma_cm=_rdma_cm(sysfs_root, dev_root),
         rdma_netns=_rdma_netns(sysfs_root),
     )
@@ -86,12 +93,14 @@ def scan(sysfs_root: Path, dev_root: Path) -> Scan:
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
     """The character devices that `devices` have now: a few files each, no scan. A device that is gone, or whose name
     has gone over to another function, is left out."""
-    nodes = _char_devices(sysfs_root, dev_root)
+    folders = tuple(_char_folders(sysfs_root))
+    names = {device.name for device in devices}
+    nodes = _char_devices(((folder, name) for folder, name in folders if name in names), dev_root)
     here = (device for device in devices if _is_here(sysfs_root / "class/infiniband" / device.name, device))
     return CharDevices(
         by_device={device.id: _ordered(nodes.get(device.name, ())) for device in here},
         rdma_cm=_rdma_cm(sysfs_root, dev_root),
-        has_nodes=bool(nodes),
+        has_nodes=bool(folders),
     )
 
 
@@ -116,23 +125,23 @@ def _device(
     ports: tuple[Port, ...],
     char_devices: tuple[CharDevice, ...],
 ) -> RdmaDevice:
-    parent = folder / "device"
-    path = _pci_path(place)
+    function = function_of(folder / "device")
+    path = pci_path(place)
     identity = folder.name if pci is None else (str(pci) if alone else f"{pci}/{folder.name}")
     return RdmaDevice(
         id=DeviceId(identity),
         index=index,
         name=folder.name,
-        node_type=_read(folder / "node_type").partition(":")[2].strip(),
-        node_guid=_read(folder / "node_guid"),
-        driver=_link_name(parent / "driver"),
-        vendor=_read(parent / "vendor").removeprefix("0x"),
-        device_id=_read(parent / "device").removeprefix("0x"),
-        vf_count=_number(_read(parent / "sriov_numvfs")) or 0,
+        node_type=read(folder / "node_type").partition(":")[2].strip(),
+        node_guid=read(folder / "node_guid"),
+        driver=link_name(function / "driver"),
+        vendor=read(function / "vendor").removeprefix("0x"),
+        device_id=read(function / "device").removeprefix("0x"),
+        vf_count=whole_number(read(folder / "device/sriov_numvfs")) or 0,
         pci=pci,
         pci_root=path[0] if path else "",
         pci_path=path[1:],
-        numa_node=_numa_node(place),
+        numa_node=numa_node(function_of(place)),
         ports=ports,
         char_devices=_ordered(char_devices),
         netdevs=(),
@@ -149,40 +158,51 @@ def _virtual_functions(folders: Iterable[Path]) -> Mapping[PciAddress, VirtualFu
 def _virtual_functions_of(folder: Path) -> Iterator[tuple[PciAddress | None, VirtualFunction]]:
     pf = parse_pci_address(folder.name)
     names = tuple(_function_netdevs(folder / "net"))
-    for link in _entries(folder):
-        number = _number(link.name.removeprefix("virtfn"))
+    for link in entries(folder):
+        number = whole_number(link.name.removeprefix("virtfn"))
         if pf is not None and link.name.startswith("virtfn") and number is not None:
             virtual = VirtualFunction(pf=pf, number=number, pf_netdevs=names)
             yield parse_pci_address(link.resolve().name), virtual
 
 
 def _place(sysfs_root: Path, folder: Path, netdev_names: tuple[str, ...]) -> Path:
-    """The bus device that tells where an RDMA device is: its own, or its netdev's (rxe and siw have none)."""
+    """The bus device that tells where an RDMA device is: its own, or that of its netdev (rxe and siw have none), or of
+    what that sits on (a bond, VLAN or macvlan has none either)."""
     if (folder / "device").exists() or not netdev_names:
         return folder / "device"
-    return sysfs_root / "class/net" / netdev_names[0] / "device"
+    netdev = sysfs_root / "class/net" / netdev_names[0]
+    return next(_bus_devices(netdev, _MAX_UPPER), netdev / "device")
+
+
+def _bus_devices(netdev: Path, depth: int) -> Iterator[Path]:
+    """The bus devices of a netdev and of those below it."""
+    if (netdev / "device").exists():
+        yield netdev / "device"
+    lower = (link for link in entries(netdev) if link.name.startswith("lower_")) if depth else ()
+    for link in sorted(lower, key=lambda path: natural(path.name)):
+        yield from _bus_devices(link, depth - 1)
 
 
 def _ports(folder: Path) -> tuple[Port, ...]:
-    ports = sorted(_entries(folder / "ports"), key=lambda path: _natural(path.name))
+    ports = sorted(entries(folder / "ports"), key=lambda path: natural(path.name))
     return tuple(_port(port) for port in ports if port.name.isdigit())
 
 
 def _port(folder: Path) -> Port:
-    link_layer = _link_layer(_read(folder / "link_layer"))
+    link_layer = _link_layer(read(folder / "link_layer"))
     return Port(
         number=int(folder.name),
         link_layer=link_layer,
-        state=_read(folder / "state").partition(":")[2].strip(),
-        speed_gbps=_speed_gbps(_read(folder / "rate")),
+        state=read(folder / "state").partition(":")[2].strip(),
+        speed_gbps=_speed_gbps(read(folder / "rate")),
         pkeys=_pkeys(folder / "pkeys") if link_layer is LinkLayer.INFINIBAND else (),
     )
 
 
 def _pkeys(folder: Path) -> tuple[int, ...]:
     """The partitions of an InfiniBand port, which has up to 128; elsewhere there is one, the same for all."""
-    entries = sorted(_entries(folder), key=lambda path: _natural(path.name))
-    keys = (int(text, 16) for entry in entries if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text := _read(entry)))
+    table = sorted(entries(folder), key=lambda path: natural(path.name))
+    keys = (int(text, 16) for entry in table if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text := read(entry)))
     return tuple(key for key in keys if key)
 
 
@@ -197,7 +217,7 @@ def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
     for port in ports:
         first = _first_netdev(folder / f"ports/{port.number}/gid_attrs/ndevs")
         names.extend([first] if first else [])
-    if len(_entries(folder / "device/infiniband")) <= 1:
+    if len(entries(folder / "device/infiniband")) <= 1:
         names.extend(_function_netdevs(folder / "device/net"))
     return tuple(dict.fromkeys(names))
 
@@ -205,35 +225,47 @@ def _netdev_names(folder: Path, ports: tuple[Port, ...]) -> tuple[str, ...]:
 def _first_netdev(table: Path) -> str:
     """The netdev of the first GID that has one, the port's own; later ones may belong to children (vlan, macvlan). It
     nearly always is the first of up to 1024, which are not even listed then."""
-    if first := _read(table / "0"):
+    if first := read(table / "0"):
         return first
-    numbers = sorted(number for entry in _entries(table) if (number := _number(entry.name)) is not None)
-    return next((name for number in numbers if (name := _read(f"{table}/{number}"))), "")
+    places = sorted(number for entry in entries(table) if (number := whole_number(entry.name)) is not None)
+    return next((name for number in places if (name := read(f"{table}/{number}"))), "")
 
 
 def _function_netdevs(folder: Path) -> list[str]:
     """The netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
-    own = [path for path in _entries(folder) if not _REPRESENTOR.fullmatch(_read(path / "phys_port_name"))]
-    own.sort(key=lambda path: (_number(_read(path / "dev_port")) or 0, _natural(path.name)))
+    own = [path for path in entries(folder) if not _REPRESENTOR.fullmatch(read(path / "phys_port_name"))]
+    own.sort(key=lambda path: (whole_number(read(path / "dev_port")) or 0, natural(path.name)))
     return [path.name for path in own]
 
 
-def _char_devices(sysfs_root: Path, dev_root: Path) -> dict[str, list[CharDevice]]:
+def _char_folders(sysfs_root: Path) -> Iterator[tuple[Path, str]]:
+    """The character devices of all RDMA devices, each with the name of its own."""
+    for class_name in ("infiniband_verbs", "infiniband_mad"):
+        for folder in entries(sysfs_root / "class" / class_name):
+            if _kind_of(folder) is not None:
+                yield folder, read(folder / "ibdev")
+
+
+def _kind_of(folder: Path) -> CharKind | None:
+    return next((kind for kind in CharKind if folder.name.startswith(kind.value)), None)
+
+
+def _char_devices(folders: Iterable[tuple[Path, str]], dev_root: Path) -> dict[str, list[CharDevice]]:
     """Character devices by the name of their RDMA device."""
     found: dict[str, list[CharDevice]] = {}
-    for class_name in ("infiniband_verbs", "infiniband_mad"):
-        for folder in _entries(sysfs_root / "class" / class_name):
-            kind = next((kind for kind in CharKind if folder.name.startswith(kind.value)), None)
-            node = _char_device(folder, kind, dev_root) if kind is not None else None
-            if node is not None:
-                found.setdefault(_read(folder / "ibdev"), []).append(node)
+    for folder, name in folders:
+        kind = _kind_of(folder)
+        node = _char_device(folder, kind, dev_root) if kind is not None else None
+        if node is not None:
+            found.setdefault(name, []).append(node)
     return found
 
 
 def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | None:
-    major, minor = (_number(text) for text in _read(folder / "dev").partition(":")[::2])
-    if major is None or minor is None:
+    found = numbers(read(folder / "dev"))
+    if found is None:
         return None
+    major, minor = found
     node = dev_root / "infiniband" / folder.name
     try:
         status = node.stat()
@@ -252,99 +284,20 @@ def _char_device(folder: Path, kind: CharKind, dev_root: Path) -> CharDevice | N
     )
 
 
-def _gpus(sysfs_root: Path) -> tuple[Gpu, ...]:
-    gpus: list[Gpu] = []
-    for folder in _entries(sysfs_root / "bus/pci/devices"):
-        kind = _read(folder / "class")[:6]
-        if kind not in _GPU_CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
-            continue
-        address, vendor = parse_pci_address(folder.name), _read(folder / "vendor").removeprefix("0x")
-        if address is None or (kind == _VGA_CLASS and vendor not in _GPU_VENDORS):
-            continue
-        path = _pci_path(folder)
-        gpus.append(
-            Gpu(
-                pci=address,
-                pci_root=path[0] if path else "",
-                pci_path=path[1:],
-                numa_node=_numa_node(folder),
-                vendor=vendor,
-            )
-        )
-    return tuple(sorted(gpus, key=lambda gpu: gpu.pci))
-
-
 def _rdma_netns(sysfs_root: Path) -> RdmaNetns:
     """ib_core's parameter; it follows `rdma system set netns` because both are one variable of the kernel."""
-    text = _read(sysfs_root / "module/ib_core/parameters/netns_mode")
+    text = read(sysfs_root / "module/ib_core/parameters/netns_mode")
     return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
         text, RdmaNetns.NONE
     )
 
 
 def _parent_address(folder: Path) -> PciAddress | None:
-    path = _pci_path(folder / "device")
+    path = pci_path(folder / "device")
     return parse_pci_address(path[-1]) if path else None
-
-
-def _pci_path(device: Path) -> tuple[str, ...]:
-    """Root complex, bridges and function that lead to a device; empty when it is not on PCI."""
-    if not device.exists():
-        return ()
-    parts = device.resolve().parts
-    root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
-    if root is None:
-        return ()
-    return (parts[root], *(part for part in parts[root + 1 :] if parse_pci_address(part) is not None))
-
-
-def _numa_node(device: Path) -> int | None:
-    """None also for -1, the kernel's word for a machine of one node."""
-    return _number(_read(device / "numa_node"))
 
 
 def _speed_gbps(rate: str) -> int:
     """``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
     match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
     return int(match.group(1)) if match else 0
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _read(path: Path | str) -> str:
-    """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are).
-
-    By system calls: file objects would be a third of a scan, and half of one that reads a whole GID table."""
-    try:
-        attribute = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        return os.read(attribute, _ATTRIBUTE_BYTES).decode(errors="replace").strip()
-    except OSError:
-        return ""
-    finally:
-        os.close(attribute)
-
-
-def _number(text: str) -> int | None:
-    """A number without sign; None for anything else."""
-    return int(text) if text.isascii() and text.isdigit() else None
-
-
-def _link_name(path: Path) -> str:
-    return path.resolve().name if path.exists() else ""
-
-
-def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    return tuple(_natural_parts(name))
-
-
-def _natural_parts(name: str) -> Iterator[tuple[int, int, str]]:
-    for part in re.findall(r"\d+|\D+", name):
-        yield (0, int(part), "") if part.isdigit() else (1, 0, part)

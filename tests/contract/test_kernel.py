@@ -427,19 +427,29 @@ def test_the_addresses_of_links_are_known(machine: Machine, rail: int) -> None:
     assert seen > {"10.0.0.1", "fd00::1"}
 
 
-def test_a_survey_is_links_default_routes_and_captures_in_one(machine: Machine, rail: int) -> None:
+def test_a_survey_tells_the_use_of_some_links_and_of_what_is_tied_to_them(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
     other = machine.add_link("rail1", OTHER_MAC)
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
     wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
-    survey = kernel.survey({rail, other, 4711})
-    assert survey.use.links == kernel.links(host)
+    survey, links = kernel.survey({rail, other, 4711}), {link.ifindex: link for link in kernel.links(host)}
+    assert {link.ifindex: link for link in survey.use.links if link.ifindex in {rail, other}} == survey.links
+    assert survey.links == {number: links[number] for number in (rail, other)}
     assert survey.use.default_route_links == kernel.host_use().default_route_links == {rail}
-    assert {number: _told(link) for number, link in survey.captured.items()} == {
+    assert kernel.survey(()).links == {}
+
+
+def test_several_links_are_captured_as_one_is(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _configure(machine)
+    other = machine.add_link("rail1", OTHER_MAC)
+    wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
+    several = kernel.capture_all({rail, other, 4711})
+    assert {number: _told(link) for number, link in several.items()} == {
         number: _told(kernel.capture(host, number)) for number in (rail, other)
     }
-    assert kernel.survey(()).captured == {}
+    assert kernel.capture_all(()) == {}
 
 
 def _told(state: LinkState) -> LinkState:

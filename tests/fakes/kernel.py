@@ -7,7 +7,7 @@ differ it is the strictest: no renaming and no new MAC while a link is up.
 
 import errno
 import pickle
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -378,11 +378,21 @@ class FakeKernel:
         )
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        links = self._world.host.links
-        return Survey(
-            use=self.host_use(),
-            captured={number: _state(links[number], whole=True) for number in ifindexes if number in links},
+        links, use = self._world.host.links, self.host_use()
+        masters = {links[number].master for number in ifindexes if number in links}
+        tied = tuple(
+            link
+            for link in use.links
+            if link.ifindex in {*ifindexes, *masters} or link.master in ifindexes or link.lower in ifindexes
         )
+        return Survey(
+            use=replace(use, links=tied),
+            links={number: _bare(_state(links[number], whole=True)) for number in ifindexes if number in links},
+        )
+
+    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
+        links = self._world.host.links
+        return {number: _state(links[number], whole=True) for number in ifindexes if number in links}
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         return _state(_link(namespace, ifindex), whole=True)
@@ -645,6 +655,9 @@ class FaultyKernel:
     def survey(self, ifindexes: Collection[int]) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes))
 
+    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
+        return self._do("capture_all", lambda: self._kernel.capture_all(ifindexes))
+
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         return self._do("capture", lambda: self._kernel.capture(namespace, ifindex))
 
@@ -749,6 +762,10 @@ def _link_local(mac: str) -> IPv6Interface:
 @cache
 def _captured(item: Address | Route | Neighbour, *, kernel_made: bool) -> Captured:
     return Captured(text=item.text, raw=pickle.dumps(item), kernel_made=kernel_made)
+
+
+def _bare(state: LinkState) -> LinkState:
+    return replace(state, addresses=(), routes=(), neighbours=(), sysctls="")
 
 
 def _state(link: Link, *, whole: bool) -> LinkState:

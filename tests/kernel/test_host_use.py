@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.inventory import in_use_reasons, socket_reasons
 from nri_rdma.model.usage import HostUse, Lifelines
 from nri_rdma.netlink import sockets
+from nri_rdma.netlink.dumps import Ask, asking
 from nri_rdma.netlink.kernel import LinuxKernel
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
 
 pytestmark = pytest.mark.root
+SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
 SOCKETS = 10_000
 SECONDS = 1.0
 """For a reading beside so many sockets: the time within which the inventory follows a change. A tenth is usual."""
@@ -150,7 +152,33 @@ def test_a_kernel_without_sock_diag_is_asked_by_proc(host: LinuxMachine, monkeyp
     with held(host, *wanted):
         told = host.kernel.host_use().sockets
         assert len(told) == 3
-        monkeypatch.setattr(sockets, "dump", _no_module)
+        monkeypatch.setattr(sockets, "asking", lambda _protocol: nullcontext(_no_module))
+        assert Counter(host.kernel.host_use().sockets) == Counter(told)
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_kernel_that_lists_tcp_by_family_only_tells_the_same(
+    host: LinuxMachine, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    @contextmanager
+    def by_family_only(protocol: int) -> Iterator[Ask]:
+        def refusing(kind: int, body: bytes) -> list[bytes]:
+            if kind != SOCK_DIAG_BY_FAMILY:
+                raise KernelError("ask for sockets", code)
+            return ask(kind, body)
+
+        with asking(protocol) as ask:
+            yield refusing
+
+    wanted = (
+        ("AF_INET", "SOCK_STREAM", "10.0.0.1", 4420, "", "listen"),
+        ("AF_INET6", "SOCK_STREAM", "fd00:0::1", 4421, "", "listen"),
+        ("AF_INET6", "SOCK_STREAM", "::ffff:10.0.0.1", 80, "", "listen"),
+    )
+    with held(host, *wanted):
+        told = host.kernel.host_use().sockets
+        assert sorted(it.port for it in told) == [80, 4420, 4421]
+        monkeypatch.setattr(sockets, "asking", by_family_only)
         assert Counter(host.kernel.host_use().sockets) == Counter(told)
 
 
@@ -277,7 +305,7 @@ def test_links_that_come_and_go_while_they_are_read_fail_no_reading(host: LinuxM
                 rails = [link.ifindex for link in use.links if link.name in {"rail0", "rail1"}]
                 assert len(rails) == 2
                 comers = [link.ifindex for link in use.links if link.name == "come0"]
-                assert set(host.kernel.survey((*rails, *comers)).captured) >= set(rails)
+                assert set(host.kernel.survey((*rails, *comers)).links) >= set(rails)
         except BaseException as error:  # noqa: BLE001 - told below
             failed.append(error)
 

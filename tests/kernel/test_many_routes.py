@@ -36,7 +36,8 @@ def test_a_long_route_table_keeps_no_other_thread_waiting(router: LinuxMachine) 
     kernel = router.kernel
     (rail,) = (link.ifindex for link in kernel.links(kernel.host) if link.name == "rail0")
     captured: list[LinkState] = []
-    late = _lateness(lambda: captured.extend(kernel.survey((rail,)).captured.values()))
+    late = _lateness(lambda: captured.extend(kernel.capture_all((rail,)).values()))
+    late = max(late, _lateness(lambda: kernel.survey((rail,))))
     late = max(late, _lateness(lambda: captured.append(kernel.capture(kernel.host, rail))))
     assert late < LATE_S
     for link in captured:

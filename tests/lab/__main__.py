@@ -23,6 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 from tests.lab import outcomes, reports, shares
+from tests.lab.bytecode import FOLDER as BYTECODE
 from tests.lab.emulator import FOLDER as EMULATOR
 from tests.lab.emulator import ensure_emulator
 from tests.lab.errors import LabError
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> int:
             image = ensure_image(recipe_for(options.kernel), CACHE)
             models = [replace(it, accelerator=options.accel) for it in _chosen(options.machine, selection)]
             if options.shell:
-                return run_shell(models[0], ensure_emulator(models[0].oldest_qemu, CACHE), image, CHECKOUT)
+                return run_shell(models[0], ensure_emulator(CACHE), image, CHECKOUT)
             return _run_on(models, image, selection, options.limit)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
@@ -77,7 +78,7 @@ def _chosen(names: list[str] | None, selection: list[str]) -> list[Model]:
 
 def _run_on(models: list[Model], image: Image, selection: list[str], limit_s: int) -> int:
     """The exit code; every part runs, whatever another one's tests said."""
-    emulators = {model.name: ensure_emulator(model.oldest_qemu, CACHE) for model in models}
+    emulator = ensure_emulator(CACHE)
     slots = max(1, min(SIDE_BY_SIDE, os.cpu_count() or 1))
     parts = _parts(models, slots, selection)
     reports.remove_results({model.name for model in models})
@@ -86,10 +87,11 @@ def _run_on(models: list[Model], image: Image, selection: list[str], limit_s: in
         Run(
             model=part.model,
             name=part.name,
-            emulator=emulators[part.model.name],
+            emulator=emulator,
             image=image,
             checkout=CHECKOUT,
             results=RESULTS / part.name,
+            bytecode=CACHE / BYTECODE,
             pytest_arguments=part.selection,
             limit_s=limit_s,
             label=part.name if len(parts) > 1 else "",
@@ -137,9 +139,10 @@ def _judge(endings: list[tuple[Part, Outcome | LabError]], rows: Iterable[str]) 
     """The exit code of all: the lab's own, else pytest's first that is not 0. Each of the rows must have been met."""
     broken = any(isinstance(ending, LabError) for _, ending in endings)
     reports.join_reports(part.name for part, _ in endings)
-    complaints = list(reports.complaints(reports.read_cases(), () if broken else rows))
-    for complaint in complaints:
-        say(complaint)
+    cases = reports.read_cases()
+    complaints = list(reports.complaints(cases, () if broken else rows))
+    for told in (*reports.failures(cases), *complaints):
+        say(told)
     for machine, group in groupby(endings, key=lambda item: item[0].model.name):
         _sum_up(machine, list(group))
     if broken or complaints:
@@ -218,7 +221,7 @@ def _only_run(cache: Path) -> Iterator[None]:
 def _remove_unknown(cache: Path) -> None:
     """Images of kernels that the lab no longer has, and what a killed run or an earlier layout left."""
     for folder in cache.iterdir():
-        if folder.is_dir() and folder.name not in {*KERNELS, EMULATOR}:
+        if folder.is_dir() and folder.name not in {*KERNELS, EMULATOR, BYTECODE}:
             shutil.rmtree(folder)
 
 

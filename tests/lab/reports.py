@@ -19,6 +19,7 @@ OUTCOME = "outcome"
 _REPORT = "junit.xml"
 _COUNT = re.compile(r"(\d+) ([a-z]+)")
 _BAD = ("failed", "errors")
+_LINE = 300
 _SECONDS = re.compile(r" in ([\d.]+)s")
 
 
@@ -31,6 +32,7 @@ class Case:
     name: str
     seconds: float
     rows: tuple[str, ...]  # of outcomes.toml
+    problem: str = ""  # why it failed, in one line; empty where it did not
 
     @property
     def machine(self) -> str:
@@ -103,15 +105,28 @@ def complaints(cases: Collection[Case], rows: Iterable[str]) -> Iterator[str]:
     yield from (f"no test met the row {row!r} of outcomes.toml" for row in rows if row not in met)
 
 
+def failures(cases: Iterable[Case]) -> Iterator[str]:
+    """What failed where, a line each, to be read where the output that tells more has long scrolled away."""
+    return (f"{case.part}: {case.file}::{case.name}: {case.problem}" for case in cases if case.problem)
+
+
 def _case(part: str, element: ET.Element) -> Case:
     properties = element.iter("property")
+    problems = [_first_line(it) for kind in ("failure", "error") for it in element.iter(kind)]
     return Case(
         part=part,
         file=element.get("classname", "").rpartition(".")[2] + ".py",
         name=element.get("name", ""),
         seconds=float(element.get("time", "0")),
         rows=tuple(it.get("value", "") for it in properties if it.get("name") == OUTCOME),
+        problem="; ".join(problems),
     )
+
+
+def _first_line(problem: ET.Element) -> str:
+    """pytest's own word for what was wrong, as far as a line goes."""
+    words = " ".join((problem.get("message") or problem.text or "").split()) or f"{problem.tag} without a word"
+    return words if len(words) <= _LINE else words[: _LINE - 3] + "..."
 
 
 def _one(word: str) -> str:

@@ -50,6 +50,22 @@ def test_a_test_is_known_by_its_machine_whatever_share_ran_it(tmp_path: Path) ->
     )
 
 
+def test_what_failed_is_told_in_a_line_with_its_place_and_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "small-1").mkdir()
+    (tmp_path / "small-1" / "junit.xml").write_text(
+        '<testsuites><testsuite name="pytest"><testcase classname="tests.lab.guest.test_cells" name="test_a">'
+        '<failure message="AssertionError: two&#10;lines">long</failure></testcase>'
+        '<testcase classname="tests.lab.guest.test_cells" name="test_b"><error>raised where</error></testcase>'
+        '<testcase classname="tests.lab.guest.test_cells" name="test_c"><error message="' + "x" * 400 + '"/></testcase>'
+        '<testcase classname="tests.lab.guest.test_cells" name="test_d"/></testsuite></testsuites>'
+    )
+    assert list(reports.failures(reports.read_cases(tmp_path))) == [
+        "small-1: test_cells.py::test_a: AssertionError: two lines",
+        "small-1: test_cells.py::test_b: raised where",
+        f"small-1: test_cells.py::test_c: {'x' * 297}...",
+    ]
+
+
 def test_the_report_of_all_has_a_suite_for_each_part_and_all_their_tests(tmp_path: Path) -> None:
     for part in ("small-1", "small-2"):
         report(tmp_path, part)

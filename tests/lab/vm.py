@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lab import bytecode
 from tests.lab.errors import LabError
 from tests.lab.image import UNFINISHED, Image
 from tests.lab.machine import Disk, Machine, Model, qemu_command
@@ -61,6 +62,7 @@ class Run:
     image: Image
     checkout: Path
     results: Path
+    bytecode: Path  # where it is kept
     pytest_arguments: tuple[str, ...]
     limit_s: int
     label: str  # before each line of the guest's output; empty where it is the only one
@@ -90,7 +92,7 @@ def find_summary(line: str) -> str:
 def run_shell(model: Model, emulator: tuple[str, ...], image: Image, checkout: Path) -> int:
     """The same machine with a shell on its console."""
     with _scratch(image) as scratch:
-        machine = _machine(model, emulator, image, checkout, scratch, {"shell": True})
+        machine = _machine(model, emulator, image, checkout, scratch, {"shell": True}, None)
         return subprocess.run(_dying_with_us(qemu_command(machine, None)), check=False).returncode
 
 
@@ -98,12 +100,14 @@ def _attempt(number: int, run: Run) -> Outcome:
     started, model, results = time.monotonic(), run.model, run.results
     job = {"shell": False, "pytest": run.pytest_arguments, "limit_s": run.limit_s - _OVERHEAD_S}
     with _scratch(run.image) as scratch:
-        machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job)
+        machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job, run.bytecode)
         say(f"booting the machine {run.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
         output = _Output(copy_to=results / "pytest.log", label=run.label)
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
             output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s, stop=run.stop)
         facts = _collect(scratch / "results", results)
+        bytecode.keep(results / bytecode.ARCHIVE, run.bytecode)
+        (results / bytecode.ARCHIVE).unlink()
     seconds = {
         "boot": round(output.ready_at - started, 1),
         "pytest": round(facts["pytest_s"], 1),
@@ -118,10 +122,16 @@ def _attempt(number: int, run: Run) -> Outcome:
 
 
 def _machine(
-    model: Model, emulator: tuple[str, ...], image: Image, checkout: Path, scratch: Path, job: dict[str, object]
+    model: Model,
+    emulator: tuple[str, ...],
+    image: Image,
+    checkout: Path,
+    scratch: Path,
+    job: dict[str, object],
+    compiled: Path | None,
 ) -> Machine:
     facts = {"machine": model.name, "node": model.node.name, "systemd": model.systemd}
-    _write_job(checkout, facts | job, scratch / "job")
+    _write_job(checkout, facts | job, scratch / "job", compiled)
     with (scratch / "results").open("wb") as empty:
         empty.truncate(_RESULTS_BYTES)
     return Machine(
@@ -137,18 +147,23 @@ def _machine(
     )
 
 
-def _write_job(checkout: Path, job: dict[str, object], target: Path) -> None:
-    """The checkout as it lies there, committed or not, without what it can make again."""
+def _write_job(checkout: Path, job: dict[str, object], target: Path, compiled: Path | None) -> None:
+    """The checkout as it lies there, committed or not, without what it can make again, and its bytecode as kept."""
     with tarfile.open(target, "w") as tar:
-        text = json.dumps(job).encode()
-        info = tarfile.TarInfo("job.json")
-        info.size = len(text)
-        tar.addfile(info, io.BytesIO(text))
+        _add(tar, Path("job.json"), json.dumps(job).encode())
         for path in _files(checkout):
             try:
                 tar.add(path, arcname=Path("checkout") / path.relative_to(checkout), recursive=False)
             except FileNotFoundError:
                 say(f"{path.relative_to(checkout)} vanished while the checkout was copied; going on without it")
+        for path, place in bytecode.kept(compiled, checkout) if compiled is not None else ():
+            _add(tar, Path("checkout") / place, path.read_bytes())  # another run may put a new one in its place
+
+
+def _add(tar: tarfile.TarFile, name: Path, content: bytes) -> None:
+    info = tarfile.TarInfo(str(name))
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
 
 
 def _files(checkout: Path) -> Iterator[Path]:

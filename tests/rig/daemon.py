@@ -111,6 +111,7 @@ class Daemon(AnyDaemon):
             *("--nri-socket", str(place.nri_socket)),
             *("--sysfs-root", str(fabric.sysfs)),
             *("--dev-root", str(fabric.dev)),
+            *("--proc-root", str(fabric.proc)),
             *("--state-dir", str(self.state_dir)),
             *("--memlock", str(MEMLOCK)),
             *("--cdi-dirs", str(place.run / "cdi")),

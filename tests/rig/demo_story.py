@@ -217,7 +217,7 @@ def _two(stage: Stage) -> None:
     cri = stage.containerd.cri
     trainer, sidecar = cri.run_container(pod, "trainer"), cri.run_container(pod, "sidecar")
     stage.page.table("container trainer")
-    grant = Grant(name="RAILS", devices=["mlx5_0", "mlx5_1"], addresses=["10.0.0.1/24", "10.0.1.1/24"])
+    grant = Grant(name="RAILS", devices=["mlx5_4", "mlx5_6"], addresses=["10.0.0.1/24", "10.0.1.1/24"])
     _check_grant(stage, look(cri, trainer), grant)
     answer = cri.exec(trainer, ["ping", "-c", "1", "-W", "5", "10.0.0.5"])
     replies = [line.split(":")[0] for line in answer.stdout.splitlines() if "bytes from" in line]
@@ -278,7 +278,7 @@ def _status(stage: Stage) -> None:
     stage.page.heading("What it holds now")
     rows = _show(stage, "status").splitlines()
     stage.page.table("the pods in it", expected="must show", seen="shows")
-    for pod, devices in (("aligned", "mlx5_5"), ("two", "mlx5_0, mlx5_1"), ("busy", "mlx5_7"), ("plain", "nothing")):
+    for pod, devices in (("aligned", "mlx5_5"), ("two", "mlx5_4, mlx5_6"), ("busy", "mlx5_7"), ("plain", "nothing")):
         row = next((it for it in rows if it.startswith(f"default/{pod} ")), "nothing")
         stage.page.check(f"default/{pod}", devices, devices if row.endswith(devices) else row)
 

@@ -22,7 +22,7 @@ from typing import Any, Self
 from tests.rig.deadline import wait_until
 from tests.rig.node import ETHERNET, CharDevice, Netdev, Node
 from tests.rig.record import base, find_in_bases, process_started
-from tests.rig.systree import build_tree
+from tests.rig.systree import build_proc, build_tree
 
 _PREFIX = "nrirdma-fabric-"
 _RECORD = "fabric.json"
@@ -90,6 +90,11 @@ class Fabric:
         return self.run / "dev"
 
     @property
+    def proc(self) -> Path:
+        """The folder that stands for /proc; it has what GPU drivers tell."""
+        return self.run / "proc"
+
+    @property
     def netns(self) -> Path:
         """The namespace with the other ends of the links; in it `p0` is the peer of the first netdev, and so on."""
         return self.run / "net"
@@ -116,6 +121,7 @@ class Fabric:
         """Writes the sysfs tree again with the links that are on the host now, as the kernel's own always is."""
         shutil.rmtree(self.sysfs, ignore_errors=True)
         build_tree(self.node, self.sysfs, _ifindexes(self.node))
+        build_proc(self.node, self.proc)
 
     def repair(self) -> None:
         """Makes the links that are gone again."""

@@ -33,6 +33,7 @@ class LaunchedDaemon(AnyDaemon):
             "nri_socket": str(runtime.nri_socket),
             "sysfs_root": str(fabric.sysfs),
             "dev_root": str(fabric.dev),
+            "proc_root": str(fabric.proc),
             "state_dir": str(self.state_dir),
             "log_file": str(self.log_path),
             "memlock": MEMLOCK,

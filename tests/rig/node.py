@@ -115,6 +115,18 @@ class RdmaDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What a GPU's driver says of it: `uuid` and `minor` as NVIDIA's does in procfs ("" and -1: it does not), and
+    its device files of the kernel's classes drm and accel."""
+
+    function: str
+    uuid: str = ""
+    minor: int = -1
+    drm: tuple[CharDevice, ...] = ()
+    accel: tuple[CharDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
     """A network interface and what the host configured on it; addresses and routes are in the words of `ip`, sysctls
     are like `ipv4/conf/rp_filter=2`. Its kind says what stands for it: `veth`, or `macvlan`."""
@@ -150,6 +162,7 @@ class Node:
     rdma_cm: CharDevice | None = None
     rdma_netns_mode: str = ""
     rules: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
 
     @property
     def char_devices(self) -> tuple[CharDevice, ...]:
@@ -185,6 +198,7 @@ class Node:
                 "netdevs": tuple(_netdev(it) for it in table.get("netdevs", ())),
                 "rdma_cm": CharDevice(**table["rdma_cm"]) if "rdma_cm" in table else None,
                 "rules": tuple(table.get("rules", ())),
+                "gpus": tuple(_gpu(it) for it in table.get("gpus", ())),
             }
         )
 
@@ -204,6 +218,11 @@ def _rdma(table: Mapping[str, Any]) -> RdmaDevice:
             "issm": tuple(CharDevice(**it) for it in table.get("issm", ())),
         }
     )
+
+
+def _gpu(table: Mapping[str, Any]) -> Gpu:
+    nodes = {name: tuple(CharDevice(**it) for it in table.get(name, ())) for name in ("drm", "accel")}
+    return Gpu(**dict(table) | nodes)
 
 
 def _port(table: Mapping[str, Any]) -> Port:

@@ -1,4 +1,4 @@
-"""Writes a node description as the sysfs tree a kernel would show.
+"""Writes a node description as the sysfs tree a kernel would show, and what GPU drivers would show in procfs.
 
 Shapes, links and line ends are the kernel's (6.1 to 7.2). Two things a folder cannot do: unused entries of a GID table
 answer EINVAL in the kernel, here their attribute files are absent; and of the table only the first free entry is shown.
@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.rig.node import ETHERNET, CharDevice, Function, Netdev, Node, Port, RdmaDevice
+from tests.rig.node import ETHERNET, CharDevice, Function, Gpu, Netdev, Node, Port, RdmaDevice
 
 _FIRST_IFINDEX = 100
 _UP = 0x1003  # IFF_UP | IFF_BROADCAST | IFF_MULTICAST
@@ -42,6 +42,42 @@ def build_tree(node: Node, root: Path, ifindexes: Mapping[str, int] | None = Non
     if node.rdma_netns_mode:
         # The module's parameter is a boolean "devices are shared between namespaces".
         tree.write("module/ib_core/parameters/netns_mode", "Y" if node.rdma_netns_mode == "shared" else "N")
+    for gpu in node.gpus:
+        for class_name, chars in (("drm", gpu.drm), ("accel", gpu.accel)):
+            for char in chars:
+                _write_gpu_node(tree, places[gpu.function], class_name, char)
+
+
+def build_proc(node: Node, root: Path) -> None:
+    """Writes what NVIDIA's driver shows below root (which stands for /proc); nothing on a node without it."""
+    told = [gpu for gpu in node.gpus if gpu.minor >= 0]
+    for gpu in told:
+        file = root / f"driver/nvidia/gpus/{gpu.function}/information"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_information(gpu))
+    if told:
+        chars = ("  1 mem", "195 nvidia", "195 nvidia-modeset", "195 nvidiactl", "226 drm", "234 nvidia-caps")
+        blocks = ("  7 loop", "259 blkext")
+        lines = ("Character devices:", *chars, "", "Block devices:", *blocks)
+        (root / "devices").write_text("".join(f"{line}\n" for line in lines))
+
+
+def _information(gpu: Gpu) -> str:
+    """As release 535 of the driver writes it: a name, tabs and blanks, a value."""
+    lines = (
+        ("Model:", "NVIDIA H100 80GB HBM3"),
+        ("IRQ:  ", "10"),
+        ("GPU UUID:", gpu.uuid),
+        ("Video BIOS:", "96.00.99.00.01"),
+        ("Bus Type:", "PCIe"),
+        ("DMA Size:", "52 bits"),
+        ("DMA Mask:", "0xfffffffffffff"),
+        ("Bus Location:", gpu.function),
+        ("Device Minor:", str(gpu.minor)),
+        ("GPU Firmware:", "535.129.03"),
+        ("GPU Excluded:", "No"),
+    )
+    return "".join(f"{name} \t {value}\n" for name, value in lines)
 
 
 class _Tree:
@@ -200,6 +236,14 @@ def _write_class_device(
     tree.link(f"class/{class_name}/{device.name}", place)
     if function:
         tree.link(f"{place}/device", function)
+
+
+def _write_gpu_node(tree: _Tree, function: str, class_name: str, char: CharDevice) -> None:
+    place = f"{function}/{class_name}/{char.name}"
+    tree.write(f"{place}/dev", char.dev)
+    tree.link(f"{place}/subsystem", f"class/{class_name}")
+    tree.link(f"class/{class_name}/{char.name}", place)
+    tree.link(f"{place}/device", function)
 
 
 def _parent(netdev: Netdev, places: Mapping[str, str]) -> str | None:

@@ -26,11 +26,12 @@ def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten
     """A virtual netdev dies with its namespace, a fact of the kernel; physical ones are the lab's to test."""
     with Daemon(runtime, eight) as daemon:
         pod = cri.run_pod("gone", annotations={"rdma.noderesource.dev": "[{match: {device: mlx5_4}}]"})
+        wait_until(lambda: host_link("rail4") is None, "its netdev to be in the pod")
         daemon.kill()
         cri.delete_pod(pod)
         daemon.start()
+        wait_until(lambda: daemon.status()["sandboxes"] == [], "what is gone to be forgotten")
         status = daemon.status()
-        assert status["sandboxes"] == []
         assert status["namespaces_held"] == 0
         assert host_link("rail4") is None
         assert next(device for device in status["devices"] if device["name"] == "mlx5_4")["holders"] == []
@@ -103,6 +104,7 @@ def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
     """Numbers of namespaces repeat. What is in the later one looks like what was in the earlier one."""
     with Daemon(runtime, eight) as daemon:
         pod = cri.run_pod("earlier", annotations={"rdma.noderesource.dev": "[{match: {device: mlx5_4}}]"})
+        wait_until(lambda: host_link("rail4") is None, "its netdev to be in the pod")
         inode = netns_of(cri, pod).stat().st_ino
         (rail,) = links_in(netns_of(cri, pod), "rdma0")
         daemon.kill()
@@ -113,7 +115,7 @@ def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
         inside(netns, *bait, "type", "veth", "peer", "name", "beside")
         before = links_in(netns)
         daemon.start()
-        assert daemon.status()["sandboxes"] == []
+        wait_until(lambda: daemon.status()["sandboxes"] == [], "what is gone to be forgotten")
         assert links_in(netns) == before
         cri.delete_pod(later)
 

@@ -47,7 +47,7 @@ RDMA_CM = replace(uverbs(0), kind=CharKind.RDMA_CM, path="/dev/infiniband/rdma_c
 class Kubelet:
     """Knows what it was told, or does not answer."""
 
-    tells = True
+    is_there = tells = True
 
     def __init__(self) -> None:
         self.given: dict[str, PodAllocation] = {}
@@ -67,6 +67,12 @@ class Kubelet:
             resources=tuple(DeviceIds(resource=name, ids=("0",)) for name in resources),
         )
         self.given[str(pod)] = PodAllocation(containers=(*before, item))
+
+    def give_ids(self, pod: str, container: str, resource: str, *ids: str) -> None:
+        """Devices of a plugin, to a container of the pod NAMESPACE/NAME."""
+        before = self.given.get(pod, PodAllocation()).containers
+        item = ContainerAllocation(name=container, resources=(DeviceIds(resource=resource, ids=ids),))
+        self.given[pod] = PodAllocation(containers=(*before, item))
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         self.asked += 1
@@ -225,9 +231,7 @@ def daemon_on(
     try:
         made = Node(rig, make_adopter)
         made.specify(*specs)
-        unreadable = rig.sandboxes.recover(
-            lambda record: made.allocations.hold(record.key, str(record.pod), record.holdings)
-        )
+        unreadable = rig.sandboxes.recover(lambda record: made.allocations.hold(record.key, record.holdings))
         assert unreadable == ()
         yield made
     finally:

@@ -5,8 +5,9 @@ Between this and the node's hardware all is the daemon's: only kernel and socket
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from google.protobuf.message import Message
 
@@ -83,10 +84,23 @@ class Handlers:
         self.inside.read_again()
         return pod
 
-    def create(self, pod: nri.PodSandbox, container: ContainerManifest) -> Got:
-        """CreateContainer and StartContainer: what it is answered, and what is written for it then."""
+    def create(
+        self,
+        pod: nri.PodSandbox,
+        container: ContainerManifest,
+        *,
+        nodes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        env: Collection[str] = (),
+    ) -> Got:
+        """CreateContainer and StartContainer: what it is answered, and what is written for it then. `nodes` are device
+        nodes and `env` variables that it has from others."""
         message = nri.Container(id=f"{pod.id}-{container.name}", pod_sandbox_id=pod.id, name=container.name)
         message.env.extend(f"{name}=mine" for name in sorted(container.env))
+        message.env.extend(env)
+        for path, (major, minor) in nodes.items():
+            message.linux.devices.add(path=path, type="c", major=major, minor=minor)
+        if container.privileged:
+            message.linux.resources.devices.add(allow=True, access="rwm")
         message.linux.cgroups_path = f"/{pod.id}/{container.name}"
         if self.inside.node.rdma_cgroup:
             self.inside.make_cgroups(message.linux.cgroups_path)

@@ -1,4 +1,5 @@
-"""`explain` and the daemon are of one opinion: about a thousand pods of chance, on three nodes whose host uses devices.
+"""`explain` and the daemon are of one opinion: about a thousand pods of chance, on three nodes whose host uses devices,
+and whose kubelet tells which GPUs it gave.
 
 The one is asked for a manifest, the other by a runtime's calls (tests/unit/handlers.py). Both refuse with the same
 words, or every container gets the same. NRI_RDMA_PODS=56 makes it a thousand; `-rP` shows how many were served, and
@@ -19,10 +20,12 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cli.facts import gather
+from nri_rdma.cli.gpus import with_gpus
 from nri_rdma.config import Document, load
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.explain import explain
 from nri_rdma.manifest import ContainerManifest, PodManifest
+from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.usage import HostSocket, Lifelines
@@ -30,6 +33,7 @@ from nri_rdma.policy import Asker, policy_of
 from tests.fakes.kernel import Address, Link, Rdma, Route
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
+from tests.unit.adopting import Kubelet
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.handlers import Handlers, of_edits
 
@@ -52,6 +56,9 @@ REQUESTS = (
     "match: {linkLayer: InfiniBand}",
     'gpus: ["0000:be:00.0"], align: {to: gpu, strict: true}',
     'count: 2, gpus: ["0000:18:00.0", "0000:f8:00.0"]',
+    "align: {to: gpu, strict: true}",
+    "align: gpu, count: 2",
+    "containers: [b], align: {to: gpu, strict: true}",
     "align: numa, count: 2",
     "containers: [a]",
     "interface: {name: net1, mtu: 4200}",
@@ -266,8 +273,10 @@ def test_explain_and_the_daemon_agree(node: str, config: str, seed: int, tmp_pat
             settings = load({}, {}, Document(name="FILE", text=config)).settings
             inside.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
         inside.lifecycle.memlock_ceiling = CEILING
+        inside.lifecycle.adopter.kubelet = kubelet = Kubelet()
+        kubelet.others = PodAllocation()
         handlers = Handlers(inside)
-        outcomes = Counter(_outcome(chance, handlers, number) for number in range(PODS))
+        outcomes = Counter(_outcome(chance, handlers, kubelet, number) for number in range(PODS))
     print(f"{node}, {'pools' if config else 'default pool'}, seed {seed}: {_told(outcomes)}")
     mix.update(outcomes)
     assert outcomes["given"], outcomes
@@ -278,15 +287,16 @@ def _told(outcomes: Counter[str]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common())
 
 
-def _outcome(chance: random.Random, handlers: Handlers, number: int) -> str:
+def _outcome(chance: random.Random, handlers: Handlers, kubelet: Kubelet, number: int) -> str:
     """What became of one pod of chance: the same to both, a refusal's code or `given`."""
     inside = handlers.inside
     running = inside.sandboxes.all()
     if running and (len(running) > 2 or chance.random() < 0.4):
         inside.stop_pod(chance.choice(running).pod)
     manifest = _manifest(chance, number)
+    told = _give_gpus(random.Random(str(manifest.annotations)), inside, kubelet, manifest)
     with _some_use(chance, inside):
-        explanation = explain(manifest, gather(inside.settings).facts)
+        explanation = explain(manifest, with_gpus(gather(inside.settings), told, (manifest,)).facts)
         try:
             pod = handlers.run_pod(manifest)
         except NriRdmaError as refusal:
@@ -296,6 +306,18 @@ def _outcome(chance: random.Random, handlers: Handlers, number: int) -> str:
     got = {item.name: handlers.create(pod, item) for item in manifest.containers}
     assert {item.container.name: of_edits(item.edits) for item in explanation.containers} == got, manifest
     return "given"
+
+
+def _give_gpus(chance: random.Random, inside: InsideDaemon, kubelet: Kubelet, manifest: PodManifest) -> tuple[str, ...]:
+    """Half of the time the kubelet gives GPUs of the node to one container or both; the same for `explain`."""
+    free = [gpu.uuid for gpu in inside.node.gpus]
+    if len(free) < 4 or chance.random() < 0.5:
+        return ()
+    ids = chance.sample(free, 4)
+    given = {"a": ids[: chance.randint(1, 2)]} | ({"b": ids[2:]} if chance.random() < 0.5 else {})
+    for container, own in given.items():
+        kubelet.give_ids(str(manifest), container, "nvidia.com/gpu", *own)
+    return tuple(f"{container}={','.join(own)}" for container, own in given.items())
 
 
 def _manifest(chance: random.Random, number: int) -> PodManifest:

@@ -1,7 +1,6 @@
 """What the daemon tells over its control socket."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,23 +34,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 PREFIX = "rdma.noderesource.dev"
 
 
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("eight")
-    build_tree(load_node("eight"), work)
-    return work
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
-    with InsideDaemon(tmp_path, eight) as inside:
-        yield inside
-
-
 def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
     daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
     document = ask_status(daemon.settings.control_path)
-    assert document["devices"][2]["holders"] == [{"pod": "default/one", "mode": "exclusive"}]
+    assert document["devices"][2]["holders"] == [{"pod": "default/one", "mode": "exclusive", "gpus": []}]
     assert document["devices"][2]["netdevs"] == []
     (sandbox,) = document["sandboxes"]
     assert (sandbox["pod"], sandbox["state"], sandbox["devices"]) == ("default/one", "attached", ["mlx5_2"])

@@ -31,11 +31,8 @@ from nri_rdma.model.selector import Selector
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import assert_one_error, nri_rdma
-
-__all__ = ["daemon", "eight"]
 
 OK, WARNING, PROBLEM, NA = Result.OK, Result.WARNING, Result.PROBLEM, Result.NOT_APPLICABLE
 ALL_CAPABILITIES, NET_ADMIN_ONLY, NO_CAPABILITY = "000001ffffffffff", "0000000000001000", "0000000000000000"

@@ -28,17 +28,15 @@ from nri_rdma.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.nri.runner import Runner
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.placement import Holding
 from nri_rdma.policy import Rule, policy_of
 from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.verdicts import Attached, Verdicts
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
 from tests.unit.attach.rig import BLOCKING
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import assert_one_error, nri_rdma
-
-__all__ = ["daemon", "eight"]
 
 POD = "rdma.noderesource.dev/pod"
 SOON = 5.0
@@ -286,7 +284,7 @@ def test_a_pod_of_the_list_that_ends_before_it_is_decided_holds_nothing(looking:
 def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: Looking) -> None:
     pod = looking.pod("short", "[{match: {device: mlx5_3}}]")
     (held,) = (device.id for device in looking.inside.node.devices if device.name == "mlx5_3")
-    looking.allocations.hold("other", "default/other", [(held, Mode.EXCLUSIVE)])
+    looking.allocations.hold("other", [(held, Holding(owner="default/other", mode=Mode.EXCLUSIVE))])
 
     reading, ended = threading.Event(), threading.Event()
 

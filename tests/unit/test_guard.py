@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -17,27 +16,12 @@ from nri_rdma.guard import SEEN_FILE, Guard, Subject
 from nri_rdma.inject import Numbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from tests.rig.node import load as load_node
-from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
 TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}
 ID = "0123456789abcdef"
 PATH = f"/kubepods/pod1/{ID}"
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("eight")
-    build_tree(load_node("eight"), work)
-    return work
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
-    with InsideDaemon(tmp_path, eight) as inside:
-        yield inside
 
 
 @pytest.fixture

@@ -25,8 +25,6 @@ from nri_rdma.errors import ErrorCode
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.ttrpc import Server
-from tests.rig.node import load as load_node
-from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import InsideDaemon
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -48,19 +46,6 @@ CRIO = {
     "io.kubernetes.pod.namespace": "default",
 }
 ONE_LINE = re.compile(r"nri-rdma: ([A-Z-]+): .+, .+\. Next: .+\.\n")
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("eight")
-    build_tree(load_node("eight"), work)
-    return work
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
-    with InsideDaemon(tmp_path, eight) as inside:
-        yield inside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

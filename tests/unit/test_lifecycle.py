@@ -485,18 +485,59 @@ def test_an_attempt_that_failed_is_told_to_who_waits_for_the_next(overlapped: Da
     assert overlapped.edits().char_devices
 
 
-def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemon, world: World) -> None:
-    before = world.snapshot()
+def _give_up(overlapped: Daemon) -> None:
+    """Its pod's attach fails as often as it is tried."""
     overlapped.rig.gate.fail_at = "after move-netdev"
     overlapped.start()
     done = overlapped.sandbox().attach_done
     for _ in range(ATTEMPTS - 1):
         overlapped.rig.clock.pass_one()
     assert done.exception(SOON) is not None
+
+
+def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemon, world: World) -> None:
+    before = world.snapshot()
+    _give_up(overlapped)
     assert (world.snapshot(), overlapped.holders) == (before, set())
     for _ in range(3):
         assert _refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
     assert [str(item.pod) for item in overlapped.lifecycle.unserved] == ["ml/train"]
+
+
+def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
+    overlapped: Daemon, world: World, tmp_path: Path
+) -> None:
+    before, first = world.snapshot(), overlapped.rig
+    first.gate.stop_at = "before move-netdev"
+    overlapped.start()
+    assert first.gate.reached.wait(SOON)
+    (journal,) = tmp_path.glob("*.json")
+    killed = journal.read_bytes()
+    first.gate.open.set()
+    overlapped.stop()
+    journal.write_bytes(killed)
+    rig = Rig(state=tmp_path, world=world)
+    rig.gate.fail_at = "after move-netdev"
+    second = Daemon(rig, waits=Waits(barrier_s=0.2))
+    rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings), later=True)
+    second.lifecycle.recovered()
+    done = second.sandbox().attach_done
+    rig.sandboxes.take_up()
+    for _ in range(ATTEMPTS):
+        rig.clock.pass_one()
+    assert done.exception(SOON) is not None
+    error = _refusal(NotReadyError, second.edits)
+    assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
+    assert [str(item.pod) for item in second.lifecycle.unserved] == ["ml/train"]
+    assert world.snapshot() == before
+    rig.close()
+
+
+def test_what_is_remembered_of_sandboxes_goes_with_those_that_a_runtime_no_longer_lists(overlapped: Daemon) -> None:
+    _give_up(overlapped)
+    wait_until(lambda: overlapped.lifecycle.unserved, "the failure to be known", SOON)
+    overlapped.lifecycle.reconcile_later(()).result(SOON)
+    assert overlapped.lifecycle.unserved == ()
 
 
 def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of_it_is_waited_for(
@@ -516,12 +557,7 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
 
 
 def test_a_pod_that_is_started_again_after_it_was_given_up_is_not_told_of_the_old_failure(overlapped: Daemon) -> None:
-    overlapped.rig.gate.fail_at = "after move-netdev"
-    overlapped.start()
-    done = overlapped.sandbox().attach_done
-    for _ in range(ATTEMPTS - 1):
-        overlapped.rig.clock.pass_one()
-    assert done.exception(SOON) is not None
+    _give_up(overlapped)
     overlapped.rig.gate.fail_at = ""
     overlapped.lifecycle.reconcile_later((_listed(make_pod(), containers=()),)).result(SOON)
     overlapped.sandbox().attach_done.result(SOON)

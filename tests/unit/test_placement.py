@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -209,18 +210,41 @@ def test_strict_alignment_without_known_gpus_is_refused() -> None:
     assert (error.code, error.hint) == (ErrorCode.NOT_ALIGNED, "name them in gpus, or leave strict out")
 
 
-def test_alignment_without_known_gpus_settles_for_any() -> None:
-    assert reasons(eight(), asking(align=Align(to=AlignTo.GPU))) == ("mlx5_0: lowest index of 8 free; no GPU is known",)
+def test_alignment_without_known_gpus_settles_for_one_numa_node() -> None:
+    asked = asking(align=Align(to=AlignTo.GPU), count=2)
+    assert reasons(eight(), asked) == tuple(f"mlx5_{n}: on NUMA node 0; no GPU is known" for n in range(2))
 
 
-def test_no_alignment_ignores_the_gpus() -> None:
-    assert chosen(eight(), asking(gpus=(5,), align=Align(to=AlignTo.NONE))) == (["mlx5_0"],)
+def test_no_alignment_takes_what_spoils_least_which_is_beside_its_own_gpu() -> None:
+    assert chosen(eight(), asking(gpus=(5,), align=Align(to=AlignTo.NONE))) == (["mlx5_5"],)
 
 
 def test_an_unknown_gpu_names_the_gpus_there_are() -> None:
     error = refusal(node((nic(0),), (gpu(0), gpu(1))), asking(gpus=(7,)))
     assert error.code is ErrorCode.DEVICE_UNKNOWN
     assert error.hint == "its GPUs are 0001:10:00.0, 0001:11:00.0"
+
+
+def test_the_gpu_of_another_request_of_the_pod_is_not_idle() -> None:
+    """Of the device that only an idle GPU is next to, and one whose GPU is the pod's own, the latter is taken."""
+    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
+    assert chosen(on, asking("a", gpus=(1,)), asking("b")) == (["mlx5_1"], ["mlx5_2"])
+
+
+def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> None:
+    """All pods of the node wait for it. An exact search over all of them took seven seconds."""
+    on = node(
+        tuple(
+            replace(nic(number, root=number % 8, numa=number % 2), id=DeviceId(f"vf{number}")) for number in range(512)
+        ),
+        tuple(gpu(number, root=number, numa=number % 2) for number in range(8)),
+    )
+    before = time.process_time()
+    one_each = place(on, everything(on), {}, tuple(asking(str(number), gpus=(number % 8,)) for number in range(64)))
+    many = place(on, everything(on), {}, (asking(count=300, gpus=(0, 5)),))
+    assert time.process_time() - before < 2
+    assert all(distance(item.devices[0], on.gpus[number % 8]) is Distance.PHB for number, item in enumerate(one_each))
+    assert len({device.id for device in many[0].devices}) == 300
 
 
 def test_the_reason_names_gpu_and_distance() -> None:

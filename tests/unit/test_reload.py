@@ -14,11 +14,8 @@ from nri_rdma.config import Document, Loaded, Memlock, Settings, load
 from nri_rdma.control import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
 from nri_rdma.reload import RELOADABLE, contested_words, refuse_fixed
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import nri_rdma
-
-__all__ = ["daemon", "eight"]
 
 ONE = {"rdma.noderesource.dev": "1"}
 RAILS = {"rdma.noderesource.dev": "rails"}

@@ -12,20 +12,11 @@ from nri_rdma.cli.facts import gather
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.explain import Explanation, explain
 from nri_rdma.manifest import ContainerManifest, PodManifest
-from tests.rig.node import load
-from tests.rig.systree import build_tree
 from tests.unit.cli.daemon import MEMLOCK, InsideDaemon
 from tests.unit.handlers import NOTHING, Got, Handlers, of_edits
 
 PREFIX = "rdma.noderesource.dev"
 POD, OF_A = f"{PREFIX}/pod", f"{PREFIX}/container.a"
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    work = tmp_path_factory.mktemp("eight")
-    build_tree(load("eight"), work)
-    return work
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 #!/usr/bin/python3 -IS
-"""A chained CNI plugin that makes soft RDMA devices on interfaces inside a pod, as the pod's name asks.
+"""A CNI plugin that makes soft RDMA devices on interfaces inside a pod, as the pod's name asks.
+
+At the end of a chain it takes the pod's interface as it is; alone it makes one that leads nowhere, with an address.
 
 `siw...`: an iWARP device on the pod's interface. `rxe3...`: three RoCE devices, the first on the pod's interface, the
 others on veths of their own, with addresses. It stands for a network operator's driver: the devices are in place before
@@ -41,24 +43,27 @@ def main() -> None:
     words = dict(pair.split("=", 1) for pair in os.environ["CNI_ARGS"].split(";"))
     pod = words["K8S_POD_NAME"]
     if command == "ADD":
-        add(pod, os.environ["CNI_NETNS"], os.environ["CNI_IFNAME"])
-        json.dump(json.load(sys.stdin)["prevResult"], sys.stdout)
+        namespace, interface = os.environ["CNI_NETNS"], os.environ["CNI_IFNAME"]
+        result = json.load(sys.stdin).get("prevResult")
+        add(pod, namespace, interface, is_there=result is not None)
+        json.dump(result or result_of(namespace, interface), sys.stdout)
     elif command == "DEL":
         keep(pod, "del", [seen(name) for name in roce_names(pod)])
 
 
-def add(pod: str, namespace: str, interface: str) -> None:
+def add(pod: str, namespace: str, interface: str, *, is_there: bool) -> None:
     names = roce_names(pod)
-    if not names and not pod.startswith("siw"):
+    if is_there and not names and not pod.startswith("siw"):
         return
     # /sys still is the host's afterwards: its mount decides that.
     os.setns(os.open(namespace, os.O_RDONLY), os.CLONE_NEWNET)  # type: ignore[attr-defined]  # of 3.12; the guest's is newer
+    netdevs = [interface, *(f"extra{number}" for number in range(1, len(names)))]
+    if missing := [(netdev, number) for number, netdev in enumerate(netdevs) if number or not is_there]:
+        tell("ip", *(line for netdev, number in missing for line in made(netdev, number)))
     if pod.startswith("siw"):
         tell("rdma", f"link add {pod} type siw netdev {interface}")
     if names:
-        extra = [f"extra{number}" for number in range(1, len(names))]
-        tell("ip", *(line for number, netdev in enumerate(extra, 1) for line in made(netdev, number)))
-        pairs = zip(names, [interface, *extra], strict=True)
+        pairs = zip(names, netdevs, strict=True)
         tell("rdma", *(f"link add {name} type rxe netdev {netdev}" for name, netdev in pairs))
         if os.path.exists(f"{FACTS}/{pod}.del.json"):
             os.unlink(f"{FACTS}/{pod}.del.json")
@@ -74,8 +79,20 @@ def made(netdev: str, number: int) -> list[str]:
     return [
         f"link add {netdev} up type veth peer name {netdev}p",
         f"link set {netdev}p up",
-        f"address add 198.19.{number}.1/24 dev {netdev}",
+        f"address add {address(number)} dev {netdev}",
     ]
+
+
+def address(number: int) -> str:
+    return f"198.19.{number}.1/24"
+
+
+def result_of(namespace: str, interface: str) -> dict[str, object]:
+    return {
+        "cniVersion": VERSIONS["cniVersion"],
+        "interfaces": [{"name": interface, "sandbox": namespace}],
+        "ips": [{"address": address(0), "interface": 0}],
+    }
 
 
 def tell(program: str, *lines: str) -> None:

@@ -219,6 +219,9 @@ def hand_out(run_facts: dict[str, float]) -> None:
     if Path("/run/systemd/journal/socket").exists():
         with (RESULTS / "journal.log").open("wb") as out:
             subprocess.run(["journalctl", "--no-pager", "-o", "short-monotonic"], stdout=out, check=True)
+    with tarfile.open(RESULTS / "bytecode.tar", "w") as tar:
+        for path in CHECKOUT.rglob("*.pyc"):
+            tar.add(path, arcname=path.relative_to(CHECKOUT))
     with tarfile.open(disk("results"), "w") as tar:
         tar.add(RESULTS, arcname=".")
     os.sync()

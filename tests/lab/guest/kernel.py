@@ -15,10 +15,11 @@ from typing import Any
 from tests.lab.guest import init
 from tests.lab.outcomes import OutcomeError
 from tests.rig import hoststate
-from tests.rig.deadline import wait_until
+from tests.rig.deadline import DeadlineError, wait_until
 
 INFINIBAND = Path("/dev/infiniband")
 RDMA_MODULES = ("rdma_rxe", "rdma_ucm", "ib_umad", "ib_uverbs")  # what they need goes and comes with them
+_READINGS = 5
 load_lab_module = init.load_lab_module
 
 
@@ -75,7 +76,11 @@ def unload(module: str) -> None:
 def rdma_devices(namespace: str = "") -> set[str]:
     """The names of the RDMA devices that a namespace sees."""
     enter = ("ip", "netns", "exec", namespace) if namespace else ()
-    done = subprocess.run([*enter, "rdma", "-j", "dev"], capture_output=True, text=True, check=True)
+    for _ in range(_READINGS):  # it asks for each device by itself, and ends where one has gone since it was listed
+        done = subprocess.run([*enter, "rdma", "-j", "dev"], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+    done.check_returncode()
     return {str(device["ifname"]) for device in json.loads(done.stdout)}
 
 
@@ -161,4 +166,8 @@ def _set_rdma_netns(mode: str) -> None:
             return True
         return False
 
-    wait_until(is_set, f"rdma system set netns {mode}", seconds=30)
+    try:
+        wait_until(is_set, f"rdma system set netns {mode}", seconds=30)
+    except DeadlineError as error:
+        namespaces = subprocess.run(["lsns", "-t", "net"], capture_output=True, text=True, check=True).stdout
+        raise DeadlineError(f"{error}; the machine has these network namespaces:\n{namespaces}") from error

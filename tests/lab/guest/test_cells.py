@@ -6,10 +6,8 @@ has no RDMA subsystem, the device is described by files (tree.py) and its netdev
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +15,7 @@ from tests.lab.guest import kernel, tree, verbs
 from tests.lab.guest.conftest import DAEMON, NRI_SOCKET, RESULTS, STATE
 from tests.lab.guest.process import Server
 from tests.lab.outcomes import OutcomeError
+from tests.rig.control import ask_status
 from tests.rig.cri import Cri
 from tests.rig.deadline import wait_until
 
@@ -131,10 +130,8 @@ def test_when_none_a_real_node_has_nothing_to_give(cri: Cri, daemon: Server, rdm
 
 
 def isolation_of(sandbox_id: str) -> str:
-    """What `nri-rdma status` says."""
-    ask = [sys.executable, "-m", "nri_rdma", "status", "-o", "json", "--state-dir", str(STATE)]
-    document: dict[str, Any] = json.loads(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
-    (found,) = [item for item in document["sandboxes"] if item["id"] == sandbox_id]
+    """What the daemon says."""
+    (found,) = [item for item in ask_status(STATE / "control.sock")["sandboxes"] if item["id"] == sandbox_id]
     return str(found["isolation"])
 
 

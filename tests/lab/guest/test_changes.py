@@ -1,8 +1,6 @@
 """RDMA devices that change while the daemon runs: it hears of them from the kernel, not from the next pod."""
 
-import json
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from tests.lab.guest import kernel, verbs
 from tests.lab.guest.conftest import STATE
 from tests.lab.guest.process import Server
+from tests.rig.control import ask_status
 from tests.rig.cri import Cri
 from tests.rig.deadline import wait_until
 
@@ -19,10 +18,8 @@ LIMITED = f"mode: exclusive, match: {{device: {POD}.0}}, limits: {{hcaObjects: 7
 
 
 def known() -> dict[str, Any]:
-    """The devices of `nri-rdma status`, by name."""
-    ask = [sys.executable, "-m", "nri_rdma", "status", "-o", "json", "--state-dir", str(STATE)]
-    document = json.loads(subprocess.run(ask, capture_output=True, text=True, check=True).stdout)
-    return {device["name"]: device for device in document["devices"]}
+    """The devices that the daemon tells of, by name."""
+    return {device["name"]: device for device in ask_status(STATE / "control.sock")["devices"]}
 
 
 def test_a_device_that_comes_is_renamed_and_goes_is_known_at_once(daemon: Server, rdma_device: str) -> None:

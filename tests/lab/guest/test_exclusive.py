@@ -147,7 +147,7 @@ def test_fifty_pods_some_side_by_side_leave_nothing_behind(cri: Cri, daemon: Ser
 
 def one_pod(cri: Cri, pod: str) -> None:
     """From nothing to nothing, with a device in it meanwhile."""
-    with verbs.pod(cri, pod, asks_for(f"{pod}.0")):
+    with verbs.pod(cri, pod, asks_for(f"{pod}.0"), runtime_handler=verbs.NOWHERE):
         wait_until(lambda: f"{pod}.0" not in kernel.rdma_devices(), "the device to be away", seconds=10)
     assert facts(pod, "del") == facts(pod, "add")
 

@@ -1,8 +1,9 @@
 """The central property on devices that only the lab has: whatever fails when, undo makes the host what it was.
 
-A virtual function of an igb, which is physical: it comes home when its namespace dies, and is known by its parent. In a
-namespace that plays the host (tests/kernel/journey.py), so that the machine's own links and what others test on them
-are not touched. An RDMA device in the machine's own.
+A virtual function of an igb, which is physical: it comes home when its namespace dies, and is known by its parent.
+Netdevs of kinds whose drivers many kernels come without: dummy and VLAN. In a namespace that plays the host
+(tests/kernel/journey.py), so that the machine's own links and what others test on them are not touched. An RDMA device
+in the machine's own.
 """
 
 import json
@@ -23,7 +24,7 @@ from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.sysfs.scan import scan
 from tests.contract.machines import HOST, POD, LinuxMachine, linux_machine
 from tests.fakes.kernel import CrashError, FaultyKernel
-from tests.kernel.journey import RICH, RICH_SYSCTLS, SPANS, Attach, configure
+from tests.kernel.journey import RICH, RICH_SYSCTLS, SPANS, Attach, configure, make_rich
 from tests.lab.guest import kernel
 from tests.lab.guest.test_nldev import NAME, exclusive, index, needs_movable_rxe, run
 from tests.rig import hostlook, sysctls
@@ -40,6 +41,8 @@ OF_A_VF = [act for act in MEDDLINGS if act.__name__ != "_new_mac"]
 """Its address is the physical function's to give."""
 STRIDE = 12
 """Every so many operations of an undo: the machine is emulated, and all of them fail on the kinds of tests/kernel."""
+STRIDE_OF_VIRTUAL = 3
+"""And of the attach of a netdev that differs from those in its driver only."""
 
 
 @pytest.fixture
@@ -71,8 +74,16 @@ def test_a_virtual_function_whose_namespace_died_comes_home_whole(linux: LinuxMa
         assert hostlook.difference(attach.before, hostlook.take_settled(linux.path(HOST))) == []
 
 
-def _whatever_fails(linux: LinuxMachine, meddlings: Sequence[Meddling]) -> None:
-    """Every operation of an attach fails once, some of the undo's."""
+@pytest.mark.machine("sriov")
+@pytest.mark.parametrize(("kind", "driver"), [("dummy", "dummy numdummies=0"), ("vlan", "8021q")])
+def test_a_virtual_netdev_comes_home_whatever_fails(linux: LinuxMachine, kind: str, driver: str) -> None:
+    run(f"modprobe {driver}")
+    make_rich(linux, kind)
+    _whatever_fails(linux, MEDDLINGS, STRIDE_OF_VIRTUAL)
+
+
+def _whatever_fails(linux: LinuxMachine, meddlings: Sequence[Meddling], stride: int = 1) -> None:
+    """Every operation of an attach fails once, or every so many and the last; some of the undo's."""
     attach = Attach(linux, "rail0")
     whole, before = FaultyKernel(attach.kernel), attach.before
     attach.do(whole)
@@ -80,7 +91,7 @@ def _whatever_fails(linux: LinuxMachine, meddlings: Sequence[Meddling]) -> None:
     back = FaultyKernel(attach.kernel)
     assert attach.undo(back) == ()
     attach.assert_soon_home()
-    for number in range(1, whole.operations + 1):
+    for number in range(whole.operations, 0, -stride):
         attach.namespace.close()
         attach = Attach(linux, "rail0", before=before)
         crash = number == whole.operations

@@ -18,6 +18,8 @@ T = TypeVar("T")
 PREFIX = "rdma.noderesource.dev"
 OPERATOR = "operator"
 """The handler of pods in whose network an operator makes devices."""
+NOWHERE = "operator-nowhere"
+"""The same for pods whose own interface leads nowhere: they start sooner."""
 _OPERATORS = ("rxe", "siw")
 _KUBELET_S = 120
 """How long a kubelet waits (runtimeRequestTimeout). On a busy host three emulated pods at once need half a minute."""

@@ -1,12 +1,13 @@
 """Pods, devices and plans for tests of the attach."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.plan import Plan, plan_attach
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.attach.preparation import prepare
-from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.preparation import completed, prepare
+from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, LinkLayer, Netdev, Port, RdmaDevice
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
@@ -73,5 +74,6 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
 
 
 def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
-    """The record that an attach of it would write first."""
-    return prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
+    """The record that an attach of it would write before its first step."""
+    record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
+    return replace(record, plan=completed(kernel, record.plan), state=State.ATTACHING)

@@ -113,6 +113,15 @@ def test_a_changed_record_is_refused(record: SandboxRecord) -> None:
         decode_record(json.dumps(document).encode(), where="memory")
 
 
+def test_what_only_placement_needs_is_not_written_and_a_daemon_that_does_not_know_it_reads_the_record() -> None:
+    world = make_world()
+    kernel = FakeKernel(world)
+    record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
+    (request,) = json.loads(encode_record(record))["record"]["attached"]
+    assert request["admitted"]["request"].keys().isdisjoint({"gpus_from", "gpus_problem"})
+    assert decode_record(encode_record(record), where="memory") == record
+
+
 def _as_before_sysctls(record: SandboxRecord) -> bytes:
     """The file that a daemon wrote which knew nothing of sysctls, in its layout."""
     body: dict[str, Any] = json.loads(encode_record(record))["record"]

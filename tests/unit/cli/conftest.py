@@ -1,21 +1,11 @@
 """Machines for the commands: sysfs trees of described nodes, and a daemon's inside."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.cli.daemon import InsideDaemon
-
-
-@pytest.fixture(scope="session")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sysfs tree of the node "eight", for reading only."""
-    work = tmp_path_factory.mktemp("eight")
-    build_tree(load("eight"), work)
-    return work
 
 
 @pytest.fixture
@@ -23,10 +13,3 @@ def own_eight(tmp_path: Path) -> Path:
     """A tree of the node "eight" that a test may change."""
     build_tree(load("eight"), tmp_path / "eight")
     return tmp_path / "eight"
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, eight: Path) -> Iterator[InsideDaemon]:
-    """A daemon on the node "eight" that answers on its control socket."""
-    with InsideDaemon(tmp_path / "d", eight) as inside:
-        yield inside

@@ -37,6 +37,7 @@ from nri_rdma.reload import Reloader
 from nri_rdma.sysfs.scan import scan
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
+from tests.rig.systree import build_proc
 from tests.unit.attach.rig import BLOCKING
 
 MEMLOCK = 8 << 20
@@ -52,9 +53,11 @@ class InsideDaemon:
         for netdev in self._described.netdevs:
             mac = netdev.mac[-_ETHERNET_LENGTH:]  # of IPoIB's twenty octets what the fake kernel's links have
             self.world.add_link(self.world.host, netdev.name, mac=mac, mtu=netdev.mtu, up=True)
+        build_proc(self._described, work / "proc")
         self.settings = Settings(
             sysfs_root=sysfs_root,
             dev_root=work / "dev",
+            proc_root=work / "proc",
             cgroup_root=work / "cgroup",
             state_dir=work / "state",
             allow_default_pool=True,
@@ -174,7 +177,7 @@ class InsideDaemon:
         self.lifecycle.stop(pod.sandbox_id, time.monotonic() + 5)
 
     def _read(self) -> Node:
-        found = scan(self.settings.sysfs_root, self.settings.dev_root)
+        found = scan(self.settings.sysfs_root, self.settings.dev_root, self.settings.proc_root)
         rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
         told = [
             RdmaNetdevs(

@@ -86,6 +86,15 @@ def test_an_inventory_is_shown_of_a_snapshot(files: Path) -> None:
     assert "mlx5_2  0000:62:00.0" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("output", "begins"), [("table", "        GPU0  GPU1"), ("json", '{\n  "version": 1'), ("svg", "<svg xmlns=")]
+)
+def test_a_topology_is_shown_of_a_snapshot(files: Path, output: str, begins: str) -> None:
+    done = elsewhere("topology", "--snapshot", files / "node.json", "-o", output)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(begins)
+
+
 def test_what_is_linuxs_is_really_not_there(files: Path) -> None:
     """Else the tests above would show nothing: the daemon cannot even be imported there."""
     done = elsewhere("run", "--state-dir", files)

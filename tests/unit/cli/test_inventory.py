@@ -8,18 +8,24 @@ import pytest
 from nri_rdma.control import node_from
 from nri_rdma.model.device import LinkLayer
 from tests.rig.node import load
-from tests.rig.systree import build_tree
+from tests.rig.systree import build_proc, build_tree
 from tests.unit.cli.program import assert_one_error, nri_rdma
 
 
-def test_devices_are_shown_with_place_netdev_and_nodes(eight: Path) -> None:
-    done = nri_rdma("inventory", "--sysfs-root", eight)
+def test_devices_are_shown_with_place_netdev_and_nodes(eight: Path, tmp_path: Path) -> None:
+    build_proc(load("eight"), tmp_path)
+    done = nri_rdma("inventory", "--sysfs-root", eight, "--proc-root", tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert "mlx5_2  0000:62:00.0  pci0000:60  0     Ethernet  400G   ACTIVE  no" in lines
     assert "mlx5_2  rail2   b8:3f:d2:00:10:02  9000  up    umad2 231:2, uverbs2 231:194" in lines
-    assert "0000:61:00.0  pci0000:60  0     10de" in lines
+    assert f"0000:61:00.0  pci0000:60  0     10de    {load('eight').gpus[2].uuid}" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_a_gpu_without_a_uuid_is_shown_with_its_nodes(eight: Path, tmp_path: Path) -> None:
+    done = nri_rdma("inventory", "--sysfs-root", eight, "--proc-root", tmp_path)
+    assert "0000:61:00.0  pci0000:60  0     10de    card3, renderD130" in done.stdout.splitlines()
 
 
 def test_netdevs_that_only_the_tree_has_are_said_to_be_so(eight: Path) -> None:

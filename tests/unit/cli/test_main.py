@@ -14,7 +14,10 @@ from nri_rdma.sole import Sole
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import PROJECT, Done, assert_one_error, nri_rdma
 
-COMMANDS = ("run", "doctor", "cdi", "inventory", "explain", "validate", "snapshot", "status", "trace", "config")
+COMMANDS = (
+    *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
+    "config",
+)
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.control")
 
 
@@ -56,6 +59,8 @@ def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
         ["no-such-command"],
         ["inventory", "--no-such-flag"],
         ["inventory", "-o", "xml"],
+        ["topology", "-o", "png"],
+        ["topology", "--snapshot", "/no/such/file.json"],
         ["explain"],
         ["explain", "/no/such/file.yaml"],
         ["validate"],

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.rig.node import load
-from tests.rig.systree import build_tree
+from tests.rig.systree import build_proc, build_tree
 from tests.unit.cli.program import assert_one_error, nri_rdma
 
 POD = """
@@ -44,6 +44,22 @@ def test_the_inventory_of_a_snapshot_is_that_of_its_machine(name: str, tmp_path:
     seen = inventory("--snapshot", file)
     assert seen.pop("notes") == [f"Read from the snapshot {file}.", *machine.pop("notes")]
     assert seen == machine
+
+
+def test_a_snapshot_has_the_names_of_gpus_and_one_from_before_them_is_read(eight: Path, tmp_path: Path) -> None:
+    build_proc(load("eight"), tmp_path / "proc")
+    file = tmp_path / "node.json"
+    nri_rdma("snapshot", "--sysfs-root", eight, "--proc-root", tmp_path / "proc", "-o", file)
+    (gpu, *_) = inventory("--snapshot", file)["gpus"]
+    assert gpu["uuid"] == load("eight").gpus[0].uuid
+    assert (gpu["node_names"], gpu["nodes"]) == (["nvidia0", "card1", "renderD128"], [[195, 0], [226, 1], [226, 128]])
+    old = json.loads(file.read_text())
+    for item in old["gpus"]:
+        for key in ("uuid", "node_names", "nodes"):
+            del item[key]
+    file.write_text(json.dumps(old))
+    (gpu, *_) = inventory("--snapshot", file)["gpus"]
+    assert (gpu["pci"], gpu["uuid"], gpu["nodes"]) == ("0000:18:00.0", "", [])
 
 
 def test_it_is_the_document_of_inventory(eight: Path, saved: Path) -> None:

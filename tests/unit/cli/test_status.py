@@ -2,10 +2,12 @@
 
 import json
 import time
+from functools import partial
 
 from nri_rdma.cli.screen import Table
 from nri_rdma.cli.status import _age, _facts, _tables
 from nri_rdma.control import ask_status
+from nri_rdma.gpus import Shown
 from nri_rdma.model.pod import Pod
 from nri_rdma.reconciling import Listed, ListedContainer
 from tests.unit.cli.daemon import InsideDaemon
@@ -34,6 +36,15 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
     assert "Guard        WARNING, none: while this daemon is dead, pods start without their" in lines
     assert "isolation soft" in [line.strip() for line in lines]
     assert max(map(len, lines)) <= 80
+
+
+def test_devices_are_shown_beside_the_gpus_of_their_containers(daemon: InsideDaemon) -> None:
+    attached = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    for container, node in (("near", (195, 2)), ("far", (195, 7))):
+        daemon.lifecycle.starting(attached.sandbox_id, container, "", partial(Shown, nodes=(node,)))
+    told = [" ".join(line.split()) for line in status(daemon, 120).splitlines()]
+    assert "default/one near aligned: PHB its device nodes" in told
+    assert "default/one far mlx5_2 is SYS from GPU 0000:f8:00.0 its device nodes" in told
 
 
 def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: InsideDaemon) -> None:

@@ -18,10 +18,9 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.nri.door import ASKS, SOON, Door, GatedPlugin, connected, create, door, make_pod
 
-__all__ = ["daemon", "door", "eight"]
+__all__ = ["door"]
 
 HANDLED = 0b101111
 """RunPodSandbox, StopPodSandbox, RemovePodSandbox, CreateContainer, StartContainer."""

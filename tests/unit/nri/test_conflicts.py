@@ -10,11 +10,10 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.program import nri_rdma
 from tests.unit.nri.door import SOON, Door, connected, create, door, make_pod
 
-__all__ = ["daemon", "door", "eight"]
+__all__ = ["door"]
 
 OURS = "/dev/infiniband/uverbs3"
 """The node of the device that the pod asks for, 231:195."""

@@ -22,10 +22,7 @@ from nri_rdma.sole import RuntimeAnsweredError
 from nri_rdma.ttrpc import Code, RpcError
 from nri_rdma.wire.error import WireError
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
-
-__all__ = ["daemon", "eight"]
 
 SOON = 5.0
 

@@ -19,10 +19,7 @@ from nri_rdma.nri.session import Session
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
 from tests.rig.nri_tap import RECORDINGS, TO_PLUGIN, TO_RUNTIME, read_recording
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
-
-__all__ = ["daemon", "eight"]
 
 SOON = 10.0
 KNOWN_EVENTS = {"containerd-1.7": 0x7FF, "containerd-2.1": 0x7FF}

@@ -19,10 +19,7 @@ from nri_rdma.nri.plugin import Plugin
 from nri_rdma.nri.runner import Runner
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.cli.daemon import InsideDaemon
-
-__all__ = ["daemon", "eight"]
 
 SOON = 5.0
 

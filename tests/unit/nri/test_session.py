@@ -10,10 +10,9 @@ from nri_rdma.policy import Rule, policy_of
 from nri_rdma.ttrpc import Code, RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
-from tests.unit.cli.conftest import daemon, eight
 from tests.unit.nri.door import ASKS, SOON, Door, GatedPlugin, connected, create, door, make_pod
 
-__all__ = ["daemon", "door", "eight"]
+__all__ = ["door"]
 
 
 def test_it_registers_and_subscribes_to_what_it_handles_only(door: Door) -> None:

@@ -11,10 +11,10 @@ from nri_rdma.errors import InventoryError
 from nri_rdma.model.device import CharKind, LinkLayer, RdmaDevice, RdmaNetns, Scan, VirtualFunction
 from nri_rdma.sysfs.scan import read_char_devices, scan
 from tests.rig import node as description
-from tests.rig.systree import build_tree
+from tests.rig.systree import build_proc, build_tree
 
 Scanned = Callable[[description.Node], Scan]
-NODES = ("eight", "small", "ib2", "vf8", "lab-eight", "lab-sriov", "lab-small")
+NODES = ("eight", "sixteen", "small", "ib2", "vf8", "lab-eight", "lab-sriov", "lab-small")
 GPU_CLASSES = ("0x0302", "0x0380", "0x1200")
 NETNS = {"shared": RdmaNetns.SHARED, "exclusive": RdmaNetns.EXCLUSIVE, "": RdmaNetns.NONE}
 
@@ -46,7 +46,8 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Scanned:
 
 def _scan(node: description.Node, tmp_path: Path) -> Scan:
     build_tree(node, tmp_path / "sys")
-    return scan(tmp_path / "sys", tmp_path / "dev")
+    build_proc(node, tmp_path / "proc")
+    return scan(tmp_path / "sys", tmp_path / "dev", tmp_path / "proc")
 
 
 def _functions(node: description.Node) -> dict[str, description.Function]:
@@ -157,6 +158,16 @@ def test_gpus_and_the_namespace_mode_are_the_described_ones(node: description.No
         (function.address, _root_of(node, function.address), function.numa_node) for function in expected
     ]
     assert found.rdma_netns is NETNS[node.rdma_netns_mode]
+
+
+def test_gpus_have_the_names_and_numbers_that_their_drivers_tell(node: description.Node, scanned: Scanned) -> None:
+    told = {gpu.function: gpu for gpu in node.gpus}
+    for gpu in scanned(node).gpus:
+        expected = told.get(str(gpu.pci), description.Gpu(function=""))
+        nvidia = [(f"nvidia{expected.minor}", f"195:{expected.minor}")] if expected.minor >= 0 else []
+        nodes = [*nvidia, *((char.name, char.dev) for char in (*expected.drm, *expected.accel))]
+        assert gpu.uuid == expected.uuid
+        assert list(zip(gpu.node_names, (f"{major}:{minor}" for major, minor in gpu.nodes), strict=True)) == nodes
 
 
 def test_node_modes_are_those_of_the_nodes_there_are(tree: Path, tmp_path: Path) -> None:
@@ -309,6 +320,68 @@ def test_a_vf_is_a_device_of_its_own_beside_its_pf(tree: Path) -> None:
     pf = found[_first(tree).name]
     assert (found["mlx5_v"].id, found["mlx5_v"].pci_root) == (vf.name, pf.pci_root)
     assert pf.id == function.name
+
+
+def test_a_scalable_function_has_node_and_driver_of_its_pci_function(tree: Path) -> None:
+    """Its own bus device is an auxiliary one: no NUMA node, no vendor, and a driver of that bus."""
+    function = _function(tree)
+    (function / "sriov_numvfs").write_text("4\n")
+    part = function / "mlx5_core.sf.2"
+    shutil.copytree(_first(tree).resolve(), part / "infiniband/mlx5_s", symlinks=True)
+    (part / "infiniband/mlx5_s/device").unlink()
+    (part / "infiniband/mlx5_s/device").symlink_to(part)
+    driver = tree / "bus/auxiliary/drivers/mlx5_core.sf"
+    driver.mkdir(parents=True)
+    (part / "driver").symlink_to(driver)
+    (tree / "class/infiniband/mlx5_s").symlink_to(part / "infiniband/mlx5_s")
+    found = {device.name: device for device in scan(tree, tree).devices}
+    own, whole = found["mlx5_s"], found[_first(tree).name]
+    assert (own.pci, own.pci_root, own.pci_path, own.numa_node) == (
+        whole.pci,
+        whole.pci_root,
+        whole.pci_path,
+        whole.numa_node,
+    )
+    assert (own.driver, own.vendor, own.device_id) == ("mlx5_core", "15b3", "1021")
+    assert (own.vf_count, whole.vf_count) == (0, 4)
+    assert whole.numa_node is not None
+
+
+def _virtual_netdev(tree: Path, name: str, *lower: str) -> None:
+    folder = tree / "devices/virtual/net" / name
+    folder.mkdir(parents=True)
+    (tree / "class/net" / name).symlink_to(folder)
+    for below in lower:
+        (folder / f"lower_{below}").symlink_to((tree / "class/net" / below).resolve())
+
+
+def _soft_device(tree: Path, name: str, netdev: str) -> RdmaDevice:
+    """A soft RDMA device on that netdev, as the scan finds it."""
+    folder = tree / "devices/virtual/infiniband" / name
+    shutil.copytree(_first(tree).resolve(), folder, symlinks=True)
+    (folder / "device").unlink()
+    (folder / "ports/1/gid_attrs/ndevs/0").write_text(f"{netdev}\n")
+    (tree / "class/infiniband" / name).symlink_to(folder)
+    return next(device for device in scan(tree, tree).devices if device.name == name)
+
+
+def test_a_soft_device_on_a_stack_of_netdevs_is_where_the_lowest_is(tree: Path) -> None:
+    """A VLAN on a bond: the first by number of what that is made of and has a bus device."""
+    _virtual_netdev(tree, "dummy0")
+    _virtual_netdev(tree, "bond0", "dummy0", "rail5", "rail6")
+    _virtual_netdev(tree, "bond0.7", "bond0")
+    rail5 = next(device for device in scan(tree, tree).devices if device.name == "mlx5_5")
+    soft = _soft_device(tree, "rxe0", "bond0.7")
+    assert (soft.pci_root, soft.pci_path, soft.numa_node) == (rail5.pci_root, rail5.pci_path, rail5.numa_node)
+    assert (soft.pci, soft.driver, soft.is_soft) == (None, "", True)
+
+
+def test_a_soft_device_on_nothing_but_virtual_netdevs_is_nowhere(tree: Path) -> None:
+    _virtual_netdev(tree, "dummy0")
+    _virtual_netdev(tree, "vlan7", "dummy0")
+    (tree / "devices/virtual/net/dummy0/lower_vlan7").symlink_to(tree / "devices/virtual/net/vlan7")  # no kernel's
+    soft = _soft_device(tree, "rxe0", "vlan7")
+    assert (soft.pci_root, soft.pci_path, soft.numa_node) == ("", (), None)
 
 
 def test_devices_are_in_the_order_of_their_numbers(tree: Path) -> None:

@@ -1,0 +1,310 @@
+"""NICs next to the GPUs that a kubelet gave, on real runtimes. The kubelet answers over gRPC, or does not as it should.
+
+What is next to what is told by the node's description, and which NIC a pod has by `ip` in its namespace.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig.cri import Cri, CriError, Sandbox
+from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.expect import described_root, look, tree_number
+from tests.rig.fabric import Fabric
+from tests.rig.kubelet import Claim, Claimed, FakeKubelet, Given, Mode, message, pod_message
+from tests.rig.node import Netdev, Node
+from tests.rig.runtime import Runtime
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+
+POD = "rdma.noderesource.dev/pod"
+ONE, THREE = {POD: "1"}, {POD: "3"}
+STRICT = {POD: "[{align: {to: gpu, strict: true}}]"}
+NVIDIA, AMD = "nvidia.com/gpu", "amd.com/gpu"
+NVIDIA_MAJOR = 195
+GIVEN_ORDER = (5, 2, 7, 0, 3, 6, 1, 4)
+"""In which a kubelet gives the node's GPUs away."""
+
+
+@pytest.fixture(scope="module")
+def kubelet() -> Iterator[FakeKubelet]:
+    with FakeKubelet() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
+    """A daemon that a kubelet tells what it allocates."""
+    with Daemon(runtime, node, kubelet=kubelet.socket) as running:
+        wait_until(lambda: "the kubelet tells" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
+        yield running
+
+
+@pytest.fixture
+def gave(kubelet: FakeKubelet, told: Daemon) -> Iterator[FakeKubelet]:
+    """That kubelet; after the test it is there, answers and has no pods."""
+    yield kubelet
+    kubelet.mode = Mode.ANSWERS
+    kubelet.payloads.clear()
+    kubelet.pods.clear()
+    if not kubelet.socket.exists():
+        kubelet.start()
+
+
+def gpu(node: Fabric, number: int) -> str:
+    """The PCI address of one of the node's GPUs, which are described in PCI order."""
+    return node.node.gpus[number].function
+
+
+def uuid(node: Fabric, number: int) -> str:
+    return node.node.gpus[number].uuid
+
+
+def allocate(kubelet: FakeKubelet, pod: str, *ids: str, resource: str = NVIDIA) -> None:
+    kubelet.add_pod("default", pod, Given(name="sidecar"), Given(name="trainer", resources={resource: ids}))
+
+
+def nics(cri: Cri, pod: Sandbox, node: Node, count: int = 1) -> list[Netdev]:
+    """The netdevs of the node that are in a pod, by their MACs, as soon as they are so many."""
+    netns = cri.pod_status(pod).netns
+    assert netns is not None
+    by_mac = {netdev.mac: netdev for netdev in node.netdevs}
+
+    def found() -> list[Netdev] | None:
+        command = ["nsenter", f"--net={netns}", "ip", "-j", "link", "show"]
+        shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        inside = [by_mac[link["address"]] for link in shown if link["address"] in by_mac]
+        return inside if len(inside) == count else None
+
+    return wait_until(found, f"{count} NICs in pod {pod.name}")
+
+
+def nic(cri: Cri, pod: Sandbox, node: Node) -> Netdev:
+    (netdev,) = nics(cri, pod, node)
+    return netdev
+
+
+def is_next_to(node: Node, netdev: Netdev, function: str) -> bool:
+    """Whether both are below one root of the described node."""
+    return described_root(node, netdev.function) == described_root(node, function)
+
+
+def socket_of(node: Node, function: str) -> int:
+    """The NUMA node of a described function."""
+    return next(it.numa_node for it in node.functions if it.address == function)
+
+
+def sockets_of(node: Node, netdevs: list[Netdev]) -> set[int]:
+    return {socket_of(node, netdev.function) for netdev in netdevs}
+
+
+def refusal(cri: Cri, name: str, annotations: dict[str, str]) -> str:
+    with pytest.raises(CriError) as refused:
+        cri.run_pod(name, annotations=annotations)
+    return refused.value.text
+
+
+def spans(daemon: Daemon, pod: str) -> dict[str, dict[str, Any]]:
+    """The attributes of what the daemon did for a pod, by the step's name."""
+    done = daemon.cli("trace", f"default/{pod}", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return {span["name"]: span["attributes"] for span in json.loads(done.stdout)["spans"]}
+
+
+def test_eight_pods_have_the_nics_next_to_their_gpus_and_the_ninth_is_told_what_is_left(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    pods: dict[int, Sandbox] = {}
+    for number in GIVEN_ORDER:
+        allocate(gave, f"job-{number}", uuid(node, number))
+        asked = STRICT if number == GIVEN_ORDER[-1] else ONE
+        pods[number] = cri.run_pod(f"job-{number}", annotations=asked)
+    got = {number: nic(cri, pod, node.node) for number, pod in pods.items()}
+    assert len({netdev.name for netdev in got.values()}) == len(node.node.gpus) == 8
+    assert [number for number in got if not is_next_to(node.node, got[number], gpu(node, number))] == [], told.log
+    full = refusal(cri, "ninth", ONE)
+    assert "nri-rdma: DEVICES-EXHAUSTED: asked 1, free 0 of 8 devices of pool default" in full
+    assert all(f"is held by pod default/job-{number}" in full for number in pods)
+    cri.delete_pod(pods[4])  # its NIC is left, on another socket than the GPU of the next one
+    allocate(gave, "ninth", uuid(node, 0))
+    left = f"NOT-ALIGNED: not aligned to gpu: the nearest free device to GPU {gpu(node, 0)} is mlx5_4 (SYS, elsewhere)"
+    assert f"nri-rdma: {left}; mlx5_0 is held by pod default/job-0" in refusal(cri, "ninth", STRICT)
+
+
+def test_the_container_with_the_gpu_has_the_nic_and_the_trace_says_who_told(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    allocate(gave, "traced", uuid(node, 6))
+    pod = cri.run_pod("traced", annotations=ONE)
+    seen = look(cri, cri.run_container(pod, "trainer"))
+    assert (seen.nodes["uverbs6"], seen.env["NCCL_IB_HCA"]) == (tree_number(node, "uverbs6"), "=mlx5_6")
+    assert look(cri, cri.run_container(pod, "sidecar")).nodes == {}
+    steps = spans(told, "traced")
+    assert (steps["kubelet"]["rdma.gpus"], steps["kubelet"]["rdma.gpus.source"]) == (gpu(node, 6), "the kubelet")
+    nearest = f"mlx5_6: nearest free device to GPU {gpu(node, 6)} (PHB, same root complex), told by the kubelet"
+    assert steps["place"]["reason"] == nearest
+
+
+def test_what_a_container_shows_of_its_gpu_is_held_against_what_the_kubelet_told(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon, tmp_path: Path
+) -> None:
+    allocate(gave, "shown", uuid(node, 1))
+    pod = cri.run_pod("shown", annotations=STRICT)
+    contradiction = f"show GPU {gpu(node, 6)}, and the kubelet told {gpu(node, 1)}"
+    far = f"nri-rdma: NOT-ALIGNED: not aligned to gpu: mlx5_1 is SYS from GPU {gpu(node, 6)}"
+    with pytest.raises(CriError) as refused:
+        cri.create_container(pod, "trainer", devices=[nvidia_node(tmp_path, 6)])
+    assert f"{far}; its device nodes {contradiction}" in refused.value.text
+    with pytest.raises(CriError) as refused:
+        cri.create_container(pod, "trainer", env={"NVIDIA_VISIBLE_DEVICES": uuid(node, 6)})
+    assert f"{far}; NVIDIA_VISIBLE_DEVICES {contradiction}" in refused.value.text
+    container = cri.run_container(pod, "trainer", devices=[nvidia_node(tmp_path, 1)])
+    assert look(cri, container).nodes["uverbs1"] == tree_number(node, "uverbs1")
+    (aligned,) = told.status()["alignment"]
+    assert (aligned["container"], aligned["gpus"], aligned["words"]) == ("trainer", [gpu(node, 1)], "aligned: PHB")
+
+
+def nvidia_node(folder: Path, minor: int) -> str:
+    """A device file with the numbers that NVIDIA's driver has for a GPU."""
+    path = folder / f"nvidia{minor}"
+    os.mknod(path, 0o020666, os.makedev(NVIDIA_MAJOR, minor))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("resource", "number"), [(NVIDIA, 3), (AMD, 2)], ids=["by NVIDIA's index", "by AMD's PCI address"]
+)
+def test_device_plugins_have_other_names_for_a_gpu(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, resource: str, number: int
+) -> None:
+    device_id = str(number) if resource == NVIDIA else gpu(node, number)
+    allocate(gave, "named", device_id, resource=resource)
+    pod = cri.run_pod("named", annotations=STRICT)
+    assert is_next_to(node.node, nic(cri, pod, node.node), gpu(node, number))
+
+
+@pytest.fixture
+def claimed(runtime: Runtime, node: Fabric) -> Iterator[str]:
+    """The CDI device of a claim for GPU 3, as a DRA driver writes it: the device file is known by its path."""
+    kind, device = "k8s.gpu.nvidia.com/claim", "8d4e-gpu-3"
+    nodes = [{"path": f"/dev/{name}"} for name in ("nvidiactl", f"nvidia{node.node.gpus[3].minor}")]
+    path = runtime.cdi_dir / f"k8s.gpu.nvidia.com-claim_{device}.json"
+    beside = path.with_suffix(".tmp")
+    devices = [{"name": device, "containerEdits": {"deviceNodes": nodes}}]
+    beside.write_text(json.dumps({"cdiVersion": "0.6.0", "kind": kind, "devices": devices}))
+    beside.rename(path)
+    yield f"{kind}={device}"
+    path.unlink()
+
+
+def test_the_gpu_of_a_claim_is_known_by_the_device_files_in_its_spec(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, claimed: str
+) -> None:
+    gpu_of_claim = Claimed(driver="gpu.nvidia.com", pool="node", device="gpu-3", cdi=(claimed,))
+    claim = Claim(namespace="default", name="one-gpu", devices=(gpu_of_claim,))
+    gave.add_pod("default", "claiming", Given(name="trainer", claims=(claim,)))
+    pod = cri.run_pod("claiming", annotations=STRICT)
+    assert is_next_to(node.node, nic(cri, pod, node.node), gpu(node, 3))
+
+
+def hangs(kubelet: FakeKubelet, _node: Fabric) -> str:
+    kubelet.mode = Mode.HANGS
+    return "the kubelet did not tell the pod's devices: no answer within 50 ms (KUBELET-LATE)"
+
+
+def fails(kubelet: FakeKubelet, _node: Fabric) -> str:
+    kubelet.mode = Mode.FAILS
+    return "the kubelet's answer cannot be used: it is the error INTERNAL (KUBELET-ANSWER)"
+
+
+def tells_of_another_pod(kubelet: FakeKubelet, node: Fabric) -> str:
+    other = Given(name="trainer", resources={NVIDIA: (uuid(node, 7),)})
+    kubelet.payloads["Get"] = message(1, pod_message("default", "other", [other]))
+    return "the kubelet's answer cannot be used: it is about default/other (KUBELET-ANSWER)"
+
+
+def names_an_unknown_gpu(kubelet: FakeKubelet, _node: Fabric) -> str:
+    stranger = "GPU-00000000-1111-2222-3333-444444444444"
+    kubelet.pods.clear()
+    for pod in ("wary", "easy"):
+        allocate(kubelet, pod, stranger)
+    return f"{NVIDIA} {stranger} of container trainer is no GPU that this node is known to have"
+
+
+@pytest.mark.parametrize("trouble", [hangs, fails, tells_of_another_pod, names_an_unknown_gpu])
+def test_while_the_gpus_are_not_known_strict_is_refused_and_others_have_nics_of_one_socket(
+    host_equal: None,
+    node: Fabric,
+    cri: Cri,
+    gave: FakeKubelet,
+    told: Daemon,
+    trouble: Callable[[FakeKubelet, Fabric], str],
+) -> None:
+    for pod in ("wary", "easy"):
+        allocate(gave, pod, uuid(node, 7))
+    why = trouble(gave, node)
+    assert f"nri-rdma: NOT-ALIGNED: not aligned to gpu: {why}" in refusal(cri, "wary", STRICT)
+    sandbox = cri.run_pod("easy", annotations=THREE)
+    assert len(sockets_of(node.node, nics(cri, sandbox, node.node, 3))) == 1
+    steps = spans(told, "easy")
+    assert steps["kubelet"]["rdma.gpus.problem"] == why
+    assert steps["place"]["reason"].count(f"on NUMA node 0; {why}") == 3
+
+
+def test_a_kubelet_that_contradicts_the_annotation_is_told_to_who_is_strict_and_believed_for_others(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    own, given = gpu(node, 1), gpu(node, 6)
+    for pod in ("wary", "easy"):
+        allocate(gave, pod, uuid(node, 6))
+    why = f"the kubelet says that the pod has GPU {given}, the request says {own}"
+    strict = {POD: f'[{{gpus: ["{own}"], align: {{to: gpu, strict: true}}}}]'}
+    assert f"nri-rdma: NOT-ALIGNED: not aligned to gpu: {why}" in refusal(cri, "wary", strict)
+    sandbox = cri.run_pod("easy", annotations={POD: f'[{{gpus: ["{own}"]}}]'})
+    assert sockets_of(node.node, nics(cri, sandbox, node.node)) == {socket_of(node.node, given)}
+    assert spans(told, "easy")["place"]["reason"].endswith(f"on NUMA node 1; {why}")
+
+
+def test_a_kubelet_that_is_not_there_is_asked_when_it_comes_and_when_it_comes_again(
+    host_equal: None, node: Fabric, cri: Cri, gave: FakeKubelet, told: Daemon
+) -> None:
+    told.stop()
+    gave.stop()
+    told.start()
+    for pod in ("first", "second", "third"):
+        allocate(gave, pod, uuid(node, 5))
+    assert "NOT-ALIGNED: not aligned to gpu: the pod's GPUs are not known" in refusal(cri, "first", STRICT)
+    pair = cri.run_pod("unasked", annotations={POD: "[{count: 3, align: gpu}]"})
+    assert len(sockets_of(node.node, nics(cri, pair, node.node, 3))) == 1
+    assert spans(told, "unasked")["place"]["reason"].count("on NUMA node 0; no GPU is known") == 3
+    gave.start()
+    first = run_insistently(cri, "first", STRICT)
+    assert is_next_to(node.node, nic(cri, first, node.node), gpu(node, 5))
+    cri.delete_pod(first)
+    gave.stop()
+    gone = refusal(cri, "second", STRICT)
+    assert "NOT-ALIGNED: not aligned to gpu: the kubelet cannot be asked at" in gone
+    assert "(KUBELET-UNREACHABLE)" in gone
+    gave.start()
+    third = run_insistently(cri, "third", STRICT)
+    assert is_next_to(node.node, nic(cri, third, node.node), gpu(node, 5))
+
+
+def run_insistently(cri: Cri, name: str, annotations: dict[str, str]) -> Sandbox:
+    """A pod that is asked for again while it is not aligned, as the kubelet does."""
+
+    def run() -> Sandbox | None:
+        try:
+            return cri.run_pod(name, annotations=annotations)
+        except CriError as error:
+            if "NOT-ALIGNED" not in error.text:
+                raise
+            return None
+
+    return wait_until(run, f"pod {name} to run", 10)

@@ -1,0 +1,55 @@
+"""What tests of sandboxes begin, end and look at."""
+
+from collections.abc import Callable
+
+from nri_rdma.attach.record import State
+from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.sandboxes import ATTEMPTS
+from nri_rdma.model.request import Mode
+from tests.fakes.kernel import World
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, Rig, placed_on
+
+Start = Callable[..., Rig]
+"""Starts a daemon on a world (conftest.py)."""
+
+
+def begin_attach(
+    rig: Rig, *names: str, sandbox_id: str = "sandbox-1", mode: Mode = Mode.EXCLUSIVE, path: str = POD_PATH
+) -> Sandbox:
+    pod = make_pod(sandbox_id, path=path)
+    return rig.sandboxes.begin(pod, placed_on(rig.world, *(names or ("rail0",)), mode=mode), None)
+
+
+def end_sandbox(rig: Rig, sandbox_id: str = "sandbox-1") -> None:
+    done = rig.sandboxes.end(sandbox_id)
+    if done is not None:
+        done.result(SOON)
+
+
+def records_of(rig: Rig) -> dict[str, State]:
+    records, errors = rig.journal.load()
+    assert not errors
+    return {record.pod.sandbox_id: record.state for record in records}
+
+
+def assert_nothing_left(rig: Rig) -> None:
+    assert rig.sandboxes.all() == ()
+    assert rig.sandboxes.held() == 0
+    assert rig.world.held == 0
+    assert records_of(rig) == {}
+    assert rig.clock.pending == []
+
+
+def begin_often(rig: Rig) -> Sandbox:
+    return rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None, attempts=ATTEMPTS)
+
+
+def take_name(world: World, name: str) -> Callable[[], None]:
+    """Somebody on the host takes the name; the result gives it back."""
+    intruder = world.add_link(world.host, name)
+    return lambda: drop(world.host.links.pop(intruder.ifindex))
+
+
+def drop(_value: object) -> None:
+    """For what nobody needs."""

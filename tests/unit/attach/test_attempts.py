@@ -1,0 +1,90 @@
+"""An attach that fails is tried again, and when not."""
+
+from nri_rdma.attach.record import State
+from nri_rdma.attach.sandboxes import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
+from nri_rdma.errors import NotReadyError, PlacementError
+from tests.unit.attach.rig import SOON, make_world
+from tests.unit.attach.sandbox_life import (
+    Start,
+    assert_nothing_left,
+    begin_often,
+    end_sandbox,
+    records_of,
+    take_name,
+)
+
+
+def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after configure-netdev"
+    sandbox = begin_often(rig)
+    assert rig.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
+    assert (sandbox.planned.result(SOON), sandbox.attach_done.done(), rig.gone) == (None, False, [])
+    assert (world.snapshot(), world.held, records_of(rig)) == (before, 0, {})
+    assert (sandbox.state, sandbox.attempt, "injected" in sandbox.last_error) == (State.PLANNED, 2, True)
+    rig.gate.fail_at = ""
+    rig.clock.pass_one()
+    sandbox.attach_done.result(SOON)
+    assert (sandbox.state, records_of(rig)) == (State.ATTACHED, {"sandbox-1": State.ATTACHED})
+    end_sandbox(rig)
+    assert world.snapshot() == before
+    assert_nothing_left(rig)
+
+
+def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = begin_often(rig)
+    for pause in ATTEMPT_PAUSES_S:
+        assert rig.clock.wait_for_one() == pause
+        assert not sandbox.attach_done.done()
+        rig.clock.pass_one()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    assert (sandbox.attempt, world.snapshot(), rig.gone) == (ATTEMPTS, before, ["sandbox-1"])
+    assert_nothing_left(rig)
+
+
+def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = begin_often(rig)
+    rig.clock.wait_for_one()
+    end_sandbox(rig)
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    assert_nothing_left(rig)
+
+
+def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    next(link for link in world.host.links.values() if link.name == "rail0").master = 99
+    sandbox = begin_often(rig)
+    assert isinstance(sandbox.planned.exception(SOON), PlacementError)
+    assert isinstance(sandbox.attach_done.exception(SOON), PlacementError)
+    assert_nothing_left(rig)
+
+
+def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = rig.gate.stop_at = "after move-netdev"
+    sandbox = begin_often(rig)
+    assert rig.gate.reached.wait(SOON)
+    free = take_name(world, "rail0")
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    assert (sandbox.state, rig.clock.wait_for_one()) == (State.RETURNING, RETRY_SECONDS[0])
+    free()
+    rig.clock.pass_one()
+    assert sandbox.undo_done is not None
+    sandbox.undo_done.result(SOON)
+    assert world.snapshot() == before
+    assert_nothing_left(rig)

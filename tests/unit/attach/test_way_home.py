@@ -1,0 +1,161 @@
+"""What goes wrong on the way home is tried again until all is home."""
+
+import errno
+
+import pytest
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.record import State
+from nri_rdma.attach.sandboxes import RETRY_SECONDS
+from tests.fakes.kernel import FakeKernel, FaultyKernel
+from tests.unit.attach.builders import POD_PATH
+from tests.unit.attach.rig import SOON, make_world
+from tests.unit.attach.sandbox_life import (
+    Start,
+    assert_nothing_left,
+    begin_attach,
+    end_sandbox,
+    records_of,
+    take_name,
+)
+
+
+def test_xdp_that_the_pod_attached_does_not_come_home(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    for link in pod.links.values():
+        link.xdp = True
+    end_sandbox(rig)
+    assert world.snapshot() == before
+
+
+def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    sandbox = begin_attach(rig)
+    sandbox.attach_done.result(SOON)
+    free = take_name(world, "rail0")
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    for pause in RETRY_SECONDS[:3]:
+        assert rig.clock.wait_for_one() == pause
+        assert not done.done()
+        assert "EEXIST" in sandbox.undo_error
+        assert (sandbox.state, rig.gone, rig.sandboxes.end("sandbox-1")) == (State.RETURNING, [], done)
+        rig.clock.pass_one()
+    rig.clock.wait_for_one()
+    assert len(rig.clock.pending) == 1
+    free()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert (world.snapshot(), rig.gone, sandbox.undo_error) == (before, ["sandbox-1"], "")
+    assert_nothing_left(rig)
+
+
+def test_a_rollback_that_fails_is_retried_once_at_a_time_though_stop_and_remove_follow(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    rig.gate.stop_at = "after move-netdev"
+    sandbox = begin_attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    free = take_name(world, "rail0")
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    assert rig.sandboxes.end("sandbox-1") is done
+    rig.clock.wait_for_one()
+    assert (len(rig.clock.pending), done.done()) == (1, False)
+    free()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert world.snapshot() == before
+    assert_nothing_left(rig)
+
+
+def test_a_listener_that_fails_is_told_again_and_the_devices_are_not_touched_again(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    rig.failing_gone = 2
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    rig.clock.wait_for_one()
+    assert (world.held, records_of(rig), done.done()) == (0, {}, False)
+    world.host.links[next(iter(world.host.links))].mtu = 9000  # the administrator's, from now on
+    now = world.snapshot()
+    rig.clock.pass_one()
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert (world.snapshot(), rig.gone) == (now, ["sandbox-1"])
+    assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("physical", [True, False])
+def test_after_thirty_seconds_the_namespace_of_physical_devices_is_let_go(start: Start, physical: bool) -> None:
+    world = make_world(physical=physical)
+    before = world.snapshot()
+    fake = FakeKernel(world)
+    stuck = _StuckMoves(fake)
+    rig = start(world, kernel=stuck)
+    begin_attach(rig).attach_done.result(SOON)
+    stuck.stuck = True
+    world.remove_namespace(POD_PATH)
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    for _ in RETRY_SECONDS:
+        rig.clock.pass_one()
+    rig.clock.wait_for_one()
+    assert sum(RETRY_SECONDS) >= 30
+    assert rig.sandboxes.held() == (0 if physical else 1)
+    if not physical:
+        stuck.stuck = False
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert world.snapshot() == before
+    assert_nothing_left(rig)
+
+
+class _StuckMoves(FaultyKernel):
+    """A driver that does not let its netdev go."""
+
+    stuck = False
+
+    def move_link(self, *arguments: object, **more: object) -> None:
+        if self.stuck:
+            raise KernelError("move link", errno.EBUSY)
+        super().move_link(*arguments, **more)  # type: ignore[arg-type]  # as given
+
+
+def test_closing_cancels_what_is_pending_and_lets_namespaces_go_but_keeps_the_journal(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    take_name(world, "rail0")
+    rig.sandboxes.end("sandbox-1")
+    rig.clock.wait_for_one()
+    rig.close()
+    assert (rig.clock.pending, world.held) == ([], 0)
+    assert records_of(rig) == {"sandbox-1": State.RETURNING}
+    rig.close()
+
+
+def test_closing_leaves_the_namespace_of_an_attach_that_still_runs_open_for_it(start: Start) -> None:
+    world = make_world()
+    rig = start(world)
+    rig.gate.stop_at = "before configure-netdev"
+    sandbox = begin_attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    running = rig.workers.close(0.01)
+    assert running == ("sandbox-1",)
+    rig.sandboxes.close(busy=running)
+    assert world.held == 1
+    rig.gate.open.set()
+    assert sandbox.attach_done.result(SOON) is None

@@ -1,57 +1,60 @@
-"""The cheapest way to give each row a column of its own.
+"""The cheapest way to give each row a column.
 
 The Hungarian method with potentials (Kuhn, Munkres; in the form of successive shortest paths): exact, deterministic,
-O(rows² x columns) steps.
+O(rows² x columns) steps. A row whose best column is still free takes one step, so it is quicker when rows that do not
+compete come first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
+
+_FREE = -1
 
 
 def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
-    """The column of each row, none twice, so that the costs add up to the least. There are at least as many columns as
-    rows; of several cheapest ways it is always the same one."""
+    """The column of each row, so that the costs add up to the least: each column is given once, and the last one to as
+    many rows as want it. Of several cheapest ways it is always the same one."""
     if not costs:
         return []
     width = len(costs[0])
-    of_row, of_column = [0] * (len(costs) + 1), [0] * (width + 1)  # potentials
-    owner = [-1] * width + [-1]  # the row that has each column; the last one is where a new row begins
+    of_row, of_column = [0] * len(costs), [0] * width  # potentials
+    owner = [_FREE] * (width + 1)  # the row that has each column; the last one is where a new row begins
     for row in range(len(costs)):
         owner[width] = row
         _augment(costs, of_row, of_column, owner)
-    columns = [0] * len(costs)
-    for column in range(width):
-        if owner[column] >= 0:
+        owner[width - 1] = _FREE  # there is always more of it
+    columns = [width - 1] * len(costs)
+    for column in range(width - 1):
+        if owner[column] != _FREE:
             columns[owner[column]] = column
     return columns
 
 
 def _augment(costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int]) -> None:
     """Find the row at the end of `owner` a column, by the shortest path over columns that others give up."""
-    width = len(owner) - 1
+    width = len(of_column)
+    new = owner[width]
+    nearest = list(map(sub, costs[new], of_column))
+    reached = min(nearest)
+    column = nearest.index(reached)
     left = list(range(width))
-    nearest: list[int] = []
     came_from = [width] * width
     done: list[tuple[int, int]] = []  # columns of the path's tree, with their distance when they joined
-    column, reached = width, 0
-    while owner[column] >= 0:
-        row = owner[column]
-        offset = reached - of_row[row]
-        line = costs[row]
-        if not nearest:
-            nearest = [line[other] - of_column[other] + offset for other in range(width)]
-        else:
-            for other in left:
-                through = line[other] - of_column[other] + offset
-                if through < nearest[other]:
-                    nearest[other], came_from[other] = through, column
-        column = min(left, key=nearest.__getitem__)
-        reached = nearest[column]
+    while owner[column] != _FREE:
         left.remove(column)
         done.append((column, reached))
-    of_row[owner[width]] += reached
-    for tree, at in done[:-1]:
+        row = owner[column]
+        line, offset = costs[row], reached - of_row[row]
+        for other in left:
+            through = line[other] - of_column[other] + offset
+            if through < nearest[other]:
+                nearest[other], came_from[other] = through, column
+        column = min(left, key=nearest.__getitem__)
+        reached = nearest[column]
+    of_row[new] = reached
+    for tree, at in done:
         of_column[tree] -= reached - at
         of_row[owner[tree]] += reached - at
     while column != width:

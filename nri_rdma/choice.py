@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nri_rdma.assignment import cheapest
 from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
@@ -102,20 +102,20 @@ def _solve(
 ) -> list[RdmaDevice | None]:
     """The device of each row that must have one and of each that may; `blanks` of the latter get none."""
     own = len(must) + len(may)
+    if own - blanks == len(free):
+        around = replace(around, idle=())  # nothing is left for them
     rows = own + len(around.idle)
     neighbours = dict(zip((device.id for device in free), _neighbours(free), strict=True))
     free = _enough(free, rows, must, around)
     scale = _Scale.of(rows, free, around, neighbours)
     if rows * len(free) > _MOST_CELLS:
         return [*_one_by_one(free, [*must, *may][: own - blanks], scale), *[None] * blanks]
-    idle_blanks = max(0, rows - len(free) - blanks)
     never = scale.never
-    no_blank, may_be_blank = [never] * (blanks + idle_blanks), [0] * blanks + [2 * never] * idle_blanks
-    idle_blank = [never] * blanks + [scale.without] * idle_blanks
-    costs = [scale.own(row) + no_blank for row in must]
-    costs += [[cost + never for cost in scale.own(row)] + may_be_blank for row in may]  # so that no blank is left over
-    costs += [scale.idle(gpu) + idle_blank for gpu in around.idle]
-    columns = cheapest(costs)[:own]
+    # The columns are the devices, the blanks, and last what any number of idle GPUs may have: none.
+    costs = [[*scale.idle(gpu), *[never] * blanks, scale.without] for gpu in around.idle]  # first: they seldom compete
+    costs += [[*scale.own(row), *[never] * (blanks + 1)] for row in must]
+    costs += [[*(it + never for it in scale.own(row)), *[0] * blanks, 2 * never] for row in may]  # every blank is used
+    columns = cheapest(costs)[len(around.idle) :]
     return [free[column] if column < len(free) else None for column in columns]
 
 

@@ -41,7 +41,8 @@ LIMIT_S = 1200
 SIDE_BY_SIDE = 2
 """Machines at a time. An emulated machine of two CPUs keeps a core busy, and waits much: two take less time together
 than one after the other on two cores; four take longer, and miss time-outs."""
-HOW_SHOWN = ("-v", "--tb=short")
+HOW_SHOWN = ("-v", "--tb=short", "--maxfail=5")
+"""A machine in which much fails is broken, and would fail slowly: each test waits for its time-out."""
 _NO_TESTS_RAN = 5
 LAB_FAILED = 125
 INTERRUPTED = 130
@@ -137,11 +138,12 @@ def _follow(under_way: dict[Future[Outcome], Part]) -> dict[str, Outcome | LabEr
 
 def _judge(endings: list[tuple[Part, Outcome | LabError]], rows: Iterable[str]) -> int:
     """The exit code of all: the lab's own, else pytest's first that is not 0. Each of the rows must have been met."""
-    broken = any(isinstance(ending, LabError) for _, ending in endings)
+    broken = [part.name for part, ending in endings if isinstance(ending, LabError)]
     reports.join_reports(part.name for part, _ in endings)
     cases = reports.read_cases()
-    complaints = list(reports.complaints(cases, () if broken else rows))
-    for told in (*reports.failures(cases), *complaints):
+    failures = [*reports.failures(cases), *(told for name in broken for told in reports.failures_so_far(name))]
+    complaints = list(reports.complaints(cases, () if failures or broken else rows))
+    for told in (*failures, *complaints):
         say(told)
     for machine, group in groupby(endings, key=lambda item: item[0].model.name):
         _sum_up(machine, list(group))

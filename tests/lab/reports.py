@@ -16,6 +16,10 @@ from tests.lab.recipe import CHECKOUT
 RESULTS = CHECKOUT / "build" / "lab"
 OUTCOME = "outcome"
 """The property of a test in the report that names its row of outcomes.toml."""
+FAILED = "lab: failed: "
+"""Before each line of the guest's output that names a test which failed, and why."""
+LOG = "pytest.log"
+"""All of its output."""
 _REPORT = "junit.xml"
 _COUNT = re.compile(r"(\d+) ([a-z]+)")
 _BAD = ("failed", "errors")
@@ -110,6 +114,14 @@ def failures(cases: Iterable[Case]) -> Iterator[str]:
     return (f"{case.part}: {case.file}::{case.name}: {case.problem}" for case in cases if case.problem)
 
 
+def failures_so_far(part: str, results: Path = RESULTS) -> Iterator[str]:
+    """The same of a part that ended without a report, out of what it said until then."""
+    log = results / part / LOG
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+        if line.startswith(FAILED):
+            yield f"{part}: {_shortened(line.removeprefix(FAILED))}"
+
+
 def _case(part: str, element: ET.Element) -> Case:
     properties = element.iter("property")
     problems = [_first_line(it) for kind in ("failure", "error") for it in element.iter(kind)]
@@ -126,7 +138,11 @@ def _case(part: str, element: ET.Element) -> Case:
 def _first_line(problem: ET.Element) -> str:
     """pytest's own word for what was wrong, as far as a line goes."""
     words = " ".join((problem.get("message") or problem.text or "").split()) or f"{problem.tag} without a word"
-    return words if len(words) <= _LINE else words[: _LINE - 3] + "..."
+    return _shortened(words)
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE else line[: _LINE - 3] + "..."
 
 
 def _one(word: str) -> str:

@@ -66,6 +66,20 @@ def test_what_failed_is_told_in_a_line_with_its_place_and_its_reason(tmp_path: P
     ]
 
 
+def test_what_failed_in_a_machine_that_was_ended_is_told_out_of_what_it_said(tmp_path: Path) -> None:
+    (tmp_path / "small-1").mkdir()
+    (tmp_path / "small-1" / "pytest.log").write_bytes(
+        b"test_a FAILED\nlab: failed: test_a (call): Timeout\n\xff\nlab: failed: test_b (setup): "
+        + b"y" * 400
+        + b"\ntest_c"
+    )
+    told = list(reports.failures_so_far("small-1", tmp_path))
+    assert told[0] == "small-1: test_a (call): Timeout"
+    assert told[1].startswith("small-1: test_b (setup): yyy")
+    assert told[1].endswith("...")
+    assert list(reports.failures_so_far("never-began", tmp_path)) == []
+
+
 def test_the_report_of_all_has_a_suite_for_each_part_and_all_their_tests(tmp_path: Path) -> None:
     for part in ("small-1", "small-2"):
         report(tmp_path, part)

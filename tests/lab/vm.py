@@ -26,6 +26,7 @@ from tests.lab.errors import LabError
 from tests.lab.image import UNFINISHED, Image
 from tests.lab.machine import Disk, Machine, Model, qemu_command
 from tests.lab.progress import say
+from tests.lab.reports import LOG
 
 BOOT_LIMIT_S = 120
 BOOT_ATTEMPTS = 2
@@ -102,7 +103,7 @@ def _attempt(number: int, run: Run) -> Outcome:
     with _scratch(run.image) as scratch:
         machine = _machine(model, run.emulator, run.image, run.checkout, scratch, job, run.bytecode)
         say(f"booting the machine {run.name!r} ({model.cpus} cpus, {model.memory_mib} MiB, {model.accelerator})")
-        output = _Output(copy_to=results / "pytest.log", label=run.label)
+        output = _Output(copy_to=results / LOG, label=run.label)
         with _qemu(qemu_command(machine, results / "console.log"), results / "qemu.log") as qemu:
             output.follow(qemu, boot_end=started + BOOT_LIMIT_S, end=started + run.limit_s, stop=run.stop)
         facts = _collect(scratch / "results", results)
@@ -115,7 +116,7 @@ def _attempt(number: int, run: Run) -> Outcome:
     }
     (results / "timings.json").write_text(json.dumps({"boot_attempts": number, "seconds": seconds}, indent=2) + "\n")
     if facts["exit"] == _ENDED_BY_INIT:
-        raise LabError(f"pytest was ended before it was done. Next: see {results / 'pytest.log'}, or raise --limit.")
+        raise LabError(f"pytest was ended before it was done. Next: see {results / LOG}, or raise --limit.")
     if not output.summary:
         raise LabError(f"pytest ended without a summary ({facts['exit']:.0f}). Next: read the logs in {results}.")
     return Outcome(exit_code=int(facts["exit"]), summary=output.summary, boot_attempts=number, seconds=seconds)

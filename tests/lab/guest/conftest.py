@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.lab.guest import kernel, verbs
 from tests.lab.guest.process import Server
 from tests.lab.machine import MODELS, SMALL
 from tests.lab.outcomes import OutcomeError
-from tests.lab.reports import OUTCOME
+from tests.lab.reports import FAILED, OUTCOME
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
@@ -122,6 +123,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.user_properties.append((OUTCOME, marker.args[0]))
         if rows[marker.args[0]].outcomes.get(KERNEL) == outcomes.LEFT_OUT:
             item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
+
+
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """What a test failed with, at once: a machine that does not get to pytest's end has told it nevertheless."""
+    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+        return
+    trace = "".join(traceback.format_exception(call.excinfo.value))
+    terminal = item.config.get_terminal_writer()
+    terminal.line(f"\n{trace}{FAILED}{item.name} ({call.when}): {' '.join(str(call.excinfo.value).split())}")
 
 
 def _machines_of(item: pytest.Item) -> tuple[str, ...]:

@@ -264,10 +264,10 @@ class Cri:
         request = pb.StopContainerRequest(container_id=container.id, timeout=grace_seconds)
         self._call("StopContainer", request, pb.StopContainerResponse, seconds=grace_seconds + _SECONDS)
 
-    def remove_container(self, container: Container) -> None:
+    def remove_container(self, container: Container, *, seconds: float = _SECONDS) -> None:
         """Removes a container, running or not."""
         request = pb.RemoveContainerRequest(container_id=container.id)
-        self._call("RemoveContainer", request, pb.RemoveContainerResponse)
+        self._call("RemoveContainer", request, pb.RemoveContainerResponse, seconds=seconds)
 
     def stop_pod(self, sandbox: Sandbox, *, seconds: float = _SECONDS) -> None:
         """Stops a sandbox and its containers, and gives its network back."""
@@ -279,10 +279,16 @@ class Cri:
         request = pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id)
         self._call("RemovePodSandbox", request, pb.RemovePodSandboxResponse, seconds=seconds)
 
-    def delete_pod(self, sandbox: Sandbox) -> None:
-        """Stops and removes a sandbox."""
-        self.stop_pod(sandbox)
-        self.remove_pod(sandbox)
+    def delete_pod(self, sandbox: Sandbox, *, seconds: float = _SECONDS) -> None:
+        """Stops and removes a sandbox as the kubelet does: its containers go before it.
+
+        containerd since 2.0 would remove them with it, and hangs for good when a plugin registers just then: it takes
+        the lock that keeps plugins away a second time (BlockPluginSync in RemovePodSandbox and in RemoveContainer).
+        """
+        self.stop_pod(sandbox, seconds=seconds)
+        for container in self.containers(sandbox):
+            self.remove_container(container, seconds=seconds)
+        self.remove_pod(sandbox, seconds=seconds)
 
     def pods(self) -> tuple[Sandbox, ...]:
         """Every sandbox, ready or not; containers cannot be created from these (the runtime keeps no request)."""

@@ -39,8 +39,7 @@ def pod(cri: Cri, name: str, annotations: dict[str, str], *, runtime_handler: st
     try:
         yield sandbox
     finally:
-        cri.stop_pod(sandbox, seconds=_KUBELET_S)
-        cri.remove_pod(sandbox, seconds=_KUBELET_S)
+        cri.delete_pod(sandbox, seconds=_KUBELET_S)
 
 
 def asks(text: str) -> dict[str, str]:

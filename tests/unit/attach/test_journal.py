@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nri_rdma.attach.journal import Journal, decode_record, encode_record
 from nri_rdma.attach.plain import from_plain
@@ -120,6 +122,18 @@ def test_what_only_placement_needs_is_not_written_and_a_daemon_that_does_not_kno
     (request,) = json.loads(encode_record(record))["record"]["attached"]
     assert request["admitted"]["request"].keys().isdisjoint({"gpus_from", "gpus_problem"})
     assert decode_record(encode_record(record), where="memory") == record
+
+
+@given(alias=st.text(st.characters(max_codepoint=0x2FFF)), speed=st.integers(-(1 << 63), (1 << 63) - 1))
+def test_the_checksum_is_that_of_the_text_that_earlier_daemons_wrote(alias: str, speed: int) -> None:
+    world = make_world()
+    kernel = FakeKernel(world)
+    record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
+    (move,) = record.plan.moves
+    plan = replace(record.plan, moves=(replace(move, link=replace(move.link, alias=alias, mtu=speed)),))
+    document = json.loads(encode_record(replace(record, plan=plan)))
+    text = json.dumps(document["record"], sort_keys=True, separators=(",", ":"))
+    assert document["checksum"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 def _as_before_sysctls(record: SandboxRecord) -> bytes:

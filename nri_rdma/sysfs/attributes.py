@@ -1,10 +1,14 @@
-"""Attributes and places in sysfs, read once."""
+"""Attributes and places in sysfs, read once.
+
+Folders are texts here, not Paths: a node is read anew for every pod that comes and goes, and with Paths that took five
+times as long.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from collections.abc import Iterable
 
 from nri_rdma.model.pci import parse_pci_address
 
@@ -13,15 +17,20 @@ _ATTRIBUTE_BYTES = 1 << 16
 """The kernel's attributes are a page at most, which is 4 KiB, on some machines 64."""
 
 
-def entries(folder: Path) -> list[Path]:
-    """What is in a folder, in no order; [] where there is none."""
+def entries(folder: str) -> list[str]:
+    """The names in a folder, in no order; [] where there is none."""
     try:
-        return list(folder.iterdir())
+        return os.listdir(folder)
     except OSError:
         return []
 
 
-def read(path: Path | str) -> str:
+def in_order(names: Iterable[str]) -> list[str]:
+    """``mlx5_2`` before ``mlx5_10``."""
+    return sorted(names, key=_natural)
+
+
+def read(path: str) -> str:
     """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are).
 
     By system calls: file objects would be a third of a scan, and half of one that reads a whole GID table."""
@@ -37,6 +46,26 @@ def read(path: Path | str) -> str:
         os.close(attribute)
 
 
+def read_of(folder: str, name: str) -> str:
+    """An attribute of what may not be there (""): then it has none."""
+    return read(f"{folder}/{name}") if folder else ""
+
+
+def destination(folder: str, link: str) -> str:
+    """The folder that a link in a folder leads to, or that it is; "" where there is nothing, also of a folder that is
+    not there (""). `folder` has no link in it, and the result has none: those of sysfs lead to the thing itself."""
+    if not folder:
+        return ""
+    path = f"{folder}/{link}"
+    try:
+        path = os.path.normpath(os.path.join(folder, os.readlink(path)))
+    except FileNotFoundError:
+        return ""
+    except OSError:
+        pass  # EINVAL: no link
+    return path if os.path.exists(path) else ""
+
+
 def whole_number(text: str) -> int | None:
     """A number without sign; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() else None
@@ -48,37 +77,31 @@ def numbers(text: str) -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
 
 
-def link_name(path: Path) -> str:
-    """The name of what a link leads to; "" where there is none."""
-    return path.resolve().name if path.exists() else ""
-
-
-def pci_path(device: Path) -> tuple[str, ...]:
-    """Root complex, bridges and function that lead to a device; empty when it is not on PCI."""
-    if not device.exists():
-        return ()
-    parts = device.resolve().parts
-    root = next((place for place, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
+def pci_path(place: str) -> tuple[str, ...]:
+    """Root complex, bridges and function that lead to a device's folder; empty when it is not on PCI."""
+    parts = place.split("/")
+    root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
     if root is None:
         return ()
     return (parts[root], *(part for part in parts[root + 1 :] if parse_pci_address(part) is not None))
 
 
-def function_of(device: Path) -> Path:
-    """The PCI function that a device is, or is a part of: a scalable function is an auxiliary device, which has neither
-    NUMA node nor vendor. The device itself when it is not on PCI, or not there."""
-    if not device.exists():
-        return device
-    place = device.resolve()
-    return next((it for it in (place, *place.parents) if parse_pci_address(it.name) is not None), device)
+def function_of(place: str) -> str:
+    """The folder of the PCI function that a device is, or is a part of: a scalable function is an auxiliary device,
+    which has neither NUMA node nor vendor. The device itself when it is not on PCI."""
+    folder = place
+    while folder.strip("/"):
+        folder, _, name = folder.rpartition("/")
+        if parse_pci_address(name) is not None:
+            return f"{folder}/{name}"
+    return place
 
 
-def numa_node(device: Path) -> int | None:
-    """None also for -1, the kernel's word for a machine of one node."""
-    return whole_number(read(device / "numa_node"))
+def numa_node(place: str) -> int | None:
+    """None where nobody says so (place: ""), and also for -1, the kernel's word for a machine of one node."""
+    return whole_number(read_of(place, "numa_node"))
 
 
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that sorts ``mlx5_2`` before ``mlx5_10``."""
+def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
     parts = re.findall(r"\d+|\D+", name)
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)

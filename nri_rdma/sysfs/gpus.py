@@ -7,13 +7,14 @@ known, and that is no error.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from nri_rdma.model.device import Gpu
 from nri_rdma.model.pci import PciAddress, parse_pci_address
-from nri_rdma.sysfs.attributes import entries, natural, numa_node, numbers, pci_path, read, whole_number
+from nri_rdma.sysfs.attributes import destination, entries, in_order, numa_node, numbers, pci_path, read, whole_number
 
 _CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
 _VGA_CLASS = "0x0300"
@@ -32,15 +33,17 @@ _Node = tuple[str, tuple[int, int]]
 def read_gpus(sysfs_root: Path, proc_root: Path | None) -> tuple[Gpu, ...]:
     """All GPUs by address. Without `proc_root` NVIDIA's are known by their places only."""
     major = _nvidia_major(proc_root) if proc_root is not None else _NVIDIA_MAJOR
-    gpus = (_gpu(folder, proc_root, major) for folder in entries(sysfs_root / "bus/pci/devices"))
+    functions = os.path.join(os.path.realpath(sysfs_root), "bus/pci/devices")
+    gpus = (_gpu(functions, name, proc_root, major) for name in entries(functions))
     return tuple(sorted((gpu for gpu in gpus if gpu is not None), key=lambda gpu: gpu.pci))
 
 
-def _gpu(folder: Path, proc_root: Path | None, nvidia_major: int) -> Gpu | None:
-    kind = read(folder / "class")[:6]
+def _gpu(functions: str, name: str, proc_root: Path | None, nvidia_major: int) -> Gpu | None:
+    kind = read(f"{functions}/{name}/class")[:6]
     if kind not in _CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
         return None
-    address, vendor = parse_pci_address(folder.name), read(folder / "vendor").removeprefix("0x")
+    folder = destination(functions, name)
+    address, vendor = parse_pci_address(name), read(f"{folder}/vendor").removeprefix("0x")
     if address is None or (kind == _VGA_CLASS and vendor not in _VENDORS):
         return None
     told = _told_by_nvidia(proc_root, address) if proc_root is not None and vendor == _NVIDIA else {}
@@ -59,17 +62,17 @@ def _gpu(folder: Path, proc_root: Path | None, nvidia_major: int) -> Gpu | None:
     )
 
 
-def _class_nodes(folder: Path) -> Iterator[_Node]:
+def _class_nodes(folder: str) -> Iterator[_Node]:
     """``card1`` and ``renderD128``, or ``accel0``."""
     for class_name in _NODE_CLASSES:
-        for entry in sorted(entries(folder / class_name), key=lambda path: natural(path.name)):
-            dev = numbers(read(entry / "dev"))
+        for name in in_order(entries(f"{folder}/{class_name}")):
+            dev = numbers(read(f"{folder}/{class_name}/{name}/dev"))
             if dev is not None:
-                yield entry.name, dev
+                yield name, dev
 
 
 def _told_by_nvidia(proc_root: Path, address: PciAddress) -> dict[str, str]:
-    lines = read(proc_root / f"driver/nvidia/gpus/{address}/information").splitlines()
+    lines = read(f"{proc_root}/driver/nvidia/gpus/{address}/information").splitlines()
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
@@ -81,7 +84,7 @@ def _nvidia_node(told: dict[str, str], major: int) -> Iterator[_Node]:
 
 
 def _nvidia_major(proc_root: Path) -> int:
-    for line in read(proc_root / "devices").partition("Block devices:")[0].splitlines():
+    for line in read(f"{proc_root}/devices").partition("Block devices:")[0].splitlines():
         major, _, name = line.strip().partition(" ")
         if name in _NVIDIA_DRIVERS and major.isdigit():
             return int(major)

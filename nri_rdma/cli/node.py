@@ -90,14 +90,14 @@ def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
 def _host_links(lifelines: Lifelines) -> _HostLinks:
     from nri_rdma.attach.port import KernelError
     from nri_rdma.netlink.holders import read_holders
-    from nri_rdma.netlink.hostuse import read_host_use
+    from nri_rdma.netlink.hostuse import HostReader
     from nri_rdma.netlink.rdma import RdmaSocket, read_netdevs
     from nri_rdma.netlink.route_socket import RouteSocket
     from nri_rdma.wire import WireError
 
     try:
         with RouteSocket() as route, RdmaSocket() as sock:
-            use = read_host_use(route, lifelines)
+            use = HostReader(lifelines).read(route)
             rdma, holders = read_netdevs(sock), read_holders(sock)
     except (OSError, WireError, KernelError) as error:
         return _HostLinks(problem=str(error))

@@ -15,6 +15,7 @@ from nri_rdma.netlink.links import parse_link, read_links
 from nri_rdma.netlink.route_socket import RouteSocket
 from nri_rdma.netlink.routes import Route, default_links, parse_route, read_routes
 from nri_rdma.netlink.sockets import address_of, read_sockets
+from nri_rdma.wire.netlink import HEADER
 
 _RTM_GETROUTE = 26
 _RTMSG = struct.Struct("=BBBBBBBBI")
@@ -24,10 +25,21 @@ _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno
 """The kernel's words for an address that no route leads to, or one that forbids it (EINVAL: a blackhole)."""
 
 
-def read_host_use(route: RouteSocket, lifelines: Lifelines) -> HostUse:
-    """All of it. Raises KernelError, WireError or OSError."""
-    links = tuple(parse_link(message) for message in read_links(route))
-    return host_use(route, links, read_addresses(route), read_routes((), ()), lifelines)
+class HostReader:
+    """Reads the use of all links of the host, again and again, and parses only those that are not as they were the last
+    time: a busy node has hundreds. For one thread at a time."""
+
+    def __init__(self, lifelines: Lifelines) -> None:
+        self._lifelines = lifelines
+        self._links: Mapping[bytes, LinkState] = {}
+        """By what the kernel last said of each."""
+
+    def read(self, route: RouteSocket) -> HostUse:
+        """All of it. Raises KernelError, WireError or OSError."""
+        before = self._links
+        told = {message[HEADER.size :]: message for message in read_links(route)}  # the header counts the requests
+        self._links = {body: before.get(body) or parse_link(message) for body, message in told.items()}
+        return host_use(route, self._links.values(), read_addresses(route), read_routes((), ()), self._lifelines)
 
 
 def host_use(

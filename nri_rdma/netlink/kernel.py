@@ -35,7 +35,7 @@ from nri_rdma.netlink.conf import (
     write_sysctls,
 )
 from nri_rdma.netlink.holders import holders_of, read_holders
-from nri_rdma.netlink.hostuse import host_use, read_host_use
+from nri_rdma.netlink.hostuse import HostReader, host_use
 from nri_rdma.netlink.insider import Inside
 from nri_rdma.netlink.links import (
     change_request,
@@ -68,6 +68,7 @@ class LinuxKernel:
         self._host.is_host = True
         self._moves = threading.Lock()
         self._lifelines = lifelines
+        self._host_reader = HostReader(lifelines)
 
     @property
     def host(self) -> HeldNamespace:
@@ -88,7 +89,7 @@ class LinuxKernel:
         )
 
     def host_use(self) -> HostUse:
-        return _inside(self._host, "read the host's links", lambda route: read_host_use(route, self._lifelines))
+        return _inside(self._host, "read the host's links", self._host_reader.read)
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
         return _inside(self._host, "read the host's links", lambda route: _survey(route, ifindexes, self._lifelines))

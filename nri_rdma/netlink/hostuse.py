@@ -27,7 +27,7 @@ _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno
 
 class HostReader:
     """Reads the use of all links of the host, again and again, and parses only those that are not as they were the last
-    time: a busy node has hundreds. For one thread at a time."""
+    time: a busy node has hundreds. Safe for use by several threads."""
 
     def __init__(self, lifelines: Lifelines) -> None:
         self._lifelines = lifelines
@@ -36,10 +36,18 @@ class HostReader:
 
     def read(self, route: RouteSocket) -> HostUse:
         """All of it. Raises KernelError, WireError or OSError."""
-        before = self._links
-        told = {message[HEADER.size :]: message for message in read_links(route)}  # the header counts the requests
-        self._links = {body: before.get(body) or parse_link(message) for body, message in told.items()}
-        return host_use(route, self._links.values(), read_addresses(route), read_routes((), ()), self._lifelines)
+        links = {_body(message): self.parsed(message) for message in read_links(route)}
+        self._links = links
+        return host_use(route, links.values(), read_addresses(route), read_routes((), ()), self._lifelines)
+
+    def parsed(self, message: bytes) -> LinkState:
+        """A link without what it carries. Raises WireError."""
+        return self._links.get(_body(message)) or parse_link(message)
+
+
+def _body(message: bytes) -> bytes:
+    """Without the header, which counts the requests."""
+    return message[HEADER.size :]
 
 
 def host_use(

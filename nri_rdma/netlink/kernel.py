@@ -92,7 +92,11 @@ class LinuxKernel:
         return _inside(self._host, "read the host's links", self._host_reader.read)
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        return _inside(self._host, "read the host's links", lambda route: _survey(route, ifindexes, self._lifelines))
+        return _inside(
+            self._host,
+            "read the host's links",
+            lambda route: _survey(route, ifindexes, self._host_reader, self._lifelines),
+        )
 
     def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
         def read(route: RouteSocket) -> Mapping[int, LinkState]:
@@ -233,8 +237,8 @@ def _held(namespace: Namespace) -> HeldNamespace:
     return namespace
 
 
-def _survey(route: RouteSocket, ifindexes: Collection[int], lifelines: Lifelines) -> Survey:
-    tied = {message: parse_link(message) for message in tied_to(ifindexes, read_links(route))}
+def _survey(route: RouteSocket, ifindexes: Collection[int], reader: HostReader, lifelines: Lifelines) -> Survey:
+    tied = {message: reader.parsed(message) for message in tied_to(ifindexes, read_links(route))}
     wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
     addresses = read_addresses(route)
     routes = read_routes(wanted.keys(), {address.own for address in addresses if address.ifindex in wanted})

@@ -1,5 +1,6 @@
 # The daemon in a container. It needs the host's network and pid namespaces, CAP_SYS_ADMIN, CAP_NET_ADMIN, and these mounts:
-# /var/run/nri, /run/nri-rdma, /sys, /dev/infiniband, and /var/run/netns with HostToContainer propagation.
+# /var/run/nri, /run/nri-rdma, /sys, /dev/infiniband, and /var/run/netns with HostToContainer propagation; with containerd
+# before 2.2.6 or 2.3.3 also /run/containerd, where containerd_socket is (docs/operations.md, what containerd leaves).
 FROM debian:trixie-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-venv
 COPY . /src

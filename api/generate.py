@@ -1,6 +1,6 @@
 """Generates nri_rdma/pb from the .proto files beside this script.
 
-Messages only: ttrpc needs no gRPC stubs, and the one gRPC client takes bytes. Run `python api/generate.py`
+Messages only: ttrpc needs no gRPC stubs, and the gRPC clients take bytes. Run `python api/generate.py`
 after a change of a contract; tests/unit/test_generated_pb.py fails until that has been done.
 """
 

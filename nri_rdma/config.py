@@ -67,6 +67,12 @@ def _path(name: str, value: Any) -> Path:
     return Path(_text(name, value))
 
 
+def _path_or_none(name: str, value: Any) -> Path | None:
+    """Without a text there is none."""
+    text = _text(name, value)
+    return Path(text) if text else None
+
+
 def _paths(name: str, value: Any) -> tuple[Path, ...]:
     """A list, or a text with commas between the directories; the last counts most."""
     items = value.split(",") if isinstance(value, str) else value
@@ -164,6 +170,7 @@ class _Choice:
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
     _path: {"type": "string"},
+    _path_or_none: {"type": "string"},
     _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _flag: {"type": "boolean"},
     _index: {"type": "string", "pattern": "^[0-9]{2}$"},
@@ -239,6 +246,13 @@ class Settings:
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         "Socket where the kubelet tells what it allocated to pods (PodResources); it need not be there.",
         _path,
+        "PATH",
+    )
+    containerd_socket: Path | None = _setting(
+        Path("/run/containerd/containerd.sock"),
+        "Socket of containerd's own API: releases that leave parts of a refused sandbox are asked there to remove them;"
+        " empty: they are not asked.",
+        _path_or_none,
         "PATH",
     )
     state_dir: Path = _setting(

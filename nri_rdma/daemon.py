@@ -26,6 +26,7 @@ from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.config import Memlock, Settings
+from nri_rdma.containerd.leftovers import Leftovers
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.errors import AttachError
 from nri_rdma.inventory import assemble, matters, watched
@@ -72,6 +73,10 @@ UDEV_CONTROL = Path("/run/udev/control")
 
 CLOSE_WORKERS_S = 5.0
 """How long the end waits for workers: a netdev's move takes milliseconds, a driver may hang."""
+
+
+LAST_LOOK_S = 2.0
+"""How long the end waits for what the runtime leaves of the sandboxes that were refused last."""
 
 
 class Daemon:
@@ -127,6 +132,7 @@ class Daemon:
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
+        self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers)
         self._lifecycle = Lifecycle(
             node=self._node,
@@ -220,6 +226,7 @@ class Daemon:
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
         self._others.close()
+        self._leftovers.close(LAST_LOOK_S)
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
         self._watcher.close()
@@ -241,7 +248,7 @@ class Daemon:
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
         self._lifecycle.memlock_ceiling = memlock_ceiling(runtime_pid)
-        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured)
+        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers.refused)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime

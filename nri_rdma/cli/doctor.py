@@ -23,6 +23,7 @@ EXIT_PROBLEMS = 1
 @click.command()
 @setting_flags(
     "nri_socket",
+    "containerd_socket",
     "allow_default_pool",
     "memlock",
     "sysfs_root",

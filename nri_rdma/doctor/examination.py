@@ -24,6 +24,7 @@ CHECKS: tuple[Check, ...] = (
     hardware.pools,
     runtime.nri_socket,
     runtime.runtime,
+    runtime.containerd_socket,
     runtime.memlock,
     service.daemon,
     guard.guard,

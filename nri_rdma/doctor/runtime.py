@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from nri_rdma.doctor.finding import Finding, not_applicable, ok, problem, warnin
 from nri_rdma.doctor.machine import Machine
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.request import UNLIMITED
-from nri_rdma.nri.peer import memlock_ceiling
+from nri_rdma.nri.peer import memlock_ceiling, peer_pid
 
 CONTAINERD_TOML = """version = 2
 [plugins."io.containerd.nri.v1.nri"]
@@ -19,6 +20,8 @@ disable_connections = false"""
 """For /etc/containerd/config.toml: before 2.0 NRI is off. Later releases read this version too."""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
+_CONTAINERD = "containerd"
+_NEWER = "or update containerd to 2.2.6, 2.3.3 or later"
 _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
 
@@ -54,6 +57,33 @@ def runtime(machine: Machine) -> Finding:
     return ok("runtime", found)
 
 
+def containerd_socket(machine: Machine) -> Finding:
+    """Whether a containerd that leaves parts of refused sandboxes can be asked to remove them."""
+    facts, path = machine.runtime.runtime, machine.settings.containerd_socket
+    if facts is None:
+        return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
+    if not facts.abilities.leaves_refused:
+        return not_applicable(_CONTAINERD, "nothing is asked of this runtime but what NRI has")
+    harm = f"{facts.name} {facts.version} leaves parts of refused pods, with which it may not start again"
+    if path is None:
+        return warning(_CONTAINERD, f"{harm}: the setting containerd_socket is empty", f"set it, {_NEWER}")
+    return _reachable(path, machine.runtime.pid, harm)
+
+
+def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
+    try:
+        pid = _served_by(path)
+    except PermissionError:
+        return not_applicable(_CONTAINERD, f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
+    except OSError as error:
+        found = f"{harm}, and cannot be asked to remove them: {path}: {error.strerror or error}"
+        return warning(_CONTAINERD, found, f"set containerd_socket (in a container, mount it too), {_NEWER}")
+    if 0 not in {pid, runtime_pid} and pid != runtime_pid:
+        found = f"{harm}, and {path} is another process's (pid {pid}) than the NRI socket (pid {runtime_pid})"
+        return warning(_CONTAINERD, found, "set containerd_socket to that of the runtime with our NRI socket")
+    return ok(_CONTAINERD, f"{path}: what this release leaves of refused pods can be removed")
+
+
 def memlock(machine: Machine) -> Finding:
     """How much memory a container may lock: RDMA programs register what they send."""
     seen, setting = machine.runtime, machine.settings.memlock
@@ -69,6 +99,13 @@ def memlock(machine: Machine) -> Finding:
             "memlock", f"{found}, and the setting memlock is {setting.bytes}", f"a smaller memlock, or {fix}"
         )
     return warning("memlock", f"{found}: a pod that asks for more is refused", fix)
+
+
+def _served_by(path: Path) -> int:
+    """The process that listens there, 0 when it cannot be seen. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.connect(str(path))
+        return peer_pid(connection)
 
 
 def _how_to_turn_on(machine: Machine) -> str:

@@ -15,6 +15,7 @@ from typing import Any  # Any: generated messages
 
 from nri_rdma.adopter import Brought
 from nri_rdma.lifecycle import Lifecycle, Show
+from nri_rdma.model.pod import Pod
 from nri_rdma.nri.messages import (
     EVENTS,
     asker_from,
@@ -76,12 +77,15 @@ class Plugin:
         spans: Recorder,
         on_synchronized: Callable[[RuntimeFacts], None],
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
+        on_left: Callable[[Pod], None] = lambda _pod: None,
     ) -> None:
-        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come now."""
+        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come now,
+        `on_left` of each sandbox that is refused, where the runtime will leave something of it."""
         self._lifecycle = lifecycle
         self._spans = spans
         self._on_configured = on_configured
         self._on_synchronized = on_synchronized
+        self._on_left = on_left
         self._collected_pods: list[Any] = []
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
@@ -124,7 +128,12 @@ class Plugin:
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
-            self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
+            try:
+                self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
+            except Exception:  # whatever it is, the session makes a refusal of it
+                if self.runtime.abilities.leaves_refused:
+                    self._on_left(pod)
+                raise
         return _EMPTY
 
     def _create_container(self, request: Request) -> bytes:

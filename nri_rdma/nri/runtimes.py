@@ -46,6 +46,10 @@ _RELEASES = {"containerd": _CONTAINERD, "cri-o": _CRI_O}
 _MISNAMED = {"v2": "containerd"}
 """containerd 2.0.0 to 2.0.3 takes the last part of its module's path for its name."""
 
+_LEAVING: tuple[tuple[Release, Release], ...] = (((2, 0, 0), (2, 2, 6)), ((2, 3, 0), (2, 3, 3)))
+"""The releases of containerd that leave what they made of a refused sandbox: from the first on, before the second. Read
+from RunPodSandbox of their sources; 2.0 and 2.1 have no release with the mend."""
+
 _SINCE_RLIMITS: Release = (0, 4, 0)
 _SINCE_TIMEOUTS: Release = (0, 7, 0)
 _NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])", re.ASCII)
@@ -53,12 +57,14 @@ _NUMBERS = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})(?:\.([0-9]{1,9}))?(?![0-9])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abilities:
-    """`nri` is the release of NRI, None when it is not known; `events` the bits of the events that it knows.
+    """`release` is the runtime's own, `nri` that of NRI, None when it is not known; `events` are the bits of the events
+    that it knows.
 
     `before_0_7`: a plugin that it starts is told no pods (no Synchronize), and ends it by an error at Configure.
     """
 
     runtime: str = ""
+    release: Release | None = None
     nri: Release | None = None
     events: int = EVENTS_0_2
     before_0_7: bool = False
@@ -73,6 +79,15 @@ class Abilities:
         """Whether a container is not started when StartContainer is answered with an error. CRI-O logs the error and
         starts it; of others nothing is known, and nothing must depend on it (docs/adr/0009)."""
         return self.runtime == "containerd"
+
+    @property
+    def leaves_refused(self) -> bool:
+        """Whether it leaves the process, the network namespace and the record of a sandbox that a plugin refused, of
+        which CRI knows nothing any more: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2 (docs/adr/0019)."""
+        release = self.release
+        if self.runtime != "containerd" or release is None:
+            return False
+        return any(first <= release < mended for first, mended in _LEAVING)
 
     @property
     def lacks(self) -> tuple[str, ...]:
@@ -99,6 +114,7 @@ def abilities_of(name: str, version: str, nri_version: str, *, tells_timeouts: b
         nri = max(nri, _SINCE_TIMEOUTS)
     return Abilities(
         runtime=runtime if runtime in _RELEASES else "",
+        release=parse_release(version),
         nri=nri,
         events=_events(nri),
         before_0_7=not tells_timeouts,

@@ -12,7 +12,7 @@ import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,8 @@ class Arena:
     def paused_at(self, place: Place) -> "Iterator[Future[Any]]":
         """The daemon waits at a place while the pod is started, or stopped; the future is the runtime's answer."""
         asked: Future[Any]
-        # containerd 2.1 leaves the process and the namespace of a sandbox that NRI refused.
+        # containerd 2.1 leaves the process and the namespace of a sandbox that NRI refused; the daemon removes them in
+        # a second or so, if it lives that long.
         self._older = frozenset(self._bundles())
         pod = self.started_pod() if place.way is Way.BACK else None
         self._netns = self._find_netns() if pod is not None else None
@@ -250,7 +251,11 @@ class Arena:
     def _bundles(self) -> dict[str, dict[str, Any]]:
         """The OCI configuration of every sandbox and container that the runtime has, by id."""
         pattern = "io.containerd.runtime.v2.task/*/*/config.json"
-        return {file.parent.name: json.loads(file.read_text()) for file in (self.runtime.run / "state").glob(pattern)}
+        found = {}
+        for file in (self.runtime.run / "state").glob(pattern):
+            with suppress(FileNotFoundError):  # of a refused sandbox, which the daemon has just cleaned up
+                found[file.parent.name] = json.loads(file.read_text())
+        return found
 
     def pod_netns(self) -> Path:
         """The network namespace of the pod that something happens to; the runtime ends the processes first."""
@@ -274,8 +279,9 @@ class Arena:
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended while we read the list
             if "containerd-shim" in words[0] and str(self.runtime.cri_address) in words:
-                os.kill(int(folder.name), signal.SIGKILL)
-                killed += 1
+                with suppress(ProcessLookupError):  # of a refused sandbox, which the daemon has just cleaned up
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    killed += 1
         return killed
 
     def await_daemon_end(self) -> bool:

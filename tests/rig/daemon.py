@@ -116,6 +116,7 @@ class Daemon(AnyDaemon):
             *("--memlock", str(MEMLOCK)),
             *("--cdi-dirs", str(place.run / "cdi")),
             *("--kubelet-socket", str(kubelet or place.run / "no-kubelet.sock")),
+            *("--containerd-socket", str(place.run / "containerd.sock")),
             *extra,
         ]
         self._process: subprocess.Popen[bytes] | None = None

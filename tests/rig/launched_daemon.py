@@ -31,6 +31,7 @@ class LaunchedDaemon(AnyDaemon):
         self._program = program
         self._settings = {
             "nri_socket": str(runtime.nri_socket),
+            "containerd_socket": str(runtime.cri_address),
             "sysfs_root": str(fabric.sysfs),
             "dev_root": str(fabric.dev),
             "proc_root": str(fabric.proc),

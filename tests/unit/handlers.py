@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
 from nri_rdma.nri.plugin import Plugin
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
@@ -54,10 +55,12 @@ def of_edits(edits: ContainerEdits) -> Got:
 class Handlers:
     """One connection of a runtime that has been configured and synchronized. Calls raise what the runtime is told."""
 
-    def __init__(self, inside: InsideDaemon) -> None:
+    def __init__(self, inside: InsideDaemon, version: str = "v2.1.9") -> None:
         self.inside = inside
-        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None)
-        self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version="v2.1.9"))
+        self.left: list[Pod] = []
+        """The refused sandboxes of which the runtime leaves something."""
+        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None, on_left=self.left.append)
+        self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version=version))
         self._call("Synchronize", nri.SynchronizeRequest())
 
     def run_pod(self, manifest: PodManifest) -> nri.PodSandbox:

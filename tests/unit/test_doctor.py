@@ -4,6 +4,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -349,6 +351,57 @@ def test_a_runtime_that_loses_what_we_ask_is_a_warning(bench: Bench) -> None:
     with served(FakeRuntime(bench.settings.nri_socket, version="v1.7.2", request_timeout_ms=0)):
         found = bench.finds(runtime.runtime)
     assert (found.result, "does not apply: RLIMIT_MEMLOCK" in found.found) == (WARNING, True)
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[int]:
+    """Somebody listens there: this process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield os.getpid()
+
+
+def test_a_containerd_that_can_be_asked_to_remove_what_it_leaves_is_well(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, containerd_socket=bench.folder / "containerd.sock")
+    with served(FakeRuntime(bench.settings.nri_socket, version="v2.1.9")), listening(bench.folder / "containerd.sock"):
+        found = bench.finds(runtime.containerd_socket)
+    assert (found.result, "can be removed" in found.found) == (OK, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "found_words"),
+    [("nothing", "nothing: No such file or directory"), ("", "the setting containerd_socket is empty")],
+)
+def test_a_containerd_that_cannot_be_asked_to_remove_what_it_leaves_is_a_warning(
+    bench: Bench, name: str, found_words: str
+) -> None:
+    bench.settings = replace(bench.settings, containerd_socket=bench.folder / name if name else None)
+    with served(FakeRuntime(bench.settings.nri_socket, version="v2.1.9")):
+        found = bench.finds(runtime.containerd_socket)
+    assert (found.result, found_words in found.found, "2.2.6" in found.fix) == (WARNING, True, True)
+
+
+def test_a_socket_of_another_containerd_is_a_warning(bench: Bench) -> None:
+    """Docker's, where the kubelet has one of its own."""
+    path = bench.folder / "containerd.sock"
+    bench.settings = replace(bench.settings, containerd_socket=path)
+    script = f"import socket\ns = socket.socket(socket.AF_UNIX)\ns.bind({str(path)!r})\ns.listen()\nprint()\ninput()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdout.readline()
+        with served(FakeRuntime(bench.settings.nri_socket, version="v2.1.9")):
+            found = bench.finds(runtime.containerd_socket)
+        other.stdin.close()
+    assert (found.result, f"another process's (pid {other.pid})" in found.found) == (WARNING, True)
+
+
+@pytest.mark.parametrize("version", ["v1.7.24", "v2.2.6", "v2.3.3"])
+def test_a_runtime_that_leaves_nothing_of_refused_pods_is_not_asked(bench: Bench, version: str) -> None:
+    with served(FakeRuntime(bench.settings.nri_socket, version=version)):
+        assert bench.finds(runtime.containerd_socket).result is NA
+    assert bench.finds(runtime.containerd_socket).result is NA, "nor one that is not there"
 
 
 def test_a_runtime_with_many_pods_is_heard_to_the_end(bench: Bench) -> None:

@@ -94,6 +94,14 @@ def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over
     assert mine.lifelines(told).api_server == ip_address("10.0.0.1")
 
 
+def test_containerds_socket_may_be_none() -> None:
+    assert load({}, {}, Document(name="FILE")).settings.containerd_socket == Path("/run/containerd/containerd.sock")
+    document = Document(name="FILE", text='containerd_socket = ""')
+    assert load({}, {}, document).settings.containerd_socket is None
+    other = load({"containerd_socket": "/run/k3s/containerd/containerd.sock"}, {}, document).settings
+    assert other.containerd_socket == Path("/run/k3s/containerd/containerd.sock")
+
+
 def test_every_setting_has_an_origin() -> None:
     assert set(load({}, {}, Document(name="FILE")).origins) == {item.name for item in fields(Settings)}
 

@@ -101,6 +101,33 @@ def test_only_containerd_is_known_to_heed_our_answer_to_a_start() -> None:
     assert heeding == [True, True, False, False, False]
 
 
+@pytest.mark.parametrize(
+    ("name", "version", "leaves"),
+    [
+        ("containerd", "1.7.24~ds1", False),
+        ("containerd", "v1.7.34", False),
+        ("v2", "v2.0.0", True),
+        ("containerd", "v2.0.14", True),
+        ("containerd", "2.1.9+unknown", True),
+        ("containerd", "v2.2.0-rc.1", True),
+        ("containerd", "v2.2.5", True),
+        ("containerd", "v2.2.6", False),
+        ("containerd", "v2.2.9", False),
+        ("containerd", "v2.3.0", True),
+        ("containerd", "v2.3.2", True),
+        ("containerd", "v2.3.3", False),
+        ("containerd", "v2.4.0", False),
+        ("containerd", "(devel)", False),
+        ("containerd", "", False),
+        ("cri-o", "2.1.0", False),
+        ("podman", "v2.1.0", False),
+        ("", "", False),
+    ],
+)
+def test_some_releases_of_containerd_leave_parts_of_a_refused_sandbox(name: str, version: str, leaves: bool) -> None:
+    assert abilities_of(name, version, "").leaves_refused is leaves
+
+
 def test_what_it_lacks_is_told_in_words() -> None:
     assert abilities_of("cri-o", "1.28.0", "", tells_timeouts=False).lacks == (
         "RLIMIT_MEMLOCK of containers",

@@ -1,0 +1,119 @@
+"""containerd's own API, as far as the end of a refused sandbox needs it.
+
+A connection is for a few calls of one thread and is thrown away after them: refusals are rare, and a containerd that
+was started anew in between is found again without waiting for grpc's pauses. grpc is imported with the first of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self  # Any: grpc has no types
+from urllib.parse import quote
+
+from google.protobuf.message import DecodeError
+
+from nri_rdma.pb import containers_pb2 as containers
+from nri_rdma.pb import sandboxes_pb2 as sandboxes
+
+CALL_S = 10.0
+"""What a call may take. containerd gives its own clean-up as long; an unmount on a loaded disk takes seconds."""
+SANDBOXER = "podsandbox"
+"""containerd's name for the controller of sandboxes that are a container with a pause process."""
+
+_NAMESPACE = (("containerd-namespace", "k8s.io"),)
+"""Where containerd keeps all that is CRI's."""
+_MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
+_MAX_DETAIL = 300
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's pause after a failure
+    ("grpc.enable_retries", 0),  # we retry
+    ("grpc.default_authority", "localhost"),  # else the path, which Go's HTTP/2 does not take for a host
+)
+
+
+class ContainerdError(Exception):
+    """containerd did not do what it was asked for. `is_absent`: nobody is there who could be asked."""
+
+    def __init__(self, text: str, *, is_absent: bool = False) -> None:
+        super().__init__(text)
+        self.is_absent = is_absent
+
+
+class _NotFoundError(Exception):
+    """containerd has nothing of that id."""
+
+
+class Containerd:
+    """A connection; use it in a ``with`` statement. Every call blocks, for CALL_S seconds at most, and raises
+    ContainerdError. Not for a thread that is in another network namespace: grpc starts threads of its own."""
+
+    def __init__(self, socket: Path, *, call_s: float = CALL_S) -> None:
+        """Raises ContainerdError when there is no socket."""
+        self._call_s = call_s
+        _refuse_absent(socket)
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of the runtime's end on our stderr, past our log
+        try:
+            import grpc
+        except ImportError as error:
+            raise ContainerdError(f"{error.name} is not installed (pip install grpcio)", is_absent=True) from error
+        self._grpc = grpc
+        self._channel = grpc.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._channel.close()
+
+    def labels_of(self, container_id: str) -> Mapping[str, str] | None:
+        """The labels of a container's record; None when there is no record."""
+        request = containers.GetContainerRequest(id=container_id)
+        try:
+            answer = self._call("containerd.services.containers.v1.Containers/Get", request)
+        except _NotFoundError:
+            return None
+        try:
+            return dict(containers.GetContainerResponse.FromString(answer).container.labels)
+        except DecodeError as error:
+            raise ContainerdError(f"the record of {container_id} is no message of this API") from error
+
+    def has_sandbox(self, sandbox_id: str) -> bool:
+        """Whether containerd still has a sandbox of that id: its start goes on, or CRI lists it."""
+        try:
+            self._call("containerd.services.sandbox.v1.Store/Get", sandboxes.StoreGetRequest(sandbox_id=sandbox_id))
+        except _NotFoundError:
+            return False
+        return True
+
+    def shut_down(self, sandbox_id: str) -> None:
+        """End the sandbox's process and remove its container, snapshot and folders. Again is no error."""
+        request = sandboxes.ControllerShutdownRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
+        try:
+            self._call("containerd.services.sandbox.v1.Controller/Shutdown", request)
+        except _NotFoundError as error:
+            raise ContainerdError(f"it has no controller {SANDBOXER}") from error
+
+    def _call(self, method: str, request: Any) -> bytes:
+        call = self._channel.unary_unary(f"/{method}")  # without serializers: bytes
+        try:
+            answer: bytes = call(request.SerializeToString(), timeout=self._call_s, metadata=_NAMESPACE)
+        except self._grpc.RpcError as error:
+            status, detail = error.code().name, ascii((error.details() or "")[:_MAX_DETAIL])[1:-1]
+            if status == "NOT_FOUND":
+                raise _NotFoundError from error
+            raise ContainerdError(f"{method}: {status}: {detail}", is_absent=status == "UNAVAILABLE") from error
+        return answer
+
+
+def _refuse_absent(socket: Path) -> None:
+    if len(os.fsencode(socket)) > _MAX_SOCKET_PATH:
+        raise ContainerdError(f"a socket's path has at most {_MAX_SOCKET_PATH} bytes", is_absent=True)
+    try:
+        mode_is_socket = socket.is_socket()
+    except OSError as error:
+        raise ContainerdError(f"{socket}: {error.strerror or error}", is_absent=True) from error
+    if not mode_is_socket:
+        raise ContainerdError(f"there is no socket {socket}", is_absent=True)

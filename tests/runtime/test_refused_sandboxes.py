@@ -1,0 +1,123 @@
+"""Pods that are refused leave nothing in the runtime: no process, and no record with which it cannot start again."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.rig import cache
+from tests.rig.containerd import Containerd
+from tests.rig.cri import Cri, CriError
+from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime, pytest.mark.timeout(300)]
+
+UID = "5d0c3c1e-1111-4000-8000-00000000000b"
+ASKS = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_0}}]"}
+WRONG = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_99}}]"}
+
+
+def test_a_pod_that_was_refused_twice_and_then_admitted_survives_a_restart_of_the_runtime(
+    host_equal: None, runtime: Runtime, daemon: Daemon, cri: Cri
+) -> None:
+    """As the kubelet does it: the same name, uid and attempt each time."""
+    holder = cri.run_pod("holder", annotations=ASKS)
+    cri.run_container(holder, "main")
+    for _ in range(2):
+        with pytest.raises(CriError, match="nri-rdma: DEVICE"):
+            cri.run_pod("late", annotations=ASKS, uid=UID)
+    cri.delete_pod(holder)
+    late = cri.run_pod("late", annotations=ASKS, uid=UID)
+    cri.run_container(late, "main")
+    wait_until(lambda: _left(runtime) == set(), f"nothing to be left; the daemon's log:\n{daemon.log}", 15)
+
+    runtime.restart()
+    daemon.wait_synchronized(times=2)
+
+    assert [pod.id for pod in runtime.cri.pods()] == [late.id]
+    assert _left(runtime) == set()
+    runtime.cri.delete_pod(late)
+
+
+def test_a_daemon_that_ends_right_after_a_refusal_cleans_up_first(
+    host_equal: None, runtime: Runtime, daemon: Daemon, cri: Cri
+) -> None:
+    with pytest.raises(CriError, match="nri-rdma: DEVICE"):
+        cri.run_pod("wrong", annotations=WRONG)
+    daemon.end(signal.SIGTERM)
+    assert _left(runtime) == set()
+
+
+def test_a_pod_that_runs_because_our_refusal_came_too_late_is_left_alone(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri
+) -> None:
+    """containerd drops a plugin that does not answer in time, and goes on without it."""
+    with Daemon(runtime, node, extra=("--allow-default-pool", "--log-level", "debug")) as daemon:
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            pod = cri.run_pod("wrong", annotations=WRONG)
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        wait_until(lambda: "DEVICE" in daemon.log, f"the refusal; the daemon's log:\n{daemon.log}", 15)
+        if _leaves(runtime):
+            looked = "containerd still has a refused sandbox"
+            wait_until(lambda: looked in daemon.log, f"a look; the daemon's log:\n{daemon.log}", 15)
+        assert cri.pod_status(pod).ready
+        cri.delete_pod(pod)
+
+
+@pytest.mark.usefixtures("host_equal")
+def test_the_doctor_sees_that_containerd_can_be_asked(runtime: Runtime, daemon: Daemon) -> None:
+    sockets = ("--nri-socket", str(runtime.nri_socket), "--containerd-socket", str(runtime.cri_address))
+    done = daemon.cli("doctor", *sockets, "-o", "json")
+    (found,) = [it for it in json.loads(done.stdout)["checks"] if it["check"] == "containerd"]
+    assert found["result"] == ("ok" if _leaves(runtime) else "n/a"), found
+
+
+def _leaves(runtime: Runtime) -> bool:
+    """Whether it is a release that leaves something; those that are built from source have the mend."""
+    return runtime.release == cache.CONTAINERD_2_1
+
+
+def _left(runtime: Runtime) -> set[str]:
+    """What the runtime has of sandboxes and containers beyond what CRI lists: records, processes, files of theirs."""
+    cri = runtime.cri
+    listed = {pod.id for pod in cri.pods()} | {container.id for container in cri.containers()}
+    return (_recorded(runtime) | _mounted(runtime) | _running(runtime)) - listed
+
+
+def _recorded(runtime: Runtime) -> set[str]:
+    """The ids of containerd's own records; others have none."""
+    if not isinstance(runtime, Containerd):
+        return set()
+    command = (str(cache.CTR), "-a", str(runtime.cri_address), "-n", "k8s.io", "containers", "list", "-q")
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+def _mounted(runtime: Runtime) -> set[str]:
+    """The ids of sandboxes that have a mount below the runtime's state, such as their /dev/shm."""
+    points = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return {
+        Path(point).parent.name
+        for point in points
+        if point.startswith(f"{runtime.run}/state/") and "/sandboxes/" in point
+    }
+
+
+def _running(runtime: Runtime) -> set[str]:
+    """The ids that the command lines of the runtime's shims name."""
+    ids = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = file.read_bytes().decode(errors="replace").split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended while we read the list
+        if "containerd-shim" in words[0] and str(runtime.cri_address) in words:
+            ids.add(words[words.index("-id") + 1])
+    return ids

@@ -248,7 +248,7 @@ class Daemon:
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
         self._lifecycle.memlock_ceiling = memlock_ceiling(runtime_pid)
-        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers.refused)
+        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime

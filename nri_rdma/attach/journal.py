@@ -21,6 +21,8 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.errors import ErrorCode, StateError
 
 VERSION = 1
+_DEL = b"\x7f"
+"""The one character of ASCII that json escapes and msgspec does not."""
 
 
 class Journal:
@@ -115,8 +117,12 @@ def _unusable(why: str, where: str) -> StateError:
 
 def _canonical(body: object) -> str:
     """One text for one value: keys in order, ASCII only."""
-    text = msgspec.json.encode(body, order="deterministic")  # the same text, in a quarter of the time
-    return text.decode() if text.isascii() else json.dumps(body, sort_keys=True, separators=(",", ":"))
+    try:
+        text = msgspec.json.encode(body, order="deterministic")  # in a quarter of the time
+        is_same = text.isascii() and _DEL not in text
+    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (netlink/links.py)
+        is_same = False
+    return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"))
 
 
 def _checksum(text: str) -> str:

@@ -6,7 +6,8 @@ issue 13609, docs/adr/0019).
 
 Law: only sandboxes that we refused are touched, and of those only what containerd has given up: its record says that it
 is a sandbox's container, and the sandbox itself is in no list any more. A sandbox that runs although we refused it (our
-answer came too late) is in containerd's list, and stays.
+answer came too late) is in containerd's list, and stays. A containerd that is started anew lists what it had left: that
+is the kubelet's from then on (`listed`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import heapq
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
 """Before each look, in seconds. After our answer containerd takes the pod's network down, which CNI plugins may draw
 out; it is busy or being restarted at times."""
+MAX_WAITING = 1000
+"""Refused sandboxes that wait to be looked at: a containerd that hangs answers none of them for long."""
 LAST_PAUSE_S = 0.1
 """Between two looks while the daemon ends."""
 KIND, SANDBOX = "io.cri-containerd.kind", "sandbox"
@@ -96,22 +99,42 @@ class Leftovers:
         self._waiting: list[_Task] = []
         self._thread: threading.Thread | None = None
         self._until: float | None = None  # a moment of the clock: it is closed, and works until then
-        self._told: set[str] = set()
+        self._has_told = False
+        self._listed_ids: frozenset[str] = frozenset()
 
     def refused(self, pod: Pod) -> None:
-        """This sandbox was refused just now. Never blocks."""
+        """This sandbox was refused just now. Never blocks, never raises."""
         if self._socket is None:
             return
         with self._changed:
             if self._until is not None:
                 return
-            task = _Task(self._clock() + self._pauses_s[0], 0, pod, current_span())
-            heapq.heappush(self._waiting, task)
-            if self._thread is None:
-                work = partial(self._serve, self._socket)
-                self._thread = threading.Thread(target=work, name="leftovers", daemon=True)
-                self._thread.start()
+            if len(self._waiting) >= MAX_WAITING or not self._is_served(self._socket):
+                facts = {"pod": str(pod), "sandbox": pod.sandbox_id, "next": by_hand(pod.sandbox_id)}
+                log.warning("nobody can see whether containerd leaves anything of a refused sandbox", extra=facts)
+                return
+            heapq.heappush(self._waiting, _Task(self._clock() + self._pauses_s[0], 0, pod, current_span()))
             self._changed.notify()
+
+    def listed(self, sandbox_ids: Collection[str]) -> None:
+        """CRI has these sandboxes, as a runtime says when it knows us anew. Whose end it is to see to is the kubelet's,
+        also when they are what a containerd that ended had left."""
+        with self._changed:
+            self._listed_ids = frozenset(sandbox_ids)
+            self._waiting = [task for task in self._waiting if task.pod.sandbox_id not in sandbox_ids]
+            heapq.heapify(self._waiting)
+
+    def _is_served(self, socket: Path) -> bool:
+        """With the lock: whether there is a thread, which the first one makes."""
+        if self._thread is None:
+            thread = threading.Thread(target=partial(self._serve, socket), name="leftovers", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the process may have no more of them
+                log.warning("cannot start a thread", extra={"error": str(error)})
+                return False
+            self._thread = thread
+        return True
 
     def close(self, within_s: float) -> None:
         """Look at once at what waits, again and again for `within_s` seconds or until nothing is left to do, and end; a
@@ -161,17 +184,13 @@ class Leftovers:
             case Look.NO_SANDBOX:
                 log.warning("the record of a refused sandbox is no sandbox's: it is left alone", extra=facts)
             case Look.GONE if task.number == 0:
-                self._tell_once(
-                    logging.INFO,
-                    "containerd has left nothing of a refused sandbox, or containerd_socket is another containerd's",
-                    facts | {"socket": str(socket)},
-                )
+                self._tell_nothing_left(facts | {"socket": str(socket)})
 
     def _listed(self, task: _Task, facts: dict[str, str]) -> None:
         if self._again(task):
             log.debug("containerd still has a refused sandbox", extra=facts)
         elif self._until is None:
-            log.info("containerd lists a refused sandbox: it is the kubelet's to remove", extra=facts)
+            log.warning("containerd still lists a refused sandbox: see whether CRI does", extra=facts)
         else:
             log.warning(
                 "the daemon ends before containerd has given a refused sandbox up: see whether it is left",
@@ -180,23 +199,24 @@ class Leftovers:
 
     def _failed(self, task: _Task, error: ContainerdError, facts: dict[str, str]) -> None:
         facts = facts | {"error": str(error), "next": by_hand(task.pod.sandbox_id)}
-        if error.is_absent:
-            self._tell_once(
-                logging.WARNING,
-                "containerd cannot be asked to remove what it leaves of refused sandboxes: see containerd_socket",
-                facts,
-            )
         # The runtime may end with us, and its next start waits for our locks.
         if not (error.is_absent and self._until is not None) and self._again(task):
             log.debug("a refused sandbox is not cleaned up yet", extra=facts)
-        elif not error.is_absent:
+        elif error.is_absent:
+            log.warning(
+                "containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket",
+                extra=facts,
+            )
+        else:
             log.warning(
                 "containerd keeps what is left of a refused sandbox, and may not start again with it", extra=facts
             )
 
     def _again(self, task: _Task) -> bool:
-        """Whether there will be another look."""
+        """Whether there will be another look, or it is the kubelet's meanwhile."""
         with self._changed:
+            if task.pod.sandbox_id in self._listed_ids:
+                return True
             now, number = self._clock(), task.number + 1
             if self._until is not None:
                 pause_s = LAST_PAUSE_S if now + LAST_PAUSE_S < self._until else None
@@ -206,11 +226,14 @@ class Leftovers:
                 heapq.heappush(self._waiting, replace(task, due=now + pause_s, number=number))
             return pause_s is not None
 
-    def _tell_once(self, level: int, message: str, facts: dict[str, str]) -> None:
-        """In the life of this daemon: what is wrong with the node is wrong for every sandbox."""
-        if message not in self._told:
-            self._told.add(message)
-            log.log(level, message, extra=facts)
+    def _tell_nothing_left(self, facts: dict[str, str]) -> None:
+        """Once in the life of this daemon: it is so for every sandbox."""
+        if not self._has_told:
+            self._has_told = True
+            log.info(
+                "containerd has left nothing of a refused sandbox, or containerd_socket is another containerd's",
+                extra=facts,
+            )
 
 
 def by_hand(sandbox_id: str) -> str:

@@ -21,6 +21,7 @@ disable_connections = false"""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"
+_CONNECT_S = 2.0
 _NEWER = "or update containerd to 2.2.6, 2.3.3 or later"
 _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
@@ -104,6 +105,7 @@ def memlock(machine: Machine) -> Finding:
 def _served_by(path: Path) -> int:
     """The process that listens there, 0 when it cannot be seen. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
         connection.connect(str(path))
         return peer_pid(connection)
 

@@ -8,10 +8,10 @@ before its deadline, because a late answer makes the runtime drop us and go on w
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any  # Any: generated messages
+from typing import Any, Protocol  # Any: generated messages
 
 from nri_rdma.adopter import Brought
 from nri_rdma.lifecycle import Lifecycle, Show
@@ -60,6 +60,16 @@ class RuntimeFacts:
     registration_timeout_s: float = DEFAULT_REGISTRATION_TIMEOUT_S
 
 
+class Refusals(Protocol):
+    """Who cleans up after a runtime that leaves something of refused sandboxes. Neither call blocks or raises."""
+
+    def refused(self, pod: Pod) -> None:
+        """This sandbox is refused, and the runtime will leave something of it."""
+
+    def listed(self, sandbox_ids: Collection[str]) -> None:
+        """The runtime has just told of these sandboxes."""
+
+
 Change = Callable[[Any, Request], bytes]
 """Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
 
@@ -77,15 +87,15 @@ class Plugin:
         spans: Recorder,
         on_synchronized: Callable[[RuntimeFacts], None],
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
-        on_left: Callable[[Pod], None] = lambda _pod: None,
+        refusals: Refusals | None = None,
     ) -> None:
-        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come now,
-        `on_left` of each sandbox that is refused, where the runtime will leave something of it."""
+        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come
+        now."""
         self._lifecycle = lifecycle
         self._spans = spans
         self._on_configured = on_configured
         self._on_synchronized = on_synchronized
-        self._on_left = on_left
+        self._refusals = refusals
         self._collected_pods: list[Any] = []
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
@@ -131,8 +141,8 @@ class Plugin:
             try:
                 self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
             except Exception:  # whatever it is, the session makes a refusal of it
-                if self.runtime.abilities.leaves_refused:
-                    self._on_left(pod)
+                if self._refusals is not None and self.runtime.abilities.leaves_refused:
+                    self._refusals.refused(pod)
                 raise
         return _EMPTY
 
@@ -235,6 +245,8 @@ class Plugin:
             return more
         pods, self._collected_pods = self._collected_pods, []
         containers, self._collected_containers = self._collected_containers, {}
+        if self._refusals is not None:
+            self._refusals.listed({pod.id for pod in pods})
         self._lifecycle.reconcile_later(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
         self._on_synchronized(self.runtime)
         return _EMPTY

@@ -103,5 +103,5 @@ def numa_node(place: str) -> int | None:
 
 
 def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    parts = re.findall(r"\d+|\D+", name)
-    return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts)
+    parts = re.findall(r"[0-9]+|[^0-9]+", name)  # a name may have digits that are no ASCII
+    return tuple((0, int(part), "") if part[0] in "0123456789" else (1, 0, part) for part in parts)

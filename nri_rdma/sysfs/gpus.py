@@ -14,7 +14,17 @@ from pathlib import Path
 
 from nri_rdma.model.device import Gpu
 from nri_rdma.model.pci import PciAddress, parse_pci_address
-from nri_rdma.sysfs.attributes import destination, entries, in_order, numa_node, numbers, pci_path, read, whole_number
+from nri_rdma.sysfs.attributes import (
+    destination,
+    entries,
+    in_order,
+    numa_node,
+    numbers,
+    pci_path,
+    read,
+    read_of,
+    whole_number,
+)
 
 _CLASSES = ("0x0302", "0x0380", "0x1200")  # 3D controller, display controller, processing accelerator
 _VGA_CLASS = "0x0300"
@@ -43,8 +53,8 @@ def _gpu(functions: str, name: str, proc_root: Path | None, nvidia_major: int) -
     if kind not in _CLASSES and kind != _VGA_CLASS:  # most functions: nothing more is read of them
         return None
     folder = destination(functions, name)
-    address, vendor = parse_pci_address(name), read(f"{folder}/vendor").removeprefix("0x")
-    if address is None or (kind == _VGA_CLASS and vendor not in _VENDORS):
+    address, vendor = parse_pci_address(name), read_of(folder, "vendor").removeprefix("0x")
+    if address is None or not folder or (kind == _VGA_CLASS and vendor not in _VENDORS):
         return None
     told = _told_by_nvidia(proc_root, address) if proc_root is not None and vendor == _NVIDIA else {}
     nodes = [*_nvidia_node(told, nvidia_major), *_class_nodes(folder)]

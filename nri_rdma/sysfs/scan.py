@@ -93,7 +93,8 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
     nodes = _char_devices(_char_folders(root), dev_root)
     devices: list[RdmaDevice] = []
     names: dict[DeviceId, tuple[str, ...]] = {}
-    folders = [_Folder.of(f"{root}/class/infiniband", name) for name in in_order(entries(f"{root}/class/infiniband"))]
+    found = (_Folder.of(f"{root}/class/infiniband", name) for name in in_order(entries(f"{root}/class/infiniband")))
+    folders = [folder for folder in found if folder.path]
     parents = [folder.pci for folder in folders]
     virtual = _virtual_functions(folders)
     for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
@@ -101,10 +102,10 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
         ports = _ports(folder.path)
         netdev_names = _netdev_names(folder, ports)
         place = _place(root, folder, netdev_names)
-        found = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
+        made = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
         if not os.path.exists(folder.path):  # it went meanwhile, and what was read of it is no device
             continue
-        device = replace(found, virtual=virtual.get(parent)) if parent is not None else found
+        device = replace(made, virtual=virtual.get(parent)) if parent is not None else made
         devices.append(device)
         names[device.id] = netdev_names
     return Scan(

@@ -115,9 +115,10 @@ def failures(cases: Iterable[Case]) -> Iterator[str]:
 
 
 def failures_so_far(part: str, results: Path = RESULTS) -> Iterator[str]:
-    """The same of a part that ended without a report, out of what it said until then."""
+    """The same of a part that ended without a report, out of what it said until then; nothing where there is one."""
     log = results / part / LOG
-    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+    is_told = (results / part / _REPORT).exists()
+    for line in log.read_text(errors="replace").splitlines() if log.exists() and not is_told else ():
         if line.startswith(FAILED):
             yield f"{part}: {_shortened(line.removeprefix(FAILED))}"
 

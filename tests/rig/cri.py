@@ -286,7 +286,7 @@ class Cri:
         the lock that keeps plugins away a second time (BlockPluginSync in RemovePodSandbox and in RemoveContainer).
         """
         self.stop_pod(sandbox, seconds=seconds)
-        for container in self.containers(sandbox):
+        for container in self.containers(sandbox, seconds=seconds):
             self.remove_container(container, seconds=seconds)
         self.remove_pod(sandbox, seconds=seconds)
 
@@ -298,10 +298,11 @@ class Cri:
             for it in answer.items
         )
 
-    def containers(self, sandbox: Sandbox | None = None) -> tuple[Container, ...]:
+    def containers(self, sandbox: Sandbox | None = None, *, seconds: float = _SECONDS) -> tuple[Container, ...]:
         """Every container, of one sandbox or of all."""
         wanted = pb.ContainerFilter(pod_sandbox_id=sandbox.id if sandbox else "")
-        answer = self._call("ListContainers", pb.ListContainersRequest(filter=wanted), pb.ListContainersResponse)
+        request = pb.ListContainersRequest(filter=wanted)
+        answer = self._call("ListContainers", request, pb.ListContainersResponse, seconds=seconds)
         return tuple(
             Container(id=it.id, name=it.metadata.name, sandbox_id=it.pod_sandbox_id) for it in answer.containers
         )

@@ -52,16 +52,34 @@ def of_edits(edits: ContainerEdits) -> Got:
     )
 
 
+class Refusals:
+    """Remembers what it is told of refused sandboxes of which the runtime leaves something."""
+
+    def __init__(self) -> None:
+        self.left: list[Pod] = []
+        self.known: set[str] = set()
+
+    def refused(self, pod: Pod) -> None:
+        self.left.append(pod)
+
+    def listed(self, sandbox_ids: Collection[str]) -> None:
+        self.known = set(sandbox_ids)
+
+
 class Handlers:
     """One connection of a runtime that has been configured and synchronized. Calls raise what the runtime is told."""
 
     def __init__(self, inside: InsideDaemon, version: str = "v2.1.9") -> None:
         self.inside = inside
-        self.left: list[Pod] = []
-        """The refused sandboxes of which the runtime leaves something."""
-        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None, on_left=self.left.append)
+        self.refusals = Refusals()
+        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None, refusals=self.refusals)
         self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version=version))
         self._call("Synchronize", nri.SynchronizeRequest())
+
+    def synchronize(self, *sandbox_ids: str, more: bool = False) -> None:
+        """The runtime tells of sandboxes that ask for nothing."""
+        pods = [nri.PodSandbox(id=it, uid=it, name=it, namespace="default") for it in sandbox_ids]
+        self._call("Synchronize", nri.SynchronizeRequest(pods=pods, more=more))
 
     def run_pod(self, manifest: PodManifest) -> nri.PodSandbox:
         """RunPodSandbox of such a pod, and the end of its attach."""

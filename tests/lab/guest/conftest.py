@@ -127,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
     """What a test failed with, at once: a machine that does not get to pytest's end has told it nevertheless."""
-    if call.excinfo is None or call.excinfo.errisinstance(pytest.skip.Exception):
+    if call.excinfo is None or call.excinfo.errisinstance((pytest.skip.Exception, pytest.xfail.Exception)):
         return
     trace = "".join(traceback.format_exception(call.excinfo.value))
     terminal = item.config.get_terminal_writer()

@@ -67,7 +67,7 @@ def main() -> None:
         if job["shell"]:
             shell()
         else:
-            code = run_pytest(job["pytest"], int(job["limit_s"] - ready))
+            code = run_pytest(job["pytest"], max(1, int(job["limit_s"] - ready)))
             hand_out({"exit": code, "ready_s": ready, "pytest_s": time.monotonic() - ready})
     except BaseException:
         traceback.print_exc()

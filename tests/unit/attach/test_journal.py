@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_rdma.attach.journal import Journal, decode_record, encode_record
@@ -124,16 +125,21 @@ def test_what_only_placement_needs_is_not_written_and_a_daemon_that_does_not_kno
     assert decode_record(encode_record(record), where="memory") == record
 
 
-@given(alias=st.text(st.characters(max_codepoint=0x2FFF)), speed=st.integers(-(1 << 63), (1 << 63) - 1))
-def test_the_checksum_is_that_of_the_text_that_earlier_daemons_wrote(alias: str, speed: int) -> None:
+@given(alias=st.text(st.characters(exclude_categories=[])), mtu=st.integers(-(1 << 63), (1 << 63) - 1))
+@example(alias="\x7f", mtu=0)
+@example(alias=os.fsdecode(b"caf\xe9"), mtu=0)
+def test_the_checksum_is_that_of_the_text_that_earlier_daemons_wrote(alias: str, mtu: int) -> None:
+    """A name may hold any bytes; what is no UTF-8 passes as surrogates."""
     world = make_world()
     kernel = FakeKernel(world)
     record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
     (move,) = record.plan.moves
-    plan = replace(record.plan, moves=(replace(move, link=replace(move.link, alias=alias, mtu=speed)),))
-    document = json.loads(encode_record(replace(record, plan=plan)))
+    plan = replace(record.plan, moves=(replace(move, link=replace(move.link, alias=alias, mtu=mtu)),))
+    named = replace(record, plan=plan)
+    document = json.loads(encode_record(named))
     text = json.dumps(document["record"], sort_keys=True, separators=(",", ":"))
     assert document["checksum"] == hashlib.sha256(text.encode()).hexdigest()
+    assert decode_record(encode_record(named), where="memory") == named
 
 
 def _as_before_sysctls(record: SandboxRecord) -> bytes:

@@ -192,7 +192,7 @@ def test_a_sandbox_that_runs_although_we_refused_it_is_never_touched(
     caplog.set_level("INFO")
     containerd.add_running(ID)
     make().refused(pod())
-    wait_until(lambda: "it is the kubelet's to remove" in caplog.text, "the last look", SOON)
+    wait_until(lambda: "see whether CRI does" in caplog.text, "the last look", SOON)
     assert containerd.calls.count(("Store/Get", ID)) == len(PAUSES_S)
     assert containerd.shut_down == []
 
@@ -227,21 +227,86 @@ def test_what_fails_for_good_is_told_with_the_commands_for_a_person(
     assert (vars(record)["pod"], vars(record)["sandbox"]) == ("default/late", ID)
 
 
-def test_a_socket_that_is_not_there_is_told_once_and_tried_again(
+def test_a_containerd_that_is_being_started_anew_is_asked_again_and_nobody_is_alarmed(
+    containerd: FakeContainerd, make: Make, spans: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    containerd.stop()
+    containerd.add_left(ID)
+    make(pauses_s=(0.01, SHORT_S, SOON)).refused(pod())
+    wait_until(lambda: len(spans.recent()) == 1, "a look in vain", SOON)
+    containerd.start()
+    wait_until(lambda: not containerd.containers, "the end of the sandbox", SOON)
+    assert warnings(caplog) == []
+
+
+def test_a_socket_that_is_never_there_is_told_of_each_sandbox(
     containerd: FakeContainerd, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     containerd.stop()
-    leftovers = make(pauses_s=(0.01, 0.01, 0.01, SHORT_S, SOON))
+    leftovers = make()
     for sandbox_id in (ID, OTHER):
-        containerd.add_left(sandbox_id)
         leftovers.refused(pod(sandbox_id))
-    wait_until(lambda: bool(warnings(caplog)), "the warning", SOON)
-    containerd.start()
-    wait_until(lambda: not containerd.containers, "the end of both", SOON)
+    wait_until(lambda: len(warnings(caplog)) == 2, "both warnings", SOON)
+    for record, sandbox_id in zip(warnings(caplog), (ID, OTHER), strict=True):
+        assert "containerd cannot be asked" in record.message
+        assert "see containerd_socket" in record.message
+        assert str(containerd.socket) in vars(record)["error"]
+        assert vars(record)["next"] == by_hand(sandbox_id)
+
+
+def test_what_a_containerd_that_was_started_anew_lists_is_not_touched(
+    containerd: FakeContainerd, make: Make, spans: Recorder
+) -> None:
+    """It knows the container again, and has no entry of a start under way: as for something that is left."""
+    containerd.add_left(ID)
+    containerd.add_left(OTHER)
+    leftovers = make(pauses_s=(SHORT_S,))
+    for sandbox_id in (ID, OTHER):
+        leftovers.refused(pod(sandbox_id))
+    leftovers.listed({ID})
+    wait_until(lambda: len(spans.recent()) == 1, "the only look", SOON)
+    leftovers.close(SOON)
+    assert containerd.shut_down == [OTHER]
+
+
+def test_what_comes_to_be_listed_during_a_look_is_not_looked_at_again(
+    containerd: FakeContainerd, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    containerd.add_running(ID)
+    leftovers = make()
+    containerd.before = lambda _method: leftovers.listed({ID})
+    leftovers.refused(pod())
+    wait_until(lambda: ("Store/Get", ID) in containerd.calls, "the look", SOON)
+    leftovers.close(SOON)
+    assert containerd.calls.count(("Store/Get", ID)) == 1
+    assert warnings(caplog) == []
+
+
+def test_a_process_that_may_have_no_more_threads_refuses_all_the_same(
+    containerd: FakeContainerd, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    leftovers = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        leftovers.refused(pod())
+    assert vars(warnings(caplog)[-1])["next"] == by_hand(ID)
+    containerd.add_left(OTHER)
+    leftovers.refused(pod(OTHER))
+    wait_until(lambda: not containerd.containers, "the end of the next one", SOON)
+
+
+def test_no_more_wait_than_there_is_room_for(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("nri_rdma.containerd.leftovers.MAX_WAITING", 1)
+    leftovers = make(pauses_s=(3600.0,))
+    for sandbox_id in (ID, OTHER):
+        leftovers.refused(pod(sandbox_id))
     (record,) = warnings(caplog)
-    assert "containerd cannot be asked" in record.message
-    assert "see containerd_socket" in record.message
-    assert str(containerd.socket) in vars(record)["error"]
+    assert vars(record)["next"] == by_hand(OTHER)
 
 
 def test_a_socket_that_may_be_another_containerds_is_told_once(

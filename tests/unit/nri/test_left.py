@@ -30,8 +30,8 @@ def test_only_refused_sandboxes_of_a_runtime_that_leaves_something(
         handlers.run_pod(pod("served", pod="[{match: {device: mlx5_0}}]"))
         with pytest.raises(NriRdmaError):
             handlers.run_pod(pod("refused", pod="[{match: {device: mlx5_0}}]"))
-        assert [str(it) for it in handlers.left] == left
-        assert [it.sandbox_id for it in handlers.left] == [f"sandbox-{it.partition('/')[2]}" for it in left]
+        assert [str(it) for it in handlers.refusals.left] == left
+        assert [it.sandbox_id for it in handlers.refusals.left] == [f"sandbox-{it.partition('/')[2]}" for it in left]
 
 
 def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,4 +46,15 @@ def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(inside.lifecycle, "start", fail)
         with pytest.raises(ZeroDivisionError):
             handlers.run_pod(pod("refused", pod="1"))
-        assert [str(it) for it in handlers.left] == ["default/refused"]
+        assert [str(it) for it in handlers.refusals.left] == ["default/refused"]
+
+
+def test_the_sandboxes_that_the_runtime_tells_of_are_handed_on(tmp_path: Path) -> None:
+    """In several parts, as it does where there are many."""
+    build_tree(load("eight"), tmp_path / "sys")
+    with InsideDaemon(tmp_path, tmp_path / "sys") as inside:
+        handlers = Handlers(inside)
+        handlers.synchronize("a", "b", more=True)
+        assert handlers.refusals.known == set()
+        handlers.synchronize("c")
+        assert handlers.refusals.known == {"a", "b", "c"}

@@ -51,7 +51,7 @@ from nri_rdma.policy import policy_of
 from nri_rdma.reload import Reloader, contested_words
 from nri_rdma.signals import Signals
 from nri_rdma.sole import Sole
-from nri_rdma.sysfs.scan import read_char_devices, scan
+from nri_rdma.sysfs.scan import is_own, read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
@@ -396,5 +396,6 @@ def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, Node]:
         kernel.rdma_netdevs(),
         kernel.rdma_holders(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
+        is_own_tree=is_own(settings.sysfs_root),
     )
     return found, node

@@ -30,18 +30,27 @@ pair for memory registration)."""
 def assemble(
     scan: Scan,
     use: HostUse,
-    rdma: Collection[RdmaNetdevs],
+    rdma: Collection[RdmaNetdevs] | None,
     holders: Mapping[int, Collection[RdmaObject]] = MappingProxyType({}),
     *,
     rdma_cgroup: bool,
+    is_own_tree: bool = False,
 ) -> Node:
     """The node of a scan, of the host's links and of what the kernel says of the RDMA devices, at one time. Pure.
 
-    `holders` says by the kernel's index who holds what on them."""
-    told = {(item.name, item.node_guid): item for item in rdma}
+    `rdma` is None where the kernel has no RDMA subsystem, so that it can tell of none; `holders` says by the kernel's
+    index who holds what on them. `is_own_tree`: what was scanned is this machine's own sysfs, so that the kernel tells
+    of every device that is whole."""
+    told = {(item.name, item.node_guid): item for item in rdma or ()}
     devices = tuple(
         _with_holders(
-            _joined(device, scan.netdev_names[device.id], told.get((device.name, device.node_guid)), use),
+            _joined(
+                device,
+                scan.netdev_names[device.id],
+                told.get((device.name, device.node_guid)),
+                use,
+                is_told=rdma is not None and is_own_tree,
+            ),
             scan.rdma_netns,
             holders,
         )
@@ -171,8 +180,11 @@ def _process_words(pid: int, name: str) -> str:
     return f"process {pid} ({name})" if name else f"process {pid}"
 
 
-def _joined(device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, use: HostUse) -> RdmaDevice:
-    present = _own_links(device, names, told, use.links)
+def _joined(
+    device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, use: HostUse, *, is_told: bool
+) -> RdmaDevice:
+    by_name = told is None and not is_told
+    present = _links_by_name(device, names, use.links) if by_name else _own_links(device, names, told, use.links)
     return replace(
         device,
         netdevs=tuple(
@@ -199,17 +211,25 @@ def _own_links(
 ) -> list[LinkState]:
     """The host's links that are a device's, in the order of its ports.
 
-    sysfs tells names only, as they are in the namespace of each netdev. So where the kernel knows the device, its word
-    counts, and beside it only what sits on the same function (IPoIB); names alone count in a tree of another node. What
-    the host does not have now is in a namespace, and left out.
+    sysfs tells names only, as they are in the namespace of each netdev. So the kernel's word counts, and beside it only
+    what sits on the same function (IPoIB). Of a device that comes or goes the kernel says nothing while sysfs has it:
+    then a soft one, which sits on no function, has none. What the host does not have now is in a namespace, and left
+    out.
     """
-    by_name, by_number = ({link.name: link for link in links}, {link.ifindex: link for link in links})
-    named = [by_name[name] for name in names if name in by_name]
-    if told is None:
-        return [link for link in named if _may_belong(link, device)]
-    own = [by_number[number] for number in told.ifindexes if number in by_number]
-    own += [link for link in named if device.pci is not None and link.parent == f"{_PCI}{device.pci}"]
+    by_number = {link.ifindex: link for link in links}
+    own = [by_number[number] for number in (told.ifindexes if told is not None else ()) if number in by_number]
+    own += [link for link in _named(names, links) if device.pci is not None and link.parent == f"{_PCI}{device.pci}"]
     return list({link.ifindex: link for link in own}.values())
+
+
+def _links_by_name(device: RdmaDevice, names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkState]:
+    """The same in a tree of another node, and where the kernel has no RDMA subsystem: nobody else tells."""
+    return [link for link in _named(names, links) if _may_belong(link, device)]
+
+
+def _named(names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkState]:
+    by_name = {link.name: link for link in links}
+    return [by_name[name] for name in names if name in by_name]
 
 
 def _may_belong(link: LinkState, device: RdmaDevice) -> bool:

@@ -19,7 +19,7 @@ from nri_rdma.model.device import Node
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaNetdevs, RdmaObject
 from nri_rdma.model.usage import HostUse, Lifelines
-from nri_rdma.sysfs.scan import scan
+from nri_rdma.sysfs.scan import is_own, scan
 
 _IFF_UP = 0x1
 
@@ -38,7 +38,7 @@ class LocalNode:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostLinks:
     use: HostUse = field(default_factory=HostUse)
-    rdma: tuple[RdmaNetdevs, ...] = ()
+    rdma: tuple[RdmaNetdevs, ...] | None = None
     holders: Mapping[int, tuple[RdmaObject, ...]] = field(default_factory=dict)
     problem: str = ""
 
@@ -64,7 +64,9 @@ def read_local_node(settings: Settings) -> LocalNode:
     present = {link.name for link in use.links}
     rdma_cgroup = has_rdma_controller(settings.cgroup_root)
     return LocalNode(
-        node=assemble(found, use, host.rdma, host.holders, rdma_cgroup=rdma_cgroup),
+        node=assemble(
+            found, use, host.rdma, host.holders, rdma_cgroup=rdma_cgroup, is_own_tree=is_own(settings.sysfs_root)
+        ),
         described=tuple(link.name for link in described),
         elsewhere=tuple(name for name in names if name not in present),
         problem=host.problem,

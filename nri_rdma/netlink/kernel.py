@@ -187,8 +187,8 @@ class LinuxKernel:
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
         return visit(_held(namespace), "list RDMA devices", RdmaSocket.devices)
 
-    def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...]:
-        """The host's RDMA devices with the netdevs that they have on the host."""
+    def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
+        """The host's RDMA devices with the netdevs that they have on the host; None without an RDMA subsystem."""
         return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:

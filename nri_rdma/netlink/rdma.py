@@ -72,10 +72,12 @@ def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
     raise KernelError(f"ask whether RDMA device {index} can move", errno.EPROTO, "the kernel moved it")
 
 
-def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...]:
-    """The devices of the socket's namespace with the netdevs that they have in it.
+def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
+    """The devices of the socket's namespace with the netdevs that they have in it; None without an RDMA subsystem.
 
     One that goes between the list and the question for its ports is left out: it is not there."""
+    if not rdma.has_subsystem:
+        return None
     found = []
     for device in rdma.devices():
         try:

@@ -117,6 +117,14 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
     )
 
 
+def is_own(sysfs_root: Path) -> bool:
+    """Whether that is the sysfs of this machine, and not a saved or a made tree."""
+    try:
+        return os.path.samefile(sysfs_root, "/sys")
+    except OSError:
+        return False
+
+
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
     """The character devices that `devices` have now: a few files each, no scan. A device that is gone, or whose name
     has gone over to another function, is left out."""

@@ -119,7 +119,7 @@ class Daemon:
             rdma_cm=self.rdma_cm,
             rdma_netns=RdmaNetns.NONE,
         )
-        node = assemble(scan, kernel.host_use(), (), rdma_cgroup=True)
+        node = assemble(scan, kernel.host_use(), None, rdma_cgroup=True)
         held = self.allocations.taken()
         return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
 

@@ -39,7 +39,7 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
     node = description.load(name)
     build_tree(node, tmp_path)
     links = [_link(number, netdev.name) for number, netdev in enumerate(node.netdevs, start=50)]
-    found = assemble(scan(tmp_path, tmp_path), HostUse(links=tuple(links)), (), rdma_cgroup=True)
+    found = assemble(scan(tmp_path, tmp_path), HostUse(links=tuple(links)), None, rdma_cgroup=True)
     by_name = {link.name: link for link in links}
     for device, expected in zip(found.devices, node.rdma, strict=True):
         netdev = node.netdev_of(expected)
@@ -56,7 +56,7 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
 
 def test_a_physical_function_with_virtual_ones_is_in_use_and_they_are_not(tmp_path: Path) -> None:
     build_tree(description.load("vf8"), tmp_path)
-    found = assemble(scan(tmp_path, tmp_path), HostUse(), (), rdma_cgroup=False)
+    found = assemble(scan(tmp_path, tmp_path), HostUse(), None, rdma_cgroup=False)
     assert {device.name: device.in_use for device in found.devices if device.in_use} == {
         "mlx5_0": ("mlx5_0 has 8 virtual functions",)
     }
@@ -64,7 +64,7 @@ def test_a_physical_function_with_virtual_ones_is_in_use_and_they_are_not(tmp_pa
 
 def test_a_netdev_that_is_away_is_left_out(tmp_path: Path) -> None:
     build_tree(description.load("small"), tmp_path)
-    found = assemble(scan(tmp_path, tmp_path), HostUse(links=(_link(50, "soft1"),)), (), rdma_cgroup=False)
+    found = assemble(scan(tmp_path, tmp_path), HostUse(links=(_link(50, "soft1"),)), None, rdma_cgroup=False)
     assert [len(device.netdevs) for device in found.devices] == [0, 1]
 
 
@@ -80,7 +80,7 @@ def test_a_link_of_the_host_that_is_called_as_a_nic_in_a_pod_is_not_taken_for_it
         ("auxiliary/mlx5_core.sf.4", [name]),
     ):
         link = replace(_link(50, name), parent=parent)
-        found = assemble(scan(tmp_path, tmp_path), HostUse(links=(link,)), (), rdma_cgroup=True)
+        found = assemble(scan(tmp_path, tmp_path), HostUse(links=(link,)), None, rdma_cgroup=True)
         assert [netdev.name for device in found.devices for netdev in device.netdevs] == expected
 
 
@@ -94,6 +94,25 @@ def test_where_the_kernel_knows_the_device_a_name_alone_says_nothing(tmp_path: P
         node = assemble(found, HostUse(links=tuple(links)), [told], rdma_cgroup=True)
         assert [netdev.name for netdev in node.devices[0].netdevs] == expected
         assert [device.kernel_index for device in node.devices] == [7, None]
+
+
+def test_a_device_that_comes_or_goes_while_the_node_is_read_has_no_netdev_by_name(tmp_path: Path) -> None:
+    """sysfs has it, and the kernel's list of RDMA devices not yet, or no more."""
+    build_tree(description.load("small"), tmp_path)
+    links = (_link(50, "soft0"), _link(51, "soft1"))
+    node = assemble(scan(tmp_path, tmp_path), HostUse(links=links), [], rdma_cgroup=True, is_own_tree=True)
+    assert [(device.netdevs, device.kernel_index) for device in node.devices] == [((), None)] * 2
+
+
+@pytest.mark.parametrize(("rdma", "is_own_tree"), [([], False), (None, True), (None, False)])
+def test_where_the_kernel_cannot_tell_of_a_device_its_netdev_is_known_by_name(
+    rdma: list[RdmaNetdevs] | None, is_own_tree: bool, tmp_path: Path
+) -> None:
+    """A tree of another node, or a kernel without the subsystem."""
+    build_tree(description.load("small"), tmp_path)
+    links = (_link(50, "soft0"), _link(51, "soft1"))
+    node = assemble(scan(tmp_path, tmp_path), HostUse(links=links), rdma, rdma_cgroup=True, is_own_tree=is_own_tree)
+    assert [[netdev.name for netdev in device.netdevs] for device in node.devices] == [["soft0"], ["soft1"]]
 
 
 def test_the_netdevs_of_its_function_are_the_devices_beside_what_the_kernel_says(tmp_path: Path) -> None:
@@ -112,7 +131,7 @@ def test_the_use_of_a_link_that_only_bears_the_name_is_not_the_devices(tmp_path:
     node = description.load("eight")
     build_tree(node, tmp_path)
     link = replace(_link(50, node.netdevs[0].name), parent="pci/0000:ff:1f.0", master=9)
-    found = assemble(scan(tmp_path, tmp_path), HostUse(links=(link,)), (), rdma_cgroup=True)
+    found = assemble(scan(tmp_path, tmp_path), HostUse(links=(link,)), None, rdma_cgroup=True)
     assert [device.in_use for device in found.devices] == [()] * len(found.devices)
 
 
@@ -279,7 +298,7 @@ def test_the_device_of_an_rdma_lag_is_in_use_whichever_netdev_the_kernel_names(t
     )
     ifindexes = {"tree": (), "bond": (60,), "slave": (62,)}[told_by]
     told = [RdmaNetdevs(index=1, name=device.name, node_guid=device.node_guid, ifindexes=ifindexes)]
-    (joined,) = assemble(found, HostUse(links=links), () if told_by == "tree" else told, rdma_cgroup=True).devices
+    (joined,) = assemble(found, HostUse(links=links), None if told_by == "tree" else told, rdma_cgroup=True).devices
     assert isinstance(joined, RdmaDevice)
     assert "ens1f0np0 is enslaved to bond0" in joined.in_use
     reasons = {"tree": "bond0 is made of", "bond": "bond0 is made of", "slave": "ens1f1np1 is enslaved to bond0"}

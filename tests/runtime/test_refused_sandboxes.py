@@ -25,8 +25,8 @@ WRONG = {"rdma.noderesource.dev/pod": "[{match: {device: mlx5_99}}]"}
 
 @pytest.fixture
 def cleans_up(pytestconfig: pytest.Config) -> None:
-    """In one of three runs of all tests, and in none of this file alone, containerd 2.1 kept what it had left for longer
-    than these tests wait. Why is not known yet; until then they run when they are asked for."""
+    """In one of three runs of all tests, and in none of this file alone, containerd 2.1 kept what it had left for
+    longer than these tests wait. Why is not known yet; until then they run when they are asked for."""
     if not pytestconfig.getoption("--long"):
         pytest.skip("what a busy containerd 2.1 leaves may stay for longer than 15 s, cause not known: run with --long")
 

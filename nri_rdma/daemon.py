@@ -34,7 +34,7 @@ from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
 from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.request import UNLIMITED
-from nri_rdma.model.usage import Watched
+from nri_rdma.model.usage import HostUse, Watched
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
@@ -102,8 +102,10 @@ class Daemon:
         self._spans = Recorder(
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
         )
-        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
+        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ), is_as_read=self._host_is_as_read)
         self._watched = Watched()
+        self._uevents: RdmaUevents | None = None
+        self._link_events: LinkEvents | None = None
         self._node = NodeSource(self._read_node)
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
@@ -112,8 +114,6 @@ class Daemon:
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
-        self._uevents: RdmaUevents | None = None
-        self._link_events: LinkEvents | None = None
         self._contested = ""
         self._collected = 0.0
         self._take_up: Callable[[], None] = lambda: None
@@ -269,9 +269,16 @@ class Daemon:
 
     def _read_node(self) -> Node:
         """The node as it is now. From now on its netdevs are watched."""
-        found, node = read_host(self._settings, self._kernel)
-        self._watched = watched(found, node)
+        if self._link_events is not None:
+            self._link_events.take_in()
+        found, use, node = read_host(self._settings, self._kernel)
+        self._watched = watched(found, node, use)
         return node
+
+    def _host_is_as_read(self) -> bool:
+        """Whether the kernel has told of no change since the node was read."""
+        events = self._link_events
+        return events is not None and events.is_all_told() and self._node.is_current
 
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
@@ -387,15 +394,16 @@ def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
     return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
 
 
-def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, Node]:
-    """What sysfs shows now, and the node that it is with what the kernel says of netdevs and their use."""
+def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:
+    """What sysfs shows now, how the host uses its links, and the node that is with what the kernel says of both."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
+    use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
     node = assemble(
         found,
-        kernel.host_use(),
+        use,
         kernel.rdma_netdevs(),
         kernel.rdma_holders(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
         is_own_tree=is_own(settings.sysfs_root),
     )
-    return found, node
+    return found, use, node

@@ -79,7 +79,7 @@ class DryRun:
     def __init__(self, settings: Settings, report: Report) -> None:
         self._settings = settings
         self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
-        self._node = NodeSource(lambda: read_host(settings, self._kernel)[1])
+        self._node = NodeSource(lambda: read_host(settings, self._kernel)[2])
         self._workers = Workers()
         self._spans = Recorder(capacity=0)
         allocations = Allocations()

@@ -65,17 +65,25 @@ def assemble(
     )
 
 
-def watched(scan: Scan, node: Node) -> Watched:
+def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
     """The links whose changes change the node."""
+    ifindexes = frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs)
     return Watched(
-        ifindexes=frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs),
+        ifindexes=ifindexes,
         names=frozenset(name for names in scan.netdev_names.values() for name in names),
+        addresses={
+            ifindex: frozenset(address.packed for address in addresses)
+            for ifindex, addresses in use.addresses.items()
+            if ifindex in ifindexes
+        },
     )
 
 
 def matters(change: Change, to: Watched) -> bool:
     """Whether the node may be another one after a change. Those of pods' own links, many on a busy node, do not
     matter."""
+    if change.address and all(change.address in to.addresses.get(ifindex, ()) for ifindex in change.ifindexes):
+        return False
     return (
         change.is_default_route
         or change.is_physical  # an RDMA device's netdev may come under any name

@@ -20,28 +20,42 @@ class NodeSource:
         self._lock = threading.Lock()
         self._queued: Future[None] | None = None
         self._queue_lock = threading.Lock()
+        self._asked_for = 0
+        self._is_read = False
         self.on_read: Callable[[], None] = lambda: None
         """Called after each reading, by who read, before anybody is told of it."""
         self.current = read()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last reading was a good one, and nobody has asked for another since."""
+        return self._is_read and not self._asked_for
 
     def refresh_in(self, workers: Workers) -> Future[None]:
         """Have a worker read it anew. Who asks while a reading is queued gets that one: it has not begun yet."""
         with self._queue_lock:
             if self._queued is None:
                 self._queued = workers.submit("refresh", self._begin)
+                self._asked_for += 1
             return self._queued
 
     def _begin(self) -> None:
         with self._queue_lock:
             self._queued = None
-        self.refresh()
+        try:
+            self.refresh()
+        finally:
+            with self._queue_lock:
+                self._asked_for -= 1
 
     def refresh(self) -> Node:
         """Read the node anew. Raises InventoryError, and keeps what was known, when it cannot be read."""
         with self._lock:
+            self._is_read = False
             try:
                 self.current = self._read()
                 self.on_read()
+                self._is_read = True
             except (KernelError, OSError) as error:
                 raise InventoryError(
                     ErrorCode.INVENTORY, f"the node cannot be read: {error}", hint="try again; see `nri-rdma inventory`"

@@ -71,7 +71,10 @@ class Kernel(Protocol):
     @property
     def host(self) -> Namespace: ...
 
-    def open_namespace(self, path: str) -> Namespace: ...
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
+        """The namespace at a path. Not `entered`: without waiting until it can be worked in; that it cannot be then
+        comes with its first use."""
+        ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         """All links without their addresses and routes."""

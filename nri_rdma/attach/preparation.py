@@ -31,7 +31,7 @@ class Host(Protocol):
     @property
     def host(self) -> Namespace: ...
 
-    def open_namespace(self, path: str) -> Namespace: ...
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace: ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
 
@@ -55,7 +55,8 @@ def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
 
 
 def open_for(kernel: Host, pod: Pod) -> Namespace:
-    """The pod's namespace, held open. Raises PlacementError for a pod that has none of its own."""
+    """The pod's namespace, held open, and entered while the host is asked. Raises PlacementError for a pod that has
+    none of its own."""
     if not pod.netns_path:
         raise PlacementError(
             ErrorCode.NO_NETWORK_NAMESPACE,
@@ -63,7 +64,7 @@ def open_for(kernel: Host, pod: Pod) -> Namespace:
             where=str(pod),
             hint="a pod with hostNetwork can only ask for mode: shared",
         )
-    namespace = kernel.open_namespace(pod.netns_path)
+    namespace = kernel.open_namespace(pod.netns_path, entered=False)
     if namespace.is_host:
         namespace.close()
         raise PlacementError(

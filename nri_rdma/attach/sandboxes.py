@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
@@ -48,6 +49,11 @@ TAKE_UP_PAUSE_S = 1.0
 """Before it is tried again to see what became of a sandbox of an earlier daemon."""
 ATTEMPT_PAUSES_S = (0.5, 1.0)
 """Before the second attempt, and before the third."""
+
+
+ANSWER_FIRST_S = 0.0005
+"""Between a plan and its attach where the runtime is answered in between: it and the runtime want the interpreter and a
+processor for that, and waited milliseconds for them."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
@@ -335,6 +341,8 @@ class Sandboxes:
             self._submit_undo(sandbox)
         elif not ended and sandbox.record is not None:
             sandbox.settle_plan()
+            if sandbox.attempts > 1:
+                time.sleep(ANSWER_FIRST_S)
             self._submit_attach(sandbox, lambda: chosen)
 
     # -- in a worker -------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -92,10 +91,17 @@ class Workers:
                 del task  # what it worked on is not kept until the next one comes
                 with self._changed:
                     self._running.discard(key)
-                    with suppress(KeyError):  # dropped by close
-                        if not self._queues[key]:
-                            del self._queues[key]
-                    self._changed.notify_all()  # other workers, and who closes
+                    self._pass_on(key)
+
+    def _pass_on(self, key: str) -> None:
+        """With the lock: the key's next task may be done now, by this thread or, where that takes another, by one more.
+        Nobody is woken for nothing: who waits for this task has better use for the interpreter."""
+        if self._closed:
+            self._changed.notify_all()  # who closes
+        elif self._queues[key]:
+            self._changed.notify()
+        else:
+            del self._queues[key]
 
     def _next_key(self) -> str | None:
         """The key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""

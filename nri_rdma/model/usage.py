@@ -65,18 +65,22 @@ class Change:
     """Something that the kernel tells of the host's links, addresses or routes: what it is about, not what is so now.
 
     `ifindexes` are the link itself, what it is a child of and what it is enslaved to; `is_physical` is a link that has
-    a bus device.
+    a bus device; `address` one that the link has, packed: a new one, or the news is about that (a second or two after
+    an IPv6 address came, that nobody else has it).
     """
 
     ifindexes: frozenset[int] = frozenset()
     name: str = ""
     is_physical: bool = False
     is_default_route: bool = False
+    address: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The links that are RDMA devices': those on the host by ifindex, and all by the names that sysfs has for them."""
+    """The links that are RDMA devices': those on the host by ifindex, with the addresses that they have, and all by the
+    names that sysfs has for them."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
+    addresses: Mapping[int, frozenset[bytes]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How the host uses its links, as one reading of the namespace of the calling thread."""
+"""How the host uses its links: read from the namespace of the calling thread, and remembered."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import errno
 import socket
 import struct
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
-from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.port import KernelError, Survey
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.usage import Address, HostUse, Lifelines
 from nri_rdma.netlink.carried import AddressMessage, read_addresses
-from nri_rdma.netlink.links import parse_link, read_links
+from nri_rdma.netlink.conf import costs_of_return, forwarding_of
+from nri_rdma.netlink.links import parse_link, read_links, tied_to
 from nri_rdma.netlink.route_socket import RouteSocket
-from nri_rdma.netlink.routes import Route, default_links, parse_route, read_routes
+from nri_rdma.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
 from nri_rdma.netlink.sockets import address_of, read_sockets
 from nri_rdma.wire.netlink import HEADER
 
@@ -33,16 +35,72 @@ class HostReader:
         self._lifelines = lifelines
         self._links: Mapping[bytes, LinkState] = {}
         """By what the kernel last said of each."""
+        self._last = Survey(use=HostUse(), links={})
+        """What was read last, with the links that surveys may ask for."""
 
-    def read(self, route: RouteSocket) -> HostUse:
-        """All of it. Raises KernelError, WireError or OSError."""
-        links = {_body(message): self.parsed(message) for message in read_links(route)}
-        self._links = links
-        return host_use(route, links.values(), read_addresses(route), read_routes((), ()), self._lifelines)
+    def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
+        """All of it; of the links that are called like this, what `survey` tells is remembered. Raises KernelError,
+        WireError or OSError."""
+        links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
+        self._links = {body: link for body, (_, link) in links.items()}
+        addresses = read_addresses(route)
+        wanted = {link.ifindex: (message, link) for message, link in links.values() if link.name in netdevs}
+        routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
+        use = host_use(route, self._links.values(), addresses, routes, self._lifelines)
+        self._last = Survey(use=use, links=_returning(wanted, addresses, routes))
+        return use
+
+    def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
+        """How these links are used now, as attach.port.Kernel says."""
+        tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
+        wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
+        addresses = read_addresses(route)
+        routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
+        own = [address for address in addresses if address.ifindex in wanted]
+        return Survey(
+            use=host_use(route, tied.values(), own, routes, self._lifelines),
+            links=_returning(wanted, addresses, routes),
+        )
+
+    def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
+        """The same when nothing has changed since the last reading, which the caller knows: only what the kernel gives
+        no news of is asked for. None where not all of these links were read."""
+        last = self._last
+        if not all(ifindex in last.links for ifindex in ifindexes):
+            return None
+        addresses = {ifindex: last.use.addresses[ifindex] for ifindex in ifindexes if ifindex in last.use.addresses}
+        return Survey(
+            use=replace(
+                last.use,
+                sockets=read_sockets(frozenset().union(*addresses.values())),
+                api_server_links=_api_server_links(route, self._lifelines),
+            ),
+            links=last.links,
+        )
 
     def parsed(self, message: bytes) -> LinkState:
         """A link without what it carries. Raises WireError."""
         return self._links.get(_body(message)) or parse_link(message)
+
+
+def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[bytes]:
+    return {address.own for address in addresses if address.ifindex in links}
+
+
+def _returning(
+    links: Mapping[int, tuple[bytes, LinkState]], addresses: Collection[AddressMessage], routes: Collection[Route]
+) -> Mapping[int, LinkState]:
+    """The links with what the host could not have back of each."""
+    return {
+        ifindex: replace(
+            link,
+            unreturnable=(
+                *unreturnable(ifindex, _own_of({ifindex}, addresses), routes),
+                *costs_of_return(forwarding_of(message), routes),
+            ),
+        )
+        for ifindex, (message, link) in links.items()
+    }
 
 
 def _body(message: bytes) -> bytes:
@@ -65,8 +123,12 @@ def host_use(
         addresses=addresses,
         sockets=read_sockets(frozenset().union(*addresses.values())),
         lifelines=lifelines,
-        api_server_links=links_to(route, lifelines.api_server) if lifelines.api_server is not None else frozenset(),
+        api_server_links=_api_server_links(route, lifelines),
     )
+
+
+def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int]:
+    return links_to(route, lifelines.api_server) if lifelines.api_server is not None else frozenset()
 
 
 def _by_link(messages: Iterable[AddressMessage]) -> Mapping[int, frozenset[Address]]:

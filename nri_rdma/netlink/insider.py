@@ -1,22 +1,28 @@
-"""A thread that is inside a network namespace, with its socket.
+"""Who works inside a network namespace: a thread that has entered it, or the caller where that is inside already.
 
-It enters once, starts no other thread and does nothing else: setns changes the calling thread only, and a thread that
-has been elsewhere is used for nothing more.
+Such a thread enters once, starts no other thread and does nothing else: setns changes the calling thread only, and a
+thread that has been elsewhere is used for nothing more.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.netlink.route_socket import RouteSocket
 
 T = TypeVar("T")
+
+_away = threading.local()
+"""Has `entered` in threads that have entered another namespace than the process's."""
 
 _CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -55,21 +61,47 @@ class Inside:
         self._route.close()
 
 
+class Worker(Protocol):
+    """Does in a namespace what one caller at a time gives it."""
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is. Raises KernelError when it cannot be entered."""
+        ...
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns inside the namespace; its exceptions pass through."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will be given; does not wait."""
+        ...
+
+    def join(self) -> None:
+        """Wait for the end, after `end`."""
+        ...
+
+
 class Insider:
-    """A thread inside a namespace, which does what one caller at a time gives it. Raises KernelError when it cannot
-    enter."""
+    """A thread inside a namespace, which does what one caller at a time gives it. Whoever makes it does not wait until
+    it is there."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
-        entering: _Job[int] = _Job(lambda inside: inside.cookie)
-        self._first = entering
+        self._entered: Future[int] = Future()
         self._thread = threading.Thread(target=self._serve, name="netns", daemon=True)
         self._thread.start()
-        self.cookie = entering.wait()
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is, once it is there. Raises KernelError when it cannot enter."""
+        return self._entered.result()
 
     def run(self, work: Callable[[Inside], T]) -> T:
-        """What `work` returns inside the namespace; its exceptions pass through."""
+        """What `work` returns inside the namespace; its exceptions pass through. Raises KernelError when it cannot
+        enter."""
+        self._entered.result()  # else nobody would come to the job
         job = _Job(work)
         self._jobs.put(job)  # type: ignore[arg-type]  # a job gives its result to its own caller, whatever that is
         return job.wait()
@@ -84,16 +116,53 @@ class Insider:
 
     def _serve(self) -> None:
         try:
+            _away.entered = True
             enter(self._fd)
             inside = Inside()
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
-            self._first.fail(error)
+        except BaseException as error:  # noqa: BLE001 - handed to the threads that ask, nothing is lost
+            self._entered.set_exception(error)
             return
-        self._first.do(inside)
+        self._entered.set_result(inside.cookie)
         while (job := self._jobs.get()) is not None:
             job.do(inside)
             del job  # with what its caller gave and got: this thread may be idle for long
         inside.close()
+
+
+class Resident:
+    """The caller itself, where that is in the namespace of the process: no way there and back. Raises KernelError in a
+    thread that has entered another one."""
+
+    def __init__(self) -> None:
+        _refuse_away()
+        self._inside = Inside()
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is."""
+        return self._inside.cookie
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns; its exceptions pass through."""
+        _refuse_away()
+        return work(self._inside)
+
+    def end(self) -> None:
+        """Close the socket."""
+        self._inside.close()
+
+    def join(self) -> None:
+        """There is nothing to wait for."""
+
+
+def is_own(fd: int) -> bool:
+    """Whether a descriptor is that of the namespace of this process."""
+    return os.path.samestat(os.fstat(fd), Path("/proc/self/ns/net").stat())
+
+
+def _refuse_away() -> None:
+    if getattr(_away, "entered", False):
+        raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another one")
 
 
 class _Job(Generic[T]):

@@ -35,7 +35,7 @@ from nri_rdma.netlink.conf import (
     write_sysctls,
 )
 from nri_rdma.netlink.holders import holders_of, read_holders
-from nri_rdma.netlink.hostuse import HostReader, host_use
+from nri_rdma.netlink.hostuse import HostReader
 from nri_rdma.netlink.insider import Inside
 from nri_rdma.netlink.links import (
     change_request,
@@ -44,7 +44,6 @@ from nri_rdma.netlink.links import (
     parse_link,
     read_link,
     read_links,
-    tied_to,
 )
 from nri_rdma.netlink.namespace import Held, HeldNamespace, Holdings, read_boot_id
 from nri_rdma.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
@@ -60,14 +59,22 @@ _NO_LIFELINES = Lifelines()
 class LinuxKernel:
     """Links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
 
-    def __init__(self, host_path: str = "/proc/self/ns/net", lifelines: Lifelines = _NO_LIFELINES) -> None:
-        """`host_path` names the namespace that counts as the host's; by default the one this process started in."""
+    def __init__(
+        self,
+        host_path: str = "/proc/self/ns/net",
+        lifelines: Lifelines = _NO_LIFELINES,
+        *,
+        is_as_read: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`host_path` names the namespace that counts as the host's; by default the one this process started in.
+        `is_as_read` tells whether the host's links are as they were when `host_use` last read them."""
         self._boot_id = read_boot_id()
         self._holdings = Holdings()
         self._host = HeldNamespace(host_path, boot_id=self._boot_id, holdings=self._holdings)
         self._host.is_host = True
+        self._host.wait_until_entered()
         self._moves = threading.Lock()
-        self._lifelines = lifelines
+        self._is_as_read = is_as_read
         self._host_reader = HostReader(lifelines)
 
     @property
@@ -78,9 +85,15 @@ class LinuxKernel:
         """What pins namespaces now, the host's among them."""
         return self._holdings.count()
 
-    def open_namespace(self, path: str) -> HeldNamespace:
+    def open_namespace(self, path: str, *, entered: bool = True) -> HeldNamespace:
         namespace = HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings)
-        namespace.is_host = namespace.identity.cookie == self._host.identity.cookie
+        try:
+            namespace.is_host = namespace.is_at(self._host)
+            if entered:
+                namespace.wait_until_entered()
+        except BaseException:
+            namespace.close()
+            raise
         return namespace
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
@@ -88,15 +101,15 @@ class LinuxKernel:
             namespace, "list links", lambda route: tuple(parse_link(message) for message in read_links(route))
         )
 
-    def host_use(self) -> HostUse:
-        return _inside(self._host, "read the host's links", self._host_reader.read)
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
+        return _inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
 
     def survey(self, ifindexes: Collection[int]) -> Survey:
-        return _inside(
-            self._host,
-            "read the host's links",
-            lambda route: _survey(route, ifindexes, self._host_reader, self._lifelines),
-        )
+        def look(route: RouteSocket) -> Survey:
+            remembered = self._host_reader.remembered(route, ifindexes) if self._is_as_read() else None
+            return remembered or self._host_reader.survey(route, ifindexes)
+
+        return _inside(self._host, "read the host's links", look)
 
     def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
         def read(route: RouteSocket) -> Mapping[int, LinkState]:
@@ -235,25 +248,6 @@ def _held(namespace: Namespace) -> HeldNamespace:
     if not isinstance(namespace, HeldNamespace):
         raise TypeError("a namespace of another kernel")
     return namespace
-
-
-def _survey(route: RouteSocket, ifindexes: Collection[int], reader: HostReader, lifelines: Lifelines) -> Survey:
-    tied = {message: reader.parsed(message) for message in tied_to(ifindexes, read_links(route))}
-    wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
-    addresses = read_addresses(route)
-    routes = read_routes(wanted.keys(), {address.own for address in addresses if address.ifindex in wanted})
-    links = {
-        ifindex: replace(
-            link,
-            unreturnable=(
-                *unreturnable(ifindex, {it.own for it in addresses if it.ifindex == ifindex}, routes),
-                *costs_of_return(forwarding_of(message), routes),
-            ),
-        )
-        for ifindex, (message, link) in wanted.items()
-    }
-    own = [address for address in addresses if address.ifindex in wanted]
-    return Survey(use=host_use(route, tied.values(), own, routes, lifelines), links=links)
 
 
 def _capture(

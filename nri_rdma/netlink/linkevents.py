@@ -61,9 +61,25 @@ class LinkEvents:
         self._socket = heard
         self._matters, self._on_change = matters, on_change
         self._pace = Pace()
+        self._at_work = threading.Lock()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="link-events", daemon=True)
         self._thread.start()
+
+    def is_all_told(self) -> bool:
+        """Whether `on_change` has been called for all that the kernel has told so far. Never blocks."""
+        if not self._at_work.acquire(blocking=False):
+            return False
+        try:
+            return self._pace.due_at is None and not self._has_news()
+        finally:
+            self._at_work.release()
+
+    def take_in(self) -> None:
+        """Who calls looks at everything now: `on_change` is called for what the kernel tells from here on."""
+        with self._at_work:
+            self._take()
+            self._pace.forget()
 
     def close(self) -> None:
         """End and join the thread."""
@@ -82,12 +98,18 @@ class LinkEvents:
             if any(fd == self._wake_read for fd, _ in ready):
                 return
             try:
-                if ready:
-                    self._take()
-                if self._pace.take(time.monotonic()):
-                    self._on_change()
+                with self._at_work:
+                    if ready:
+                        self._take()
+                    if self._pace.take(time.monotonic()):
+                        self._on_change()
             except Exception:  # the next change must not be lost to what this one's listener did
                 log.exception("link events")
+
+    def _has_news(self) -> bool:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _patience_ms(self) -> int | None:
         due_at = self._pace.due_at

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
-from nri_rdma.netlink.insider import Inside, Insider
+from nri_rdma.netlink.insider import Inside, Insider, Resident, Worker, is_own
 
 T = TypeVar("T")
 
@@ -59,9 +59,11 @@ class Holdings:
         """All of them at this moment."""
         with self._lock:
             held = tuple(self._held)
-        threads = sum(it.threads for it in held)
         return Held(
-            namespaces=len(held), threads=threads, sockets=threads, closing=sum(1 for it in held if it.is_closed)
+            namespaces=len(held),
+            threads=sum(it.threads for it in held),
+            sockets=sum(it.sockets for it in held),
+            closing=sum(1 for it in held if it.is_closed),
         )
 
 
@@ -78,20 +80,45 @@ class HeldNamespace:
         except OSError as error:
             raise KernelError(f"open the network namespace {path}", error.errno or 0) from error
         self._lock = threading.Lock()
+        self._is_own = is_own(self._fd)
         self._users = 0
         self._generation = 0
         self._holdings = holdings
         self.is_closed = False
         self.is_host = False
+        self._boot_id, self._path = boot_id, path
         try:
-            first = Insider(self._fd)
+            self._first = self._start()
         except BaseException:
             os.close(self._fd)
             raise
-        self._idle = [first]
-        self.threads = 1
-        self.identity = NamespaceIdentity(boot_id=boot_id, cookie=first.cookie, path=path)
+        self._idle = [self._first]
+        self._workers = 1
         holdings.add(self)
+
+    @property
+    def identity(self) -> NamespaceIdentity:
+        """Which one this is, once it is entered. Raises KernelError when it cannot be."""
+        return NamespaceIdentity(boot_id=self._boot_id, cookie=self._first.cookie, path=self._path)
+
+    def wait_until_entered(self) -> None:
+        """Wait until it can be worked in. Raises KernelError when it cannot be entered."""
+        _ = self._first.cookie
+
+    @property
+    def threads(self) -> int:
+        """How many threads of its own are inside."""
+        return 0 if self._is_own else self._workers
+
+    @property
+    def sockets(self) -> int:
+        """How many sockets there are."""
+        return self._workers
+
+    def is_at(self, other: HeldNamespace) -> bool:
+        """Whether both are one namespace, from before it is entered: while both are open, inode numbers do not
+        repeat."""
+        return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
     def fd(self) -> int:
@@ -141,7 +168,7 @@ class HeldNamespace:
         self._enter_use(even_closed=True)
         self._leave_use()
 
-    def _take(self) -> tuple[Insider, int]:
+    def _take(self) -> tuple[Worker, int]:
         self._enter_use()
         try:
             with self._lock:
@@ -153,16 +180,22 @@ class HeldNamespace:
             self._leave_use()
             raise
 
-    def _new_insider(self) -> Insider:
-        insider = Insider(self._fd)
+    def _start(self) -> Worker:
+        return Resident() if self._is_own else Insider(self._fd)
+
+    def _new_insider(self) -> Worker:
+        insider = self._start()
         with self._lock:
-            self.threads += 1
-        if insider.cookie != self.identity.cookie:
+            self._workers += 1
+        try:
+            if insider.cookie != self._first.cookie:
+                raise KernelError("enter the network namespace", errno.ESTALE, f"{self._path} is another one now")
+        except BaseException:
             self._end([insider])
-            raise KernelError("enter the network namespace", errno.ESTALE, f"{self.identity.path} is another one now")
+            raise
         return insider
 
-    def _give_back(self, insider: Insider, generation: int) -> None:
+    def _give_back(self, insider: Worker, generation: int) -> None:
         with self._lock:
             keep = not self.is_closed and generation == self._generation and len(self._idle) < IDLE_MAX
             if keep:
@@ -171,13 +204,13 @@ class HeldNamespace:
             self._end([insider])
         self._leave_use()
 
-    def _end(self, insiders: list[Insider]) -> None:
+    def _end(self, insiders: list[Worker]) -> None:
         for insider in insiders:
             insider.end()
         for insider in insiders:
             insider.join()
         with self._lock:
-            self.threads -= len(insiders)
+            self._workers -= len(insiders)
 
     def _enter_use(self, *, even_closed: bool = False) -> None:
         with self._lock:

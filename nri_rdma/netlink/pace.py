@@ -25,6 +25,10 @@ class Pace:
         self._first = now if self._first is None else self._first
         self._last = now
 
+    def forget(self) -> None:
+        """Somebody reads now, and sees what has changed so far."""
+        self._first = None
+
     @property
     def due_at(self) -> float | None:
         """When to read; None: there is no need."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from nri_rdma.model.usage import Change
@@ -22,6 +23,7 @@ DST_LEN_AT: Final = 17
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 56
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2  # include/uapi/linux/if_addr.h
 _U32 = struct.Struct("=I")
 
 
@@ -45,8 +47,14 @@ def _link(payload: bytes) -> Change:
 
 
 def _address(payload: bytes) -> Change:
+    """As captured addresses are compared: by the link's own end."""
     *_, ifindex = _fields(_IFADDRMSG, payload)
-    return Change(ifindexes=frozenset({ifindex}))
+    told = dict(read_attributes(payload[_IFADDRMSG.size :]))
+    return Change(ifindexes=frozenset({ifindex}), address=told.get(_IFA_LOCAL, told.get(_IFA_ADDRESS, b"")))
+
+
+def _address_gone(payload: bytes) -> Change:
+    return replace(_address(payload), address=b"")
 
 
 def _route(payload: bytes) -> Change:
@@ -58,7 +66,7 @@ _READERS: Mapping[int, Callable[[bytes], Change]] = {
     _NEWLINK: _link,
     _DELLINK: _link,
     _NEWADDR: _address,
-    _DELADDR: _address,
+    _DELADDR: _address_gone,
     NEWROUTE: _route,
     DELROUTE: _route,
 }

@@ -352,7 +352,7 @@ class FakeKernel:
         for namespace in self._opened:
             namespace.close()
 
-    def open_namespace(self, path: str) -> Namespace:
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
         netns = self._world.namespace(path)
         if netns is None:
             raise KernelError(f"open the network namespace {path}", errno.ENOENT)
@@ -643,8 +643,10 @@ class FaultyKernel:
     def host(self) -> Namespace:
         return self._kernel.host
 
-    def open_namespace(self, path: str) -> Namespace:
-        return self._kernel.open_namespace(path)  # not counted: a descriptor that nobody got would never be closed
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
+        return self._kernel.open_namespace(
+            path, entered=entered
+        )  # not counted: a descriptor that nobody got would never be closed
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._do("links", lambda: self._kernel.links(namespace))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.inventory import assemble, in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.inventory import assemble, in_use_reasons, kernel_use_reasons, matters, open_reasons, socket_reasons
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
-from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
+from nri_rdma.model.usage import Change, HostSocket, HostUse, Lifelines, Watched
 from nri_rdma.sysfs.scan import scan
 from tests.rig import node as description
 from tests.rig.systree import build_tree
@@ -303,3 +303,25 @@ def test_the_device_of_an_rdma_lag_is_in_use_whichever_netdev_the_kernel_names(t
     assert "ens1f0np0 is enslaved to bond0" in joined.in_use
     reasons = {"tree": "bond0 is made of", "bond": "bond0 is made of", "slave": "ens1f1np1 is enslaved to bond0"}
     assert any(reason.startswith(reasons[told_by]) for reason in joined.in_use), joined.in_use
+
+
+_HERE, _ELSEWHERE = bytes((10, 7, 0, 1)), bytes((10, 7, 0, 2))
+_FOLLOWED = Watched(ifindexes=frozenset({5}), names=frozenset({"rail0"}), addresses={5: frozenset({_HERE})})
+
+
+@pytest.mark.parametrize(
+    ("change", "does"),
+    [
+        (Change(ifindexes=frozenset({5}), address=_HERE), False),
+        (Change(ifindexes=frozenset({5}), address=_ELSEWHERE), True),
+        (Change(ifindexes=frozenset({5})), True),
+        (Change(ifindexes=frozenset({6}), address=_HERE), False),
+        (Change(ifindexes=frozenset({6}), name="rail0"), True),
+        (Change(ifindexes=frozenset({6}), is_physical=True), True),
+        (Change(is_default_route=True), True),
+        (Change(), False),
+    ],
+    ids=["known address", "new address", "of it", "another's", "by name", "physical", "default route", "route"],
+)
+def test_a_change_matters_that_may_make_another_node(change: Change, does: bool) -> None:
+    assert matters(change, _FOLLOWED) is does

@@ -30,7 +30,10 @@ NAME = attribute(3, b"rail0\0")
 ENSLAVED = link(16, 5, NAME, attribute(10, struct.pack("=I", 9)))
 CHILD = link(17, 7, attribute(3, b"rail0v\0"), attribute(5, struct.pack("=I", 5)))
 PHYSICAL = link(16, 5, NAME, attribute(56, b"0000:17:00.0\0"))
-ADDRESS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, bytes(4)))
+_OWN, _PEER = bytes((10, 7, 0, 1)), bytes((10, 7, 0, 2))
+ADDRESS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _OWN))
+PEERS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _PEER) + attribute(2, _OWN))
+NO_ADDRESS = message(21, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _OWN))
 DEFAULT = message(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0))
 OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
 
@@ -41,14 +44,28 @@ OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
         (ENSLAVED, [Change(ifindexes=frozenset({5, 9}), name="rail0")]),
         (CHILD, [Change(ifindexes=frozenset({5, 7}), name="rail0v")]),
         (PHYSICAL, [Change(ifindexes=frozenset({5}), name="rail0", is_physical=True)]),
-        (ADDRESS, [Change(ifindexes=frozenset({5}))]),
+        (ADDRESS, [Change(ifindexes=frozenset({5}), address=_OWN)]),
+        (PEERS, [Change(ifindexes=frozenset({5}), address=_OWN)]),
+        (NO_ADDRESS, [Change(ifindexes=frozenset({5}))]),
         (DEFAULT, [Change(is_default_route=True)]),
         (OTHER, [Change()]),
         (message(28, bytes(12)), []),
-        (ADDRESS + DEFAULT, [Change(ifindexes=frozenset({5})), Change(is_default_route=True)]),
+        (ADDRESS + DEFAULT, [Change(ifindexes=frozenset({5}), address=_OWN), Change(is_default_route=True)]),
         (b"", []),
     ],
-    ids=["enslaved", "child", "physical", "address", "default route", "route", "neighbour", "two", "none"],
+    ids=[
+        "enslaved",
+        "child",
+        "physical",
+        "address",
+        "peer",
+        "no address",
+        "default route",
+        "route",
+        "neighbour",
+        "two",
+        "none",
+    ],
 )
 def test_a_change_tells_what_it_is_about(datagram: bytes, changes: list[Change]) -> None:
     assert list(read_changes(datagram)) == changes

@@ -1,8 +1,9 @@
 """Finds out what others gave to containers: asks the kubelet before a sandbox runs, and looks at what a container has
 when it is made.
 
-Law: CreateContainer is answered from memory. The specs are read by a thread of their own, the kubelet is asked for a
-pod once, and within its own budget; what it does not tell in time is found out when the container is made.
+Law: CreateContainer is answered from memory, but where that explains a container too little. The specs are read by a
+thread of their own, the kubelet is asked for a pod once, and within its own budget; what it does not tell in time is
+found out when the container is made.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.rereading import NodesAt, Read, Rereading
 from nri_rdma.sightings import Sighting, Sightings
 from nri_rdma.waiting import settled
 
@@ -38,7 +40,10 @@ _KEPT_PODS = 4096
 _FRESH_S = 1.0
 """How long a name that a reading did not find counts as nobody's: the kubelet's attempts are as far apart."""
 _WAIT_S = 0.2
-"""How long a handler waits for a reading of the specs; NRI serialises all events of the node meanwhile."""
+"""How long a handler waits for readings; NRI serialises all events of the node meanwhile."""
+_UVERBS_MAJOR = 231
+"""The kernel's number for the first 32 devices (IB_UVERBS_MAJOR in its drivers/infiniband/core/uverbs_main.c): a node
+whose first one has just come is not known to have any."""
 
 
 class Kubelet(Protocol):
@@ -82,6 +87,8 @@ class Brought:
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     """The host's netdevs that the runtime would move into the container."""
+    was_there: bool = False
+    """Whether it was made before we were there: nothing that explains it is still on its way."""
 
 
 class Adopter:
@@ -95,17 +102,19 @@ class Adopter:
         prefix: str,
         adoption: Adoption | None = None,
         kubelet: Kubelet | None = None,
-        reread: Callable[[], Future[None]] | None = None,
+        reread: Read | None = None,
+        reread_node: Read | None = None,
         is_ready: bool = True,
     ) -> None:
         """`node` and `registry` give what was read last, and never block; `reread` has a worker read the specs once
-        more, and is done when `read_again` has been called after that (None: they are complete). One that is not ready
-        knows no specs yet: `set_ready` is still to come."""
+        more, `reread_node` the node, and they are done when `read_again` has been called after that (None: what was
+        read is complete). One that is not ready knows no specs yet: `set_ready` is still to come."""
         self._node = node
         self._registry = registry
         self._prefix = prefix
         self.kubelet = kubelet
         self._reread = reread
+        self._rereading = Rereading(read for read in (reread, reread_node) if read is not None)
         self._adoption = adoption or Adoption()
         self._lock = threading.Lock()
         self._told: OrderedDict[str, PodAllocation] = OrderedDict()
@@ -118,7 +127,7 @@ class Adopter:
         self._index = Index(Registry(devices={}), node(), prefix)
         self.gpu_names = GpuNames()
         """The GPUs of the node as last read."""
-        self._majors: frozenset[int] = frozenset()
+        self._majors = frozenset({_UVERBS_MAJOR})
         self.majors: frozenset[int] | None = None
         """The major numbers that RDMA devices of the node have, or had: those that moved are not among its devices.
         None: not ready."""
@@ -246,14 +255,24 @@ class Adopter:
         """Whether a container brings anything along that could matter: cheap, for every container of the node."""
         return self.may_be_ours(brought.devices) or any(map(self._index.knows, self._names_told(brought)))
 
-    def await_known(self, brought: Brought, deadline: float) -> None:
-        """Wait until the specs of all CDI devices that the container was told to have are read: drivers write them
-        moments before. Raises NotReadyError; and CdiError where a spec cannot be read, and the container has RDMA nodes
-        that it may be about."""
+    def await_known(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]], deadline: float) -> None:
+        """Wait until what a container brings is known, as far as it can be: drivers write specs moments before, and
+        devices come with the pod's network. `attached` is as for `grants`.
+
+        Raises NotReadyError; and CdiError where a spec cannot be read, and the container has RDMA nodes that it may be
+        about."""
+        until = min(deadline, time.monotonic() + _WAIT_S)
+        self._await_names(brought, until)
+        nodes = self._unexplained(brought, attached)
+        if nodes:
+            self._rereading.await_read(brought.pod, brought.container, nodes, until)
+
+    def _await_names(self, brought: Brought, until: float) -> None:
+        """Wait until the specs of all CDI devices that the container was told to have are read."""
         if self._reread is None or not self.may_be_ours(brought.devices) or not self._unknown(brought):
             return
         try:
-            self._reading_for(self._unknown(brought)).result(max(0.0, min(_WAIT_S, deadline - time.monotonic())))
+            self._reading_for(self._unknown(brought)).result(max(0.0, until - time.monotonic()))
         except FutureTimeoutError as error:
             raise _specs_not_read(brought.pod) from error
         unknown, problems = self._unknown(brought), self._registry().problems
@@ -268,6 +287,24 @@ class Adopter:
                 path=problems[0].path,
             )
 
+    def _unexplained(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]]) -> NodesAt:
+        """The RDMA nodes of a container that nothing known gives it, and that something may which is not known yet."""
+        if brought.is_privileged or brought.was_there or not self._rereading.is_possible:
+            return frozenset()
+        index, present = self._index, brought.devices
+        names = {*self._names_of(brought, attached), *index.recognise(present)}
+        nodes = {node for name in names for node in index.nodes(name).items()}
+        devices = (
+            device for grant in self._grants("", dict.fromkeys(names, Source.NODES)) for device in _devices(grant)
+        )
+        numbers = {(char.major, char.minor) for device in devices for char in device.char_devices}
+        paths = {path for name in attached if index.has_paths(name, present) for path in index.paths(name)}
+        return frozenset(
+            (path, number)
+            for path, number in present.items()
+            if number[0] in self._majors and path not in paths and number not in numbers and (path, number) not in nodes
+        )
+
     def grants(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]] | None = None) -> tuple[Grant, ...]:
         """The CDI devices of a container that concern us, with the surest way in which each is known.
 
@@ -275,12 +312,7 @@ class Adopter:
         container was told to have explains its nodes; only others are looked at, and taken for what its sandbox has
         before they are taken for something else.
         """
-        names = dict(self._named(brought))
-        if not brought.is_privileged:
-            explained = {device.id for grant in self._grants("", names) for device in _devices(grant)}
-            explained |= {device for name in names for device in (attached or {}).get(name, ())}
-            for name in self._recognised(brought.devices, attached or {}, explained):
-                names.setdefault(name, Source.NODES)
+        names = self._names_of(brought, attached or {})
         grants = self._grants(brought.container, names)
         found = {grant.name for grant in grants}
         grants += tuple(  # of those that moved out of sight nothing is known here but that the sandbox has them
@@ -312,11 +344,13 @@ class Adopter:
     def forget(self, sandbox_id: str) -> None:
         """The sandbox has ended."""
         self._told.pop(sandbox_id, None)
+        self._rereading.forget(sandbox_id)
         self._sightings.forget(sandbox_id)
         self.alignments.forget(sandbox_id)
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all other sandboxes."""
+        self._rereading.keep(sandbox_ids)
         self._sightings.keep(sandbox_ids)
         self.alignments.keep(sandbox_ids)
         for sandbox_id in self._told.copy():
@@ -357,6 +391,16 @@ class Adopter:
             while len(self._readings) > _KEPT_PODS:
                 self._readings.popitem(last=False)
         return self._readings[names[-1]][0]
+
+    def _names_of(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]]) -> dict[str, Source]:
+        """The CDI devices that a container has as far as is known, ours or not, told or recognised."""
+        names = dict(self._named(brought))
+        if not brought.is_privileged:
+            explained = {device.id for grant in self._grants("", names) for device in _devices(grant)}
+            explained |= {device for name in names for device in attached.get(name, ())}
+            for name in self._recognised(brought.devices, attached, explained):
+                names.setdefault(name, Source.NODES)
+        return names
 
     def _recognised(
         self,

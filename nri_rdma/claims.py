@@ -92,7 +92,7 @@ class Claims:
         """Have what the CDI devices of a container ask for attached; those that concern us. Raises what keeps the
         container from it."""
         with self._spans.span("adopt") as span:
-            self._adopter.await_known(brought, deadline)
+            self._adopter.await_known(brought, self._attached_for(brought.pod.sandbox_id), deadline)
             grants = self._adopter.grants(brought, self._attached_for(brought.pod.sandbox_id))
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
             span.attributes["rdma.cdi_source"] = ",".join(str(grant.source) for grant in grants)

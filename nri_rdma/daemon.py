@@ -133,7 +133,7 @@ class Daemon:
             boundary=boundary,
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
-        self._others = Others(settings, self._node, self._workers)
+        self._others = Others(settings, self._node, self._workers, self._readers)
         self._lifecycle = Lifecycle(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),

@@ -32,7 +32,9 @@ class Others:
     """Whoever makes it closes it. A worker opens it (it imports YAML and, where a kubelet is, grpc: a start would be
     late for the first pod); until then no container with RDMA devices from others is answered for."""
 
-    def __init__(self, settings: Settings, node: NodeSource, workers: Workers) -> None:
+    def __init__(self, settings: Settings, node: NodeSource, workers: Workers, readers: Workers | None = None) -> None:
+        """`readers` read the node anew for a container that waits, so that it does not wait for attaches; by default
+        the workers."""
         self._settings = settings
         self._workers = workers
         self._specs: CdiRegistry | None = None
@@ -50,6 +52,7 @@ class Others:
             adoption=settings.adopt,
             kubelet=self,
             reread=self.reread,
+            reread_node=lambda: node.refresh_in(readers or workers),
             is_ready=False,
         )
         node.on_read = self.adopter.read_again

@@ -274,6 +274,7 @@ def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContai
         cdi_devices=container.cdi_devices,
         devices=container.devices,
         is_privileged=container.is_privileged,
+        was_there=True,
     )
     return brought if adopter.concerns(brought) else None
 

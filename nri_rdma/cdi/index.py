@@ -65,6 +65,11 @@ class Index:
         paths = [node.path for node in device.rdma_nodes if is_uverbs(node)] if device is not None else []
         return bool(paths) and all(path in present for path in paths)
 
+    def paths(self, name: str) -> frozenset[str]:
+        """Where that CDI device puts RDMA nodes, whatever they are now."""
+        device = self._read.get(name)
+        return frozenset(node.path for node in device.rdma_nodes) if device is not None else frozenset()
+
     def meaning(self, name: str) -> CdiMeaning | None:
         """What a CDI device means, None when it is none of ours. Raises what its spec does wrong that asks us."""
         found = self._meanings.get(name)

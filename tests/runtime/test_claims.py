@@ -169,6 +169,18 @@ def test_a_container_that_is_made_again_has_its_device_again(
 
 
 @pytest.mark.usefixtures("daemon")
+def test_specs_that_are_written_just_before_their_containers_are_made_are_heeded(
+    host_equal: None, cri: Cri, driver: Driver
+) -> None:
+    pod = cri.run_pod("moments")
+    for nic in range(4):
+        name = driver.prepare(f"{OURS}=moment-{nic}", nic, "{mode: shared}")
+        seen = look(cri, run(cri, pod, f"trainer-{nic}", name))
+        assert seen.env.get("NCCL_IB_HCA") == f"=mlx5_{nic}"
+    cri.delete_pod(pod)
+
+
+@pytest.mark.usefixtures("daemon")
 def test_a_spec_that_asks_what_cannot_be_given_refuses_its_container(
     host_equal: None, cri: Cri, driver: Driver
 ) -> None:

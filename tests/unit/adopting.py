@@ -88,6 +88,7 @@ class Node(Daemon):
     """RDMA devices that the host does not see, because they are in a pod's namespace."""
 
     def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None) -> None:
+        self.before_read: Callable[[], None] = lambda: None
         super().__init__(rig, make_adopter)
         self.rdma_cm = RDMA_CM
         self.node.refresh()
@@ -143,6 +144,7 @@ class Node(Daemon):
         return list(self.adopter.sightings())
 
     def _read(self) -> NodeModel:
+        self.before_read()
         node = super()._read()
         return replace(node, devices=tuple(device for device in node.devices if device.name not in self.hidden))
 

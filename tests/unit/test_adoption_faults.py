@@ -130,7 +130,7 @@ def test_a_cdi_device_of_other_hardware_that_a_spec_has_needs_no_other_reading(
 ) -> None:
     gpu = "gpu.example.com/gpu=0"
     early.specify(spec(FOREIGN, 1), spec(gpu))
-    assert early.create("trainer", 0, cdi=(gpu,)) == ContainerEdits()
+    assert early.create("trainer", 1, cdi=(gpu,)) == ContainerEdits()
     assert not rereading.asked
 
 

@@ -130,6 +130,7 @@ class Lifecycle:
         self.policy = policy
         """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
         self._offered = _Offered.of(policy, node.current)
+        node.on_read.append(self._node_was_read)
         self._allocations = allocations
         self._sandboxes = sandboxes
         self._workers = workers
@@ -468,6 +469,10 @@ class Lifecycle:
             return (*place(node, offered.offer, with_grants(taken, given, str(pod)), admitted), *given)
 
         return self._allocations.allocate(pod.sandbox_id, str(pod), choose)
+
+    def _node_was_read(self) -> None:
+        """What it offers is made now, and not while the first pod waits."""
+        self._offered_on(self._node.current)
 
     def _offered_on(self, node: Node) -> _Offered:
         policy, offered = self.policy, self._offered

@@ -22,7 +22,7 @@ class NodeSource:
         self._queue_lock = threading.Lock()
         self._asked_for = 0
         self._is_read = False
-        self.on_read: Callable[[], None] = lambda: None
+        self.on_read: list[Callable[[], None]] = []
         """Called after each reading, by who read, before anybody is told of it."""
         self.current = read()
 
@@ -54,7 +54,8 @@ class NodeSource:
             self._is_read = False
             try:
                 self.current = self._read()
-                self.on_read()
+                for listener in self.on_read:
+                    listener()
                 self._is_read = True
             except (KernelError, OSError) as error:
                 raise InventoryError(

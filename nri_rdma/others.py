@@ -55,7 +55,7 @@ class Others:
             reread_node=lambda: node.refresh_in(readers or workers),
             is_ready=False,
         )
-        node.on_read = self.adopter.read_again
+        node.on_read.append(self.adopter.read_again)
 
     def open_later(self) -> None:
         """Have a worker read the specs, and again whenever they change, and connect to the kubelet if it is there.

@@ -54,7 +54,7 @@ class Daemon:
         self.node = NodeSource(self._read)
         self.cgroups = rig.state / "cgroup"
         self.adopter = (make_adopter or make_plain_adopter)(self)
-        self.node.on_read = self.adopter.read_again
+        self.node.on_read.append(self.adopter.read_again)
         self.lifecycle = Lifecycle(
             node=self.node,
             policy=default_policy(True),

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tests.rig.node import CharDevice, Function, Netdev, Node, Port, RdmaDevice
 
 PCI_ROOT = "pci0000:00"
 FIRST_UVERBS = 200  # the machine's own soft device has the first ones
-SYSCTLS = Path("/proc/sys/net")
+SYSCTLS = Path("/proc/sys/net/ipv4/conf")
 _LISTS = {"Addresses", "Neighbors", "Routes"}
 _NAMING = ("Address", "PrefixLength", "Destination", "DestinationPrefixLength", "TableString", "TypeString")
 _RTPROT_KERNEL = 2  # include/uapi/linux/rtnetlink.h
@@ -66,7 +67,7 @@ class ManagedState:
     node: kernel.NodeState
     udev: dict[str, dict[str, str]]  # per netdev
     networkd: dict[str, Any]
-    sysctls: dict[str, str]
+    forwarding: dict[str, str]  # IPv4's: of all sysctls, the one that the node's state leaves out
 
     @classmethod
     def take(cls, names: tuple[str, ...]) -> "ManagedState":
@@ -74,7 +75,7 @@ class ManagedState:
             node=kernel.NodeState.take(),
             udev={name: udev_properties(name) for name in names},
             networkd={name: networkd_status(name) for name in names},
-            sysctls={path: value for name in names for path, value in _sysctls(name).items()},
+            forwarding={name: _forwarding(name) for name in names},
         )
 
     def differences_to(self, after: "ManagedState") -> list[str]:
@@ -84,7 +85,7 @@ class ManagedState:
             found += _differences(f"udev's {name}", before, after.udev[name])
         for name, before in self.networkd.items():
             found += _differences(f"networkd's {name}", before, after.networkd[name])
-        return found + _differences("sysctl", self.sysctls, after.sysctls)
+        return found + _differences("IPv4 forwarding", self.forwarding, after.forwarding)
 
 
 def udev_properties(name: str) -> dict[str, str]:
@@ -109,15 +110,11 @@ def _names(things: list[dict[str, Any]]) -> list[str]:
     return sorted(" ".join(str(thing[key]) for key in _NAMING if key in thing) for thing in own)
 
 
-def _sysctls(name: str) -> dict[str, str]:
-    found = {}
-    for folder in SYSCTLS.glob(f"ipv[46]/*/{name}"):
-        for path in folder.iterdir():
-            try:
-                found[str(path.relative_to(SYSCTLS))] = path.read_text().strip()
-            except OSError:  # some are written only
-                continue
-    return found
+def _forwarding(name: str) -> str:
+    """Empty while there is no netdev of that name."""
+    with suppress(FileNotFoundError):
+        return (SYSCTLS / name / "forwarding").read_text().strip()
+    return ""
 
 
 def _differences(of: str, before: dict[str, Any], after: dict[str, Any]) -> list[str]:

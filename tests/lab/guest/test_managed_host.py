@@ -5,7 +5,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,9 +109,10 @@ def check_inside(cri: Cri, sandbox: Sandbox, count: int) -> None:
 
 def settles(before: ManagedState) -> None:
     """The host becomes as it was: kernel, udev and networkd need their time for it."""
-    with suppress(DeadlineError):
+    try:
         wait_until(lambda: not before.differences_to(ManagedState.take(NICS)), "the host to settle", SETTLES_S)
-    assert before.differences_to(ManagedState.take(NICS)) == []
+    except DeadlineError:  # which does not tell what is missing
+        assert before.differences_to(ManagedState.take(NICS)) == []
 
 
 def stays(before: ManagedState) -> None:

@@ -47,9 +47,14 @@ class Inside:
         """Which namespace this is, as the kernel says."""
 
     @property
+    def is_broken(self) -> bool:
+        """Whether an error has left the socket in doubt."""
+        return self._route.is_broken
+
+    @property
     def route(self) -> RouteSocket:
         """The thread's socket; a new one after an error that left it in doubt."""
-        if self._route.is_broken:
+        if self.is_broken:
             self._route.close()
             self._route = RouteSocket()
             if self._route.cookie() != self.cookie:
@@ -73,6 +78,11 @@ class Worker(Protocol):
         """What `work` returns inside the namespace; its exceptions pass through."""
         ...
 
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """What `work` returns in the caller's thread, given the socket. For rtnetlink only: it goes by the namespace of
+        the socket, whoever sends. Its exceptions pass through."""
+        ...
+
     def end(self) -> None:
         """Nothing more will be given; does not wait."""
         ...
@@ -83,20 +93,30 @@ class Worker(Protocol):
 
 
 class Insider:
-    """A thread inside a namespace, which does what one caller at a time gives it. Whoever makes it does not wait until
-    it is there."""
+    """A thread that enters a namespace, and there does what one caller at a time gives it. Nobody waits until it is
+    there: what it is asked for then comes later, or the error."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self) -> None:
+        self._place: SimpleQueue[int | None] = SimpleQueue()
         self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
-        self._entered: Future[int] = Future()
-        self._thread = threading.Thread(target=self._serve, name="netns", daemon=True)
+        self._entered: Future[Inside] = Future()
+        self._thread = threading.Thread(target=self._serve, name="netns-spare", daemon=True)
         self._thread.start()
+
+    def enter(self, fd: int) -> None:
+        """Have it enter the namespace of a descriptor; once."""
+        self._thread.name = "netns"
+        self._place.put(fd)
+
+    def dismiss(self) -> None:
+        """Have it end instead, and wait for that."""
+        self._place.put(None)
+        self.join()
 
     @property
     def cookie(self) -> int:
         """Which namespace this is, once it is there. Raises KernelError when it cannot enter."""
-        return self._entered.result()
+        return self._entered.result().cookie
 
     def run(self, work: Callable[[Inside], T]) -> T:
         """What `work` returns inside the namespace; its exceptions pass through. Raises KernelError when it cannot
@@ -105,6 +125,13 @@ class Insider:
         job = _Job(work)
         self._jobs.put(job)  # type: ignore[arg-type]  # a job gives its result to its own caller, whatever that is
         return job.wait()
+
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """What `work` returns, given the socket, in the caller's thread: who is inside has nothing to do meanwhile."""
+        inside = self._entered.result()
+        if inside.is_broken:  # a new one has to be opened inside
+            return self.run(lambda inside: work(inside.route))
+        return work(inside.route)
 
     def end(self) -> None:
         """Have the thread end when it has nothing to do; does not wait for that."""
@@ -115,18 +142,51 @@ class Insider:
         self._thread.join()
 
     def _serve(self) -> None:
+        fd = self._place.get()
+        if fd is None:
+            return
         try:
             _away.entered = True
-            enter(self._fd)
+            enter(fd)
             inside = Inside()
         except BaseException as error:  # noqa: BLE001 - handed to the threads that ask, nothing is lost
             self._entered.set_exception(error)
             return
-        self._entered.set_result(inside.cookie)
+        self._entered.set_result(inside)
         while (job := self._jobs.get()) is not None:
             job.do(inside)
             del job  # with what its caller gave and got: this thread may be idle for long
         inside.close()
+
+
+class Spare:
+    """A thread that waits for a namespace to enter, once there has been any: to start one takes 0.3 ms, and a sandbox
+    would wait for that. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready: list[Insider] = []
+
+    def enter(self, fd: int) -> Insider:
+        """A thread that enters the namespace of a descriptor."""
+        with self._lock:
+            insider = self._ready.pop() if self._ready else None
+        insider = insider or Insider()
+        insider.enter(fd)
+        return insider
+
+    def refill(self) -> None:
+        """Have one ready. For a moment when nobody waits."""
+        with self._lock:
+            if not self._ready:
+                self._ready.append(Insider())
+
+    def dismiss(self) -> None:
+        """Have none."""
+        with self._lock:
+            dismissed, self._ready = self._ready, []
+        for insider in dismissed:
+            insider.dismiss()
 
 
 class Resident:
@@ -146,6 +206,10 @@ class Resident:
         """What `work` returns; its exceptions pass through."""
         _refuse_away()
         return work(self._inside)
+
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """The same with the socket alone."""
+        return work(self._inside.route)
 
     def end(self) -> None:
         """Close the socket."""

@@ -1,6 +1,7 @@
 """The real kernel behind attach.port.Kernel.
 
-What is asked in a namespace is asked by a thread that is inside it already (netlink/namespace.py), over rtnetlink.
+What is asked in a namespace is asked over rtnetlink through a socket that was opened there, and what needs more by a
+thread that is inside it already (netlink/namespace.py).
 Netdev moves hold RTNL with two synchronize_net and an rcu_barrier each (15 ms a device and more): they never run
 side by side here, because they would only queue in the kernel and stall every CNI plugin meanwhile.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeVar
@@ -36,7 +38,7 @@ from nri_rdma.netlink.conf import (
 )
 from nri_rdma.netlink.holders import holders_of, read_holders
 from nri_rdma.netlink.hostuse import HostReader
-from nri_rdma.netlink.insider import Inside
+from nri_rdma.netlink.insider import Inside, Spare
 from nri_rdma.netlink.links import (
     change_request,
     move_request,
@@ -69,8 +71,8 @@ class LinuxKernel:
         """`host_path` names the namespace that counts as the host's; by default the one this process started in.
         `is_as_read` tells whether the host's links are as they were when `host_use` last read them."""
         self._boot_id = read_boot_id()
-        self._holdings = Holdings()
-        self._host = HeldNamespace(host_path, boot_id=self._boot_id, holdings=self._holdings)
+        self._holdings, self._spare = Holdings(), Spare()
+        self._host = self._hold(host_path)
         self._host.is_host = True
         self._host.wait_until_entered()
         self._moves = threading.Lock()
@@ -86,7 +88,7 @@ class LinuxKernel:
         return self._holdings.count()
 
     def open_namespace(self, path: str, *, entered: bool = True) -> HeldNamespace:
-        namespace = HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings)
+        namespace = self._hold(path)
         try:
             namespace.is_host = namespace.is_at(self._host)
             if entered:
@@ -96,8 +98,11 @@ class LinuxKernel:
             raise
         return namespace
 
+    def _hold(self, path: str) -> HeldNamespace:
+        return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare)
+
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return _inside(
+        return _asked(
             namespace, "list links", lambda route: tuple(parse_link(message) for message in read_links(route))
         )
 
@@ -132,7 +137,7 @@ class LinuxKernel:
         operation = f"move link {ifindex} to {target.identity.path} as {name}"
         with self._moves, _held(target).descriptor() as fd:
             request = move_request(ifindex, fd, name, as_ifindex, operation)
-            _inside(source, operation, lambda route: route.do(request))
+            _asked(source, operation, lambda route: route.do(request))
 
     def configure(
         self,
@@ -147,7 +152,7 @@ class LinuxKernel:
             *(add_address_request(ifindex, address) for address in addresses),
             change_request(ifindex, up=True),
         )
-        _inside(namespace, f"configure link {ifindex}", lambda route: route.do(*requests))
+        _asked(namespace, f"configure link {ifindex}", lambda route: route.do(*requests))
 
     def set_link(
         self,
@@ -162,18 +167,18 @@ class LinuxKernel:
         up: bool | None = None,
     ) -> None:
         request = change_request(ifindex, name=name, mtu=mtu, mac=mac, txqlen=txqlen, alias=alias, up=up)
-        _inside(namespace, request.operation, lambda route: route.do(request))
+        _asked(namespace, request.operation, lambda route: route.do(request))
 
     def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
         request = settings_request(ifindex, settings)
-        _inside(namespace, request.operation, lambda route: route.do(request))
+        _asked(namespace, request.operation, lambda route: route.do(request))
 
     def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
         _inside(namespace, f"set link {ifindex}", lambda route: write_sysctls(route, ifindex, sysctls))
 
     def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
         requests = detach_xdp_requests(ifindex)
-        _inside(namespace, f"detach XDP from link {ifindex}", lambda route: route.do(*requests))
+        _asked(namespace, f"detach XDP from link {ifindex}", lambda route: route.do(*requests))
 
     def set_alt_names(
         self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
@@ -184,15 +189,15 @@ class LinuxKernel:
 
     def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
         request = add_address_request(ifindex, address)
-        _inside(namespace, request.operation, lambda route: route.do(request))
+        _asked(namespace, request.operation, lambda route: route.do(request))
 
     def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
         request = restore_request(thing, ifindex)
-        _inside(namespace, request.operation, lambda route: route.do(request))
+        _asked(namespace, request.operation, lambda route: route.do(request))
 
     def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
         request = remove_request(thing, ifindex)
-        _inside(namespace, request.operation, lambda route: route.do(request))
+        _asked(namespace, request.operation, lambda route: route.do(request))
 
     def rdma_netns(self) -> RdmaNetns:
         return visit(self._host, "read rdmaNetns", RdmaSocket.netns_mode)
@@ -236,8 +241,20 @@ def _inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], 
     def with_socket(inside: Inside) -> T:
         return work(inside.route)
 
-    try:
+    with _told_as(operation):
         return _held(namespace).run(with_socket)
+
+
+def _asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, which needs nothing of the namespace but a socket of rtnetlink."""
+    with _told_as(operation):
+        return _held(namespace).ask(work)
+
+
+@contextmanager
+def _told_as(operation: str) -> Iterator[None]:
+    try:
+        yield
     except WireError as error:
         raise KernelError(operation, errno.EPROTO, str(error)) from error
     except OSError as error:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
-from nri_rdma.netlink.insider import Inside, Insider, Resident, Worker, is_own
+from nri_rdma.netlink.insider import Inside, Resident, Spare, Worker, is_own
+from nri_rdma.netlink.route_socket import RouteSocket
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class HeldNamespace:
     waiting. Safe for use by several threads.
     """
 
-    def __init__(self, path: str, *, boot_id: str, holdings: Holdings) -> None:
+    def __init__(self, path: str, *, boot_id: str, holdings: Holdings, spare: Spare) -> None:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -84,6 +85,7 @@ class HeldNamespace:
         self._users = 0
         self._generation = 0
         self._holdings = holdings
+        self._spare = spare
         self.is_closed = False
         self.is_host = False
         self._boot_id, self._path = boot_id, path
@@ -136,6 +138,14 @@ class HeldNamespace:
         finally:
             self._give_back(insider, generation)
 
+    def ask(self, work: Callable[[RouteSocket], T]) -> T:
+        """The same for what a socket of rtnetlink is enough for: in the caller's thread, which stays where it is."""
+        insider, generation = self._take()
+        try:
+            return insider.lend(work)
+        finally:
+            self._give_back(insider, generation)
+
     @contextmanager
     def descriptor(self) -> Iterator[int]:
         """The descriptor, which stays open meanwhile even if somebody closes the namespace: its number could be another
@@ -153,6 +163,7 @@ class HeldNamespace:
             self._generation += 1
             idle, self._idle = self._idle, []
         self._end(idle)
+        self._spare.refill()
 
     def close(self) -> None:
         """Let the namespace go; closing twice does nothing.
@@ -165,6 +176,8 @@ class HeldNamespace:
                 return
             self.is_closed = True
         self.rest()
+        if self.is_host:
+            self._spare.dismiss()
         self._enter_use(even_closed=True)
         self._leave_use()
 
@@ -181,7 +194,7 @@ class HeldNamespace:
             raise
 
     def _start(self) -> Worker:
-        return Resident() if self._is_own else Insider(self._fd)
+        return Resident() if self._is_own else self._spare.enter(self._fd)
 
     def _new_insider(self) -> Worker:
         insider = self._start()

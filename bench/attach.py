@@ -20,6 +20,9 @@ from bench.processes import await_rest, cpu_ns
 from tests.rig.node import load
 
 NICS = (1, 2, 4, 8, 16)
+REPEATS = {0: 3, 1: 5, 2: 3, 4: 2}
+"""In each round; once with more. A move waits for the kernel's grace periods, 15 to 40 ms each time: of few moves it
+takes several to see what is usual."""
 GAPS_S = (0.0, 0.05, 0.2)
 """Between the answer to RunPodSandbox and CreateContainer: the pause image, the CNI of the next pod, a pull."""
 WORK_TARGET = 1.25
@@ -42,7 +45,7 @@ class Measured:
         self.floor_cpu: dict[int, Rounds] = defaultdict(list)
         self.work: dict[int, Rounds] = defaultdict(list)
         self.work_cpu: dict[int, Rounds] = defaultdict(list)
-        self.paths: dict[tuple[str, float, int], list[Start]] = defaultdict(list)
+        self.paths: dict[tuple[str, float, int], list[list[Start]]] = defaultdict(list)
         """By subject, gap, and NICs; 0 of them is the pod that asks for nothing."""
 
 
@@ -67,29 +70,44 @@ def rows(folder: Path, rounds: int) -> list[Row]:
                     _blocking(measured, blocking)
             for gap in GAPS_S:
                 for nics in (0, *NICS):
-                    measured.paths[DEFAULT, gap, nics].append(_path(default, nics, gap))
+                    measured.paths[DEFAULT, gap, nics].append(_paths(default, nics, gap))
     return [*_work_rows(measured), *_path_rows(measured)]
 
 
 def _bare(measured: Measured, moves: Moves) -> None:
     mtu = load(NODE).netdevs[0].mtu
     for nics in NICS:
-        wall, cpu = moves.attach_and_return(nics, mtu)
-        measured.floor[nics].append([wall])
-        measured.floor_cpu[nics].append([cpu])
+        taken = [moves.attach_and_return(nics, mtu) for _ in _repeats(nics)]
+        measured.floor[nics].append([wall for wall, _ in taken])
+        measured.floor_cpu[nics].append([cpu for _, cpu in taken])
 
 
 def _blocking(measured: Measured, subject: Subject) -> None:
-    measured.paths[BLOCKING, 0.0, 0].append(_path(subject, 0, 0.0))
+    measured.paths[BLOCKING, 0.0, 0].append(_paths(subject, 0, 0.0))
     for nics in NICS:
-        with subject.pod(nics) as pod:
-            before = cpu_ns(subject.pid)
-            start = subject.start(pod, 0.0)
-            await_rest(subject.pid)
-            measured.work_cpu[nics].append([cpu_ns(subject.pid) - before])
-            measured.work[nics].append([start.run_s / MS_PER_NS * MS_PER_S])
-            _check(start, nics)
-            measured.paths[BLOCKING, 0.0, nics].append(start)
+        taken = [_with_cpu(subject, nics) for _ in _repeats(nics)]
+        starts = [start for start, _ in taken]
+        measured.paths[BLOCKING, 0.0, nics].append(starts)
+        measured.work[nics].append([start.run_s / MS_PER_NS * MS_PER_S for start in starts])
+        measured.work_cpu[nics].append([cpu for _, cpu in taken])
+
+
+def _with_cpu(subject: Subject, nics: int) -> tuple[Start, float]:
+    """A blocking start, with the processor time that it took in ns."""
+    with subject.pod(nics) as pod:
+        before = cpu_ns(subject.pid)
+        start = subject.start(pod, 0.0)
+        await_rest(subject.pid)
+        _check(start, nics)
+        return start, cpu_ns(subject.pid) - before
+
+
+def _paths(subject: Subject, nics: int, gap_s: float) -> list[Start]:
+    return [_path(subject, nics, gap_s) for _ in _repeats(nics)]
+
+
+def _repeats(nics: int) -> range:
+    return range(REPEATS.get(nics, 1))
 
 
 def _path(subject: Subject, nics: int, gap_s: float) -> Start:
@@ -125,8 +143,9 @@ def _path_rows(measured: Measured) -> list[Row]:
         for nics in NICS:
             blocking = _gains_ms(measured, BLOCKING, 0.0, nics)
             ours = _gains_ms(measured, DEFAULT, gap, nics)
-            refusals = sum(start.refusals for start in measured.paths[DEFAULT, gap, nics])
-            told = f", {refusals} of {len(ours)} refused first" if refusals else ""
+            starts = [start for block in measured.paths[DEFAULT, gap, nics] for start in block]
+            refusals = sum(start.refusals for start in starts)
+            told = f", {refusals} of {len(starts)} refused first" if refusals else ""
             rows.append(
                 Row(
                     figure=f"path gains, {_devices(nics)}, {gap * MS_PER_S:.0f} ms later{told}",
@@ -146,8 +165,13 @@ NOT_SLOWER = 1.05
 
 
 def _gains_ms(measured: Measured, subject: str, gap: float, nics: int) -> list[float]:
+    """In each round, more than a pod that asks for nothing."""
     pairs = zip(measured.paths[subject, gap, nics], measured.paths[subject, gap, 0], strict=True)
-    return [(asking.path_s - plain.path_s) * MS_PER_S for asking, plain in pairs]
+    return [(_path_s(asking) - _path_s(plain)) * MS_PER_S for asking, plain in pairs]
+
+
+def _path_s(starts: list[Start]) -> float:
+    return median(start.path_s for start in starts)
 
 
 def _devices(nics: int) -> str:

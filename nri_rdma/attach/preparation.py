@@ -172,7 +172,7 @@ def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedR
             admitted=item.admitted,
             devices=tuple(
                 AttachedDevice(
-                    device=replace(device, kernel_index=indexes.get(device.name, device.kernel_index)),
+                    device=replace(device, kernel_index=indexes[device.name]) if device.name in indexes else device,
                     netdev_names=tuple(in_pod.get(netdev.ifindex, netdev.name) for netdev in device.netdevs)
                     if item.admitted.mode is Mode.EXCLUSIVE
                     else (),

@@ -69,9 +69,11 @@ class HostReader:
         if not all(ifindex in last.links for ifindex in ifindexes):
             return None
         addresses = {ifindex: last.use.addresses[ifindex] for ifindex in ifindexes if ifindex in last.use.addresses}
+        near = {*ifindexes, *(last.links[ifindex].master for ifindex in ifindexes)} - {0}
         return Survey(
             use=replace(
                 last.use,
+                links=tuple(it for it in last.use.links if not near.isdisjoint((it.ifindex, it.lower, it.master))),
                 sockets=read_sockets(frozenset().union(*addresses.values())),
                 api_server_links=_api_server_links(route, self._lifelines),
             ),

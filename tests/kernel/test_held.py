@@ -15,6 +15,7 @@ import pytest
 from nri_rdma.attach.port import KernelError
 from nri_rdma.netlink.insider import Inside
 from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.netlink.links import parse_link, read_links
 from nri_rdma.netlink.namespace import IDLE_MAX, Held, HeldNamespace
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.rig.deadline import wait_until
@@ -204,6 +205,53 @@ def test_a_socket_in_doubt_is_replaced(pod: HeldNamespace) -> None:
 
     pod.run(lose_answers)
     assert len(pod.run(lambda inside: inside.route.dump(18, bytes(16), "list links"))) == 1
+
+
+def test_a_socket_is_asked_by_the_caller_and_tells_of_the_pod(pod: HeldNamespace, linux: LinuxMachine) -> None:
+    linux.add_link("inside0", "02:11:00:00:00:09", POD)
+    shown = {link.name for link in (parse_link(message) for message in pod.ask(read_links))}
+    assert shown == {"lo", "inside0"}
+    assert pod.ask(lambda _route: threading.get_ident()) == threading.get_ident()
+
+
+def test_a_socket_in_doubt_is_replaced_for_who_borrows_it_too(pod: HeldNamespace) -> None:
+    pod.run(lambda inside: inside.route.close())
+    with pytest.raises(KernelError):
+        pod.ask(read_links)
+    assert len(pod.ask(read_links)) == 1
+
+
+def test_in_the_namespace_of_the_process_the_caller_does_it_itself(pod: HeldNamespace) -> None:
+    own = LinuxKernel().host
+    before = _descriptors(), _namespace_threads()
+    assert own.run(lambda _inside: threading.get_ident()) == threading.get_ident()
+    process = Path("/proc/self/ns/net").stat()
+    assert own.run(_own_namespace) == (process.st_dev, process.st_ino)
+    assert (own.threads, own.sockets) == (0, 1)
+    assert (_descriptors(), _namespace_threads()) == before
+    own.close()
+
+
+def test_a_thread_of_a_pod_is_not_taken_for_one_of_the_host(pod: HeldNamespace) -> None:
+    own = LinuxKernel().host
+    with pytest.raises(KernelError) as caught:
+        pod.run(lambda _inside: own.run(_own_namespace))
+    assert caught.value.errno == errno.ESTALE
+    own.close()
+
+
+def test_a_pod_that_is_not_waited_for_tells_at_its_first_use_that_it_is_none(
+    kernel: LinuxKernel, tmp_path: Path
+) -> None:
+    no_namespace = tmp_path / "file"
+    no_namespace.touch()
+    with _nothing_left():
+        pod = kernel.open_namespace(str(no_namespace), entered=False)
+        for use in (lambda: kernel.links(pod), lambda: pod.identity, lambda: kernel.rdma_devices(pod)):
+            with pytest.raises(KernelError) as caught:
+                use()
+            assert caught.value.errno == errno.EINVAL
+        pod.close()
 
 
 def test_many_callers_at_once_leave_nothing(linux: LinuxMachine) -> None:

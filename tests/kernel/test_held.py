@@ -1,6 +1,7 @@
 """What pins a namespace: one descriptor, threads while there is something to do, and nothing once it is let go."""
 
 import errno
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ from tests.rig.deadline import wait_until
 
 pytestmark = pytest.mark.root
 SOON = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage() -> None:
+    """Sockets that earlier tests left to the collector would go while descriptors are counted here."""
+    gc.collect()
 
 
 @pytest.fixture

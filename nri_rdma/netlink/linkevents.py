@@ -62,6 +62,7 @@ class LinkEvents:
         self._matters, self._on_change = matters, on_change
         self._pace = Pace()
         self._at_work = threading.Lock()
+        self._closed = False
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._serve, name="link-events", daemon=True)
         self._thread.start()
@@ -71,21 +72,24 @@ class LinkEvents:
         if not self._at_work.acquire(blocking=False):
             return False
         try:
-            return self._pace.due_at is None and not self._has_news()
+            return not self._closed and self._pace.due_at is None and not self._has_news()
         finally:
             self._at_work.release()
 
     def take_in(self) -> None:
         """Who calls looks at everything now: `on_change` is called for what the kernel tells from here on."""
         with self._at_work:
-            self._take()
-            self._pace.forget()
+            if not self._closed:
+                self._take()
+                self._pace.forget()
 
     def close(self) -> None:
-        """End and join the thread."""
+        """End and join the thread. From then on nothing is known to be told."""
         os.write(self._wake_write, b"x")
         self._thread.join()
-        self._socket.close()
+        with self._at_work:
+            self._closed = True
+            self._socket.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
 

@@ -161,8 +161,13 @@ class Followed:
     def is_as_read(self) -> bool:
         return self.events.is_all_told() and self.source.is_current
 
+    def stop_listening(self) -> None:
+        if self._events is not None:
+            self._events = None
+            self.events.close()
+
     def close(self) -> None:
-        self.events.close()
+        self.stop_listening()
         self._workers.close()
 
 
@@ -228,3 +233,15 @@ def test_what_cannot_be_read_is_not_known(host: Host, followed: Followed) -> Non
     with pytest.raises(Exception, match="the node cannot be read"):
         followed.source.refresh()
     assert not followed.is_as_read()
+
+
+def test_nothing_is_remembered_when_nobody_listens_any_more(host: Host, followed: Followed) -> None:
+    """The daemon ends, and a plan or a reading is still under way."""
+    assert followed.is_as_read()
+    followed.stop_listening()
+    assert not followed.is_as_read()
+    followed.events.take_in()
+    followed.source.refresh()
+    assert not followed.is_as_read()
+    host.linux.ip(HOST, "link set rail0 mtu 1400")
+    assert host.survey().links[host.rails["rail0"]].mtu == 1400

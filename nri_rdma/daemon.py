@@ -235,6 +235,7 @@ class Daemon:
         if self._exporter is not None:
             self._exporter.close()
         if not running:  # else the locks go with the process, and the last thread that touches hardware
+            self._kernel.host.close()
             self._sole.release()
         log.info("stopped")
 

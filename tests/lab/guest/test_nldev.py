@@ -86,9 +86,11 @@ def host() -> Iterator[HeldNamespace]:
 def pod() -> Iterator[HeldNamespace]:
     """An empty namespace."""
     run(f"ip netns add {POD}")
-    held = LinuxKernel().open_namespace(f"/run/netns/{POD}")
+    linux = LinuxKernel()
+    held = linux.open_namespace(f"/run/netns/{POD}")
     yield held
     held.close()
+    linux.host.close()
     run(f"ip netns delete {POD}")
 
 

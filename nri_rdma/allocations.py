@@ -24,9 +24,10 @@ class Allocations:
     def allocate(
         self, sandbox_id: str, owner: str, choose: Callable[[Taken], tuple[Placed, ...]]
     ) -> tuple[Placed, ...]:
-        """Choose with what is taken now and hold the result, as one step. Whatever `choose` raises passes through."""
+        """Choose with what others have taken now and hold the result, as one step, instead of what the sandbox held.
+        Whatever `choose` raises passes through, and leaves that."""
         with self._lock:
-            placed = choose(self._taken())
+            placed = choose(self._taken(but=sandbox_id))
             self._holdings[sandbox_id] = tuple(
                 (device.id, Holding(owner=owner, mode=item.admitted.mode, gpus=frozenset(item.admitted.request.gpus)))
                 for item in placed
@@ -49,9 +50,9 @@ class Allocations:
         with self._lock:
             return self._taken()
 
-    def _taken(self) -> Taken:
+    def _taken(self, but: str = "") -> Taken:
         taken: dict[DeviceId, set[Holding]] = {}
-        for holdings in self._holdings.values():
-            for device_id, holding in holdings:
+        for sandbox_id, holdings in self._holdings.items():
+            for device_id, holding in holdings if sandbox_id != but else ():
                 taken.setdefault(device_id, set()).add(holding)
         return MappingProxyType({device_id: frozenset(holders) for device_id, holders in taken.items()})

@@ -2,7 +2,7 @@
 
 The Hungarian method with potentials (Kuhn, Munkres; in the form of successive shortest paths): exact, deterministic,
 O(rows² x columns) steps. A row whose best column is still free takes one step, so it is quicker when rows that do not
-compete come first.
+compete come first, and when rows that cost the same are one list.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _augment(costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[
         done.append((column, reached))
         row = owner[column]
         line, offset = costs[row], reached - of_row[row]
-        for other in left:
+        for other in left if line is not costs[new] else ():  # the same line: no way over it is shorter
             through = line[other] - of_column[other] + offset
             if through < nearest[other]:
                 nearest[other], came_from[other] = through, column

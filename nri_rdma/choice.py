@@ -113,11 +113,10 @@ def _solve(
     never = scale.never
     # The columns are the devices, the blanks, and last what any number of idle GPUs may have: none.
     costs = [[*scale.idle(gpu), *[never] * blanks, scale.without] for gpu in around.idle]  # first: they seldom compete
-    each = list(scale.each_own((*must, *may)))
-    costs += [[*line, *[never] * (blanks + 1)] for line in each[: len(must)]]
-    costs += [
-        [*(it + never for it in line), *[0] * blanks, 2 * never] for line in each[len(must) :]
-    ]  # no blank is left
+    costs += scale.each_own(must, lambda line: [*line, *[never] * (blanks + 1)])
+    costs += scale.each_own(  # the last column: no blank is left
+        may, lambda line: [*(it + never for it in line), *[0] * blanks, 2 * never]
+    )
     columns = cheapest(costs)[len(around.idle) :]
     return [free[column] if column < len(free) else None for column in columns]
 
@@ -201,12 +200,12 @@ class _Scale:
         """An idle GPU that would get none: as far as it can be."""
         return self.second * self.by_distance[Distance.SYS]
 
-    def each_own(self, rows: Iterable[_Row]) -> Iterator[list[int]]:
-        """`own` of each, worked out once for rows that are the same: a GPU in several rounds, a pod without one."""
+    def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
+        """`own` of each, made `whole`: once for rows that are the same, a GPU in several rounds, a pod without one."""
         known: dict[int, list[int]] = {}
         for row in rows:
             if id(row) not in known:
-                known[id(row)] = self.own(row)
+                known[id(row)] = whole(self.own(row))
             yield known[id(row)]
 
     def own(self, row: _Row) -> list[int]:

@@ -55,8 +55,9 @@ _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
 _LOOK_PAUSE_S = 5.0
 """Between two looks for a GPU that is told of: some are never found (a MIG device's UUID names no GPU)."""
-_OLDER_S = 60.0
-"""For a planner: the devices of a pod's older sandbox are home, and the node is read."""
+_PLANNER_S = 60.0
+"""For a planner that chooses: the devices of a pod's older sandbox are home, or others are to be found, and the node is
+read."""
 
 Show: TypeAlias = Callable[[], Shown]
 """Tells what a container shows of its GPUs, when it is asked."""
@@ -195,14 +196,19 @@ class Lifecycle:
                 span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
             return Chosen(placed=placed, rdma_cm=self._node.current.rdma_cm)
 
+        def choose_anew() -> Chosen:
+            by = time.monotonic() + _PLANNER_S
+            settled(self._node.refresh_in(self._readers), _PLANNER_S)
+            return choose(by)
+
         attempts = 1 if self.waits.blocking else ATTEMPTS
         older = self.end_older(pod)
         if older and not all_settled(older, min(deadline, time.monotonic() + self.waits.barrier_s)):
-            return self._sandboxes.begin_after(older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts)
+            return self._sandboxes.begin_after(older, pod, choose_anew, attempts)
         chosen = choose(deadline)
         if not chosen.placed:
             return None
-        return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts)
+        return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, choose_again=choose_anew)
 
     def _await_start(self, sandbox: Sandbox, deadline: float) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. Whatever becomes

@@ -281,22 +281,29 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
     around = search.around
     chosen = search.free if search.count == len(search.free) else anywhere(search.free, search.count, around)
     words = f"; {why}" if why else ""
-    return [_Choice(device=it, why=f"{_choice_of(search, it, around.idle)}{words}") for it in chosen]
+    is_first_spared = _is_next_to_any(search.free[0], around.idle)
+    return [
+        _Choice(
+            device=it, why=f"{_choice_of(search, it, is_first_spared and not _is_next_to_any(it, around.idle))}{words}"
+        )
+        for it in chosen
+    ]
 
 
-def _choice_of(search: _Search, device: RdmaDevice, idle: tuple[Gpu, ...]) -> str:
+def _choice_of(search: _Search, device: RdmaDevice, spares: bool) -> str:
+    """Why this one; `spares` a device of a lower index that an idle GPU is next to, as none is to it."""
     if _names_device(search.request.match):
         named = f"named by the request ({_describe(search.request.match)})"
         awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
         return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
-    passed = [other for other in search.free if other.index < device.index]
-    if passed and any(_is_next_to(passed[0], idle)) and not any(_is_next_to(device, idle)):
+    passed = sum(other.index < device.index for other in search.free)
+    if passed and spares:
         return f"of {len(search.free)} free one that no idle GPU is next to"
-    return f"{'spoils least' if passed and len(passed) >= search.count else 'lowest index'} of {len(search.free)} free"
+    return f"{'spoils least' if passed and passed >= search.count else 'lowest index'} of {len(search.free)} free"
 
 
-def _is_next_to(device: RdmaDevice, gpus: Iterable[Gpu]) -> Iterable[bool]:
-    return (distance(device, gpu) <= FARTHEST_ALIGNED for gpu in gpus)
+def _is_next_to_any(device: RdmaDevice, gpus: Iterable[Gpu]) -> bool:
+    return any(distance(device, gpu) <= FARTHEST_ALIGNED for gpu in gpus)
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.errors import ErrorCode, StateError
 
 VERSION = 1
+ROOM_BYTES = 64 * 1024
+"""A record of 16 NICs with a few addresses, routes and neighbours each takes about half of that."""
 _DEL = b"\x7f"
 """The one character of ASCII that json escapes and msgspec does not."""
 
@@ -42,6 +45,13 @@ class Journal:
         except OSError:
             beside.unlink(missing_ok=True)  # half of a record would lie there for as long as the node runs
             raise
+
+    def has_room(self) -> bool:
+        """Whether there is room for one more record; True where the file system does not tell. Cheaper than to write
+        one: a sandbox waits for this. Raises OSError."""
+        state = os.statvfs(self._directory)
+        has_blocks = not state.f_blocks or state.f_bavail * state.f_frsize >= ROOM_BYTES
+        return has_blocks and (not state.f_files or state.f_favail > 0)
 
     def remove(self, key: str) -> None:
         """Forget the record of that key; one that is not there is forgotten already."""

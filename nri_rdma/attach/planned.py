@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
-from nri_rdma.attach.preparation import Host, needs_namespace, open_for, prepare
+from nri_rdma.attach.preparation import Host, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve, with_char_devices
 from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, cdi_devices_of
@@ -67,9 +67,16 @@ class PlannedSandboxes:
             return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
 
     def begin(
-        self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "", attempts: int = 1
+        self,
+        pod: Pod,
+        placed: tuple[Placed, ...],
+        rdma_cm: CharDevice | None,
+        part: str = "",
+        attempts: int = 1,
+        choose_again: Choose | None = None,
     ) -> Sandbox:
-        """Have a worker plan; `planned` and `attach_done` of the result tell the end or the refusal."""
+        """Have a worker plan; `planned` and `attach_done` of the result tell the end or the refusal, of the first
+        choice."""
         chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
         sandbox = Sandbox(pod, part=part, attempts=attempts)
         sandbox.cdi_devices = cdi_devices_of(placed)
@@ -151,4 +158,6 @@ class PlannedSandboxes:
 
     def _planned(self, pod: Pod, chosen: Chosen) -> SandboxRecord:
         namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
-        return with_char_devices(prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm), self._resolve)
+        record = prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm)
+        refuse_held(self._host, record)
+        return with_char_devices(record, self._resolve)

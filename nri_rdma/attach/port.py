@@ -59,7 +59,7 @@ class Namespace(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
     """What refuses an attach, of the host at one time: how it uses some links, and these themselves by ifindex, without
-    what they carry."""
+    what they carry. `use.sockets` is empty where they were not asked for."""
 
     use: HostUse
     links: Mapping[int, LinkState]
@@ -84,9 +84,10 @@ class Kernel(Protocol):
         """The host's links, and what goes through them."""
         ...
 
-    def survey(self, ifindexes: Collection[int]) -> Survey:
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         """How the host uses these links: `use.links` are they, and those that are tied to them (masters, slaves,
-        children). Of `ifindexes` those that are not there are left out. The sandbox waits for this."""
+        children). Of `ifindexes` those that are not there are left out. The sandbox waits for this, but not for its
+        `sockets`: to find them the kernel walks through all that the machine has room for."""
         ...
 
     def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:

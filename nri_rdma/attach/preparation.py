@@ -35,7 +35,7 @@ class Host(Protocol):
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
 
-    def survey(self, ifindexes: Collection[int]) -> Survey: ...
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey: ...
 
     def rdma_netns(self) -> RdmaNetns: ...
 
@@ -81,9 +81,9 @@ def prepare(
 ) -> SandboxRecord:
     """The record of an attach that is decided; `namespace` is None when nothing moves. Its moves have the links without
     what they carry: they are to be `completed` before anything moves. The sandbox waits for this."""
-    survey = kernel.survey({it.ifindex for item in placed for device in item.devices for it in device.netdevs})
+    survey = kernel.survey(_ifindexes(placed))
+    _refuse_use(_uses_by_host(placed, survey.use))
     rdma_netns = kernel.rdma_netns()
-    _refuse_use((*_uses_by_host(placed, survey.use), *_rdma_uses(kernel, placed, rdma_netns)))
     refuse_misfits(rdma_netns, (item.admitted for item in placed))
     plan = Plan()
     if namespace is not None:
@@ -97,6 +97,16 @@ def prepare(
         attached=attached_requests(placed, plan),
         rdma_cm=rdma_cm,
     )
+
+
+def refuse_held(kernel: Host, record: SandboxRecord) -> None:
+    """Raise PlacementError for what the host has come to use since the node was read, as far as the kernel gives no
+    news of it: sockets, and who has RDMA devices open. A look through everything that a busy host has: no sandbox waits
+    for it."""
+    placed = placed_of(record)
+    ifindexes = _ifindexes(placed)
+    use = kernel.survey(ifindexes, sockets=True).use if ifindexes else HostUse()
+    _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed)))
 
 
 def completed(kernel: Kernel, plan: Plan) -> Plan:
@@ -114,8 +124,6 @@ def _rdma_moves(
         return ()
     moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
     for move in moves:
-        objects = kernel.rdma_objects(move.index)
-        _refuse_use((*kernel_use_reasons(objects, rdma_netns), *open_reasons(objects)))
         if not kernel.can_move_rdma(move.index, namespace):
             raise PlacementError(
                 ErrorCode.RDMA_NETNS,
@@ -124,6 +132,10 @@ def _rdma_moves(
                 hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
             )
     return moves
+
+
+def _ifindexes(placed: tuple[Placed, ...]) -> set[int]:
+    return {netdev.ifindex for item in placed for device in item.devices for netdev in device.netdevs}
 
 
 def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
@@ -140,11 +152,10 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
     )
 
 
-def _rdma_uses(kernel: Host, placed: tuple[Placed, ...], rdma_netns: RdmaNetns) -> Iterator[str]:
-    """Who has come to hold something on an RDMA device that stays in the host's namespace; of those that move the
-    move's own look tells. The processes that have a shared one open may be those of other pods."""
-    if rdma_netns is RdmaNetns.EXCLUSIVE:
-        return
+def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
+    """Who has come to hold something on an RDMA device. The processes that have a shared one open may be those of other
+    pods."""
+    rdma_netns = kernel.rdma_netns()
     for item in placed:
         for device in item.devices:
             if device.kernel_index is not None:
@@ -161,6 +172,14 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
             f"the host uses this device: {'; '.join(reasons)}",
             hint="free it on the host, or ask for another device",
         )
+
+
+def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
+    """What was placed for a record; devices that move have the kernel's index of then."""
+    return tuple(
+        Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
+        for request in record.attached
+    )
 
 
 def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:

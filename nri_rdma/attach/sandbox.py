@@ -82,6 +82,8 @@ class Sandbox:
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
         self.attempt = 1
         self.attempts = attempts
+        self.choose_again: Choose | None = None
+        """Finds something else where the host has come to use what was chosen; None: nobody can."""
         self.last_error = ""
         """Why the last attempt failed."""
         self.is_given_up = False

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from nri_rdma.attach.ends import Ends, lives_by_process
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.port import Kernel, KernelError
+from nri_rdma.attach.preparation import placed_of
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.processes import Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
@@ -28,7 +29,7 @@ from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Work, all_physical, let_go
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import NotReadyError, NriRdmaError
+from nri_rdma.errors import NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
@@ -137,21 +138,31 @@ class Sandboxes:
         return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
 
     def begin(
-        self, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None, part: str = "", attempts: int = 1
+        self,
+        pod: Pod,
+        placed: tuple[Placed, ...],
+        rdma_cm: CharDevice | None,
+        part: str = "",
+        attempts: int = 1,
+        choose_again: Choose | None = None,
     ) -> Sandbox:
         """Have `placed` planned and attached: `planned` of the result tells the refusal, `attach_done` the end.
 
-        An attach that fails after its plan was told is tried `attempts` times in all.
+        An attach that fails after its plan was told is tried `attempts` times in all; with what `choose_again` finds,
+        in a planner, where it failed because the host has come to use what was placed.
         """
         sandbox = Sandbox(pod, part=part, attempts=attempts)
+        sandbox.choose_again = choose_again
         sandbox.cdi_devices = cdi_devices_of(placed)
         self._add(sandbox)
         self._submit_plan(sandbox, lambda: Chosen(placed=placed, rdma_cm=rdma_cm))
         return sandbox
 
     def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox:
-        """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
+        """The same when what these undos bring home is home. Only then `choose` is called, in a planner, and again
+        where the host has come to use what it found."""
         sandbox = Sandbox(pod, attempts=attempts)
+        sandbox.choose_again = choose
         sandbox.waits_for_older = True
         self._add(sandbox)
         joined(older).add_done_callback(lambda _done: self._submit_plan(sandbox, choose))
@@ -365,8 +376,9 @@ class Sandboxes:
                 span.attributes["rdma.isolation"] = str(record.isolation or "")
         except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
             log.warning("attach failed", extra={"pod": str(pod), "error": str(error), "attempt": sandbox.attempt})
+            again = sandbox.choose_again if isinstance(error, PlacementError) else None
             with under(sandbox.parent):
-                self._failed(sandbox, error, choose)
+                self._failed(sandbox, error, again or choose)
         else:
             sandbox.settle()
 
@@ -458,14 +470,6 @@ class Sandboxes:
             let_go(sandbox)
         pause_s = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
         self._later(sandbox, pause_s, lambda: self._submit_undo(sandbox, attempt + 1))
-
-
-def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
-    """What was placed for a record."""
-    return tuple(
-        Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
-        for request in record.attached
-    )
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:

@@ -6,7 +6,9 @@ this blocks on the kernel. Who calls sees to it that one thread at a time works 
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +17,7 @@ from nri_rdma.attach.ends import Ends
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError
-from nri_rdma.attach.preparation import completed, needs_namespace, open_for, prepare
+from nri_rdma.attach.preparation import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.sandbox import Chosen, Sandbox, interrupted
@@ -56,8 +58,7 @@ class Work:
         self._boundary = boundary
 
     def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
-        """Observe, refuse, decide, write down who gets what: nothing on the host changes here. Raises what refuses the
-        sandbox."""
+        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the sandbox."""
         self._boundary(f"before plan {sandbox.key}")
         try:
             decided = self._decide(sandbox, chosen)
@@ -65,9 +66,9 @@ class Work:
             raise AttachError(str(error), device=chosen.device_names, where=str(sandbox.pod)) from error
         self._boundary(f"after plan {sandbox.key}")
         sandbox.refuse_ended()
-        record = replace(decided, plan=Plan())  # nothing of it may be undone as long as it has not been captured
-        self._write(record)
-        sandbox.record, sandbox.decided = record, decided.plan
+        self._refuse_unwritable(decided)
+        # Nothing of it may be undone as long as it has not been captured.
+        sandbox.record, sandbox.decided = replace(decided, plan=Plan()), decided.plan
 
     def attach(self, sandbox: Sandbox) -> SandboxRecord:
         """Do what is planned; the record with what the containers get. Raises AttachError, and NotReadyError when the
@@ -86,6 +87,7 @@ class Work:
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
             try:
+                refuse_held(self._kernel, planned)
                 plan = completed(self._kernel, sandbox.decided)
             except KernelError as error:
                 raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
@@ -190,18 +192,21 @@ class Work:
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": confirmed.device_names})
         return confirmed
 
+    def _refuse_unwritable(self, record: SandboxRecord) -> None:
+        """While the sandbox can still be refused: the worker will want to write what it is given."""
+        try:
+            has_room = self._journal.has_room()
+        except OSError as error:
+            raise _unwritten(record, error.errno) from error
+        if not has_room:
+            raise _unwritten(record, errno.ENOSPC)
+
     def _write(self, record: SandboxRecord) -> None:
         self._boundary(f"before write-journal {record.key}")
         try:
             self._journal.write(record)
         except OSError as error:
-            raise AttachError(
-                f"the journal cannot be written: {error.strerror}",
-                device=record.device_names,
-                where=str(record.pod),
-                hint="make room for the state directory",
-                errno=error.errno,
-            ) from error
+            raise _unwritten(record, error.errno) from error
         self._boundary(f"after write-journal {record.key}")
 
     def _note_returning(self, sandbox: Sandbox, record: SandboxRecord) -> None:
@@ -215,6 +220,16 @@ class Work:
         except OSError as error:  # a full disk must not keep hardware in a pod
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
         self._boundary(f"after write-journal {record.key}")
+
+
+def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
+    return AttachError(
+        f"the journal cannot be written: {os.strerror(number or 0)}",
+        device=record.device_names,
+        where=str(record.pod),
+        hint="make room for the state directory",
+        errno=number,
+    )
 
 
 def _rest(sandbox: Sandbox) -> None:

@@ -48,7 +48,7 @@ class HostReader:
         routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
         use = host_use(route, self._links.values(), addresses, routes, self._lifelines)
         self._last = Survey(use=use, links=_returning(wanted, addresses, routes))
-        return use
+        return with_sockets(use)
 
     def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
         """How these links are used now, as attach.port.Kernel says."""
@@ -74,7 +74,7 @@ class HostReader:
             use=replace(
                 last.use,
                 links=tuple(it for it in last.use.links if not near.isdisjoint((it.ifindex, it.lower, it.master))),
-                sockets=read_sockets(frozenset().union(*addresses.values())),
+                addresses=addresses,
                 api_server_links=_api_server_links(route, self._lifelines),
             ),
             links=last.links,
@@ -117,16 +117,21 @@ def host_use(
     routes: Collection[Route],
     lifelines: Lifelines,
 ) -> HostUse:
-    """The use of these links, given the addresses and routes that were read beside them. Raises KernelError."""
+    """The use of these links, given the addresses and routes that were read beside them, without sockets. Raises
+    KernelError."""
     addresses = _by_link(messages)
     return HostUse(
         links=tuple(links),
         default_route_links=default_links(routes),
         addresses=addresses,
-        sockets=read_sockets(frozenset().union(*addresses.values())),
         lifelines=lifelines,
         api_server_links=_api_server_links(route, lifelines),
     )
+
+
+def with_sockets(use: HostUse) -> HostUse:
+    """The same with the sockets that are tied to it now. To be called inside the namespace. Raises KernelError."""
+    return replace(use, sockets=read_sockets(frozenset().union(*use.addresses.values())))
 
 
 def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int]:

@@ -37,7 +37,7 @@ from nri_rdma.netlink.conf import (
     write_sysctls,
 )
 from nri_rdma.netlink.holders import holders_of, read_holders
-from nri_rdma.netlink.hostuse import HostReader
+from nri_rdma.netlink.hostuse import HostReader, with_sockets
 from nri_rdma.netlink.insider import Inside, Spare
 from nri_rdma.netlink.links import (
     change_request,
@@ -109,10 +109,11 @@ class LinuxKernel:
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return _inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
 
-    def survey(self, ifindexes: Collection[int]) -> Survey:
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         def look(route: RouteSocket) -> Survey:
             remembered = self._host_reader.remembered(route, ifindexes) if self._is_as_read() else None
-            return remembered or self._host_reader.survey(route, ifindexes)
+            survey = remembered or self._host_reader.survey(route, ifindexes)
+            return replace(survey, use=with_sockets(survey.use)) if sockets else survey
 
         return _inside(self._host, "read the host's links", look)
 

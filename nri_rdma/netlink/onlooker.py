@@ -39,8 +39,8 @@ class Onlooker:
         """Of a pod those that every pod has."""
         return self._kernel.links(namespace) if namespace is self._kernel.host else self._pod_links
 
-    def survey(self, ifindexes: Collection[int]) -> Survey:
-        return self._kernel.survey(ifindexes)
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
+        return self._kernel.survey(ifindexes, sockets=sockets)
 
     def rdma_netns(self) -> RdmaNetns:
         return self._kernel.rdma_netns()

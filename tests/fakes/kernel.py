@@ -377,7 +377,7 @@ class FakeKernel:
             api_server_links=_links_to(links, api_server) if api_server is not None else frozenset(),
         )
 
-    def survey(self, ifindexes: Collection[int]) -> Survey:
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         links, use = self._world.host.links, self.host_use()
         masters = {links[number].master for number in ifindexes if number in links}
         tied = tuple(
@@ -386,7 +386,7 @@ class FakeKernel:
             if link.ifindex in {*ifindexes, *masters} or link.master in ifindexes or link.lower in ifindexes
         )
         return Survey(
-            use=replace(use, links=tied),
+            use=replace(use, links=tied, sockets=use.sockets if sockets else ()),
             links={number: _bare(_state(links[number], whole=True)) for number in ifindexes if number in links},
         )
 
@@ -654,8 +654,8 @@ class FaultyKernel:
     def host_use(self) -> HostUse:
         return self._do("host_use", self._kernel.host_use)
 
-    def survey(self, ifindexes: Collection[int]) -> Survey:
-        return self._do("survey", lambda: self._kernel.survey(ifindexes))
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
+        return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))
 
     def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
         return self._do("capture_all", lambda: self._kernel.capture_all(ifindexes))

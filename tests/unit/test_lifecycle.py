@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,11 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
+from nri_rdma.model.usage import HostSocket
 from nri_rdma.model.waits import Waits
 from nri_rdma.policy import Asker, Pool, Rule, policy_of
 from nri_rdma.reconciling import Listed, ListedContainer
-from tests.fakes.kernel import World
+from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
@@ -483,6 +485,63 @@ def test_an_attempt_that_failed_is_told_to_who_waits_for_the_next(overlapped: Da
     overlapped.rig.clock.pass_one()
     overlapped.sandbox().attach_done.result(SOON)
     assert overlapped.edits().char_devices
+
+
+def _have_the_host_use_rail0(world: World) -> None:
+    """A socket on its address, which nobody tells of."""
+    world.sockets.append(HostSocket(protocol="tcp", address=ip_address("10.0.0.5"), port=4420))
+
+
+def _give_rail0_an_address(overlapped: Daemon, world: World) -> None:
+    next(iter(world.host.links.values())).add_address(Address(interface=ip_interface("10.0.0.5/24")))
+    overlapped.node.refresh()
+
+
+def test_another_device_is_found_where_the_host_has_come_to_use_the_first(overlapped: Daemon, world: World) -> None:
+    add_rail(world, "rail1")
+    _give_rail0_an_address(overlapped, world)
+    before = world.snapshot()
+    _have_the_host_use_rail0(world)
+    overlapped.start()
+    overlapped.rig.clock.wait_for_one()
+    assert "rail0 has the address 10.0.0.5 of 1 host socket" in _refusal(NotReadyError, overlapped.edits).detail
+    assert (overlapped.holders, world.snapshot()) == ({"mlx5_0"}, before)
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.holders == {"mlx5_1"}
+    assert [node.path for node in overlapped.edits().char_devices] == ["/dev/infiniband/uverbs1"]
+    overlapped.stop()
+    assert (overlapped.holders, world.snapshot()) == (set(), before)
+
+
+def test_the_device_itself_is_taken_when_the_host_has_left_it(overlapped: Daemon, world: World) -> None:
+    _give_rail0_an_address(overlapped, world)
+    _have_the_host_use_rail0(world)
+    overlapped.start()
+    overlapped.rig.clock.pass_one()  # nothing else is free
+    overlapped.rig.clock.wait_for_one()
+    world.sockets.clear()
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.edits().char_devices
+
+
+def test_what_the_host_has_come_to_use_is_told_to_the_containers_and_then_to_sandboxes(
+    overlapped: Daemon, world: World
+) -> None:
+    _give_rail0_an_address(overlapped, world)
+    before = world.snapshot()
+    _have_the_host_use_rail0(world)
+    overlapped.start()
+    done = overlapped.sandbox().attach_done
+    for _ in range(ATTEMPTS - 1):
+        overlapped.rig.clock.pass_one()
+    assert done.exception(SOON) is not None
+    told = _refusal(NotReadyError, overlapped.edits)
+    assert (told.code, "1 host socket (tcp port 4420)" in told.detail) == (ErrorCode.ATTACH_FAILED, True)
+    assert (world.snapshot(), overlapped.holders) == (before, set())
+    error = _refusal(PlacementError, lambda: overlapped.start(make_pod("sandbox-2")))
+    assert "1 host socket (tcp port 4420)" in error.detail
 
 
 def _give_up(overlapped: Daemon) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach import journal
 from nri_rdma.attach.processes import ProcessIdentity
 from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolve, Resolved
@@ -206,6 +207,30 @@ def test_a_journal_that_cannot_be_written_refuses_the_attach(start: Start, tmp_p
     assert_nothing_left(rig)
 
 
+def test_without_room_for_the_journal_the_sandbox_is_refused_and_not_its_attach_later(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "ROOM_BYTES", 1 << 80)
+        with pytest.raises(AttachError, match="the journal cannot be written: No space left on device"):
+            begin_attach(rig).planned.result(SOON)
+    assert not [place for place in rig.gate.passed if "write-journal" in place]
+    assert world.snapshot() == before
+    assert_nothing_left(rig)
+    begin_attach(rig).attach_done.result(SOON)
+    end_sandbox(rig)
+
+
+def test_without_its_folder_there_is_no_room_for_the_journal(start: Start, tmp_path: Path) -> None:
+    rig = start(make_world())
+    tmp_path.rmdir()
+    with pytest.raises(AttachError, match="the journal cannot be written: No such file or directory"):
+        begin_attach(rig).planned.result(SOON)
+
+
 def test_a_journal_that_cannot_be_written_does_not_keep_devices_in_the_pod(start: Start, tmp_path: Path) -> None:
     world = make_world()
     before = world.snapshot()
@@ -399,10 +424,9 @@ def test_every_boundary_of_an_attach_and_of_its_return_is_passed_in_order(start:
     begin_attach(rig).attach_done.result(SOON)
     end_sandbox(rig)
     names = [place.removesuffix(" sandbox-1") for place in rig.gate.passed]
-    planned = ("plan", "write-journal")
-    around = ("write-journal", "move-netdev mlx5_rail0", "configure-netdev mlx5_rail0", "resolve-numbers")
-    back = ("undo configure-netdev mlx5_rail0", "undo move-netdev mlx5_rail0", "forget-journal")
-    expected = (*planned, *around, "write-journal", "write-journal", *back)
+    steps = ("move-netdev mlx5_rail0", "configure-netdev mlx5_rail0", "resolve-numbers")
+    back = ("write-journal", "undo configure-netdev mlx5_rail0", "undo move-netdev mlx5_rail0", "forget-journal")
+    expected = ("plan", "write-journal", *steps, "write-journal", *back)
     assert names == [f"{when} {name}" for name in expected for when in ("before", "after")]
 
 

@@ -76,7 +76,7 @@ class Sandbox:
         self.parent: Span | None = current_span()
         """The span of who began it."""
         self.planned: Future[None] = Future()
-        """Done when it is decided and written down what will be attached; its error is the refusal."""
+        """Done when it is decided what will be attached; its error is the refusal."""
         self.attach_done: Future[None] = Future()
         self.taken_up: Future[None] | None = None
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""

@@ -3,7 +3,7 @@
 States: planned -> attaching -> attached -> returning -> gone. A failed attach undoes itself and may be tried again;
 `returning` never goes back. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
 
-One thread at a time works on a sandbox: a planner until its plan is in the journal, then the worker of its key. Who
+One thread at a time works on a sandbox: a planner until its plan is made, then the worker of its key. Who
 ends a sandbox that is being planned leaves its undo to the planner.
 """
 

@@ -15,7 +15,6 @@ import select
 import struct
 import threading
 from collections.abc import Callable
-from pathlib import PurePath
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class NamespaceWatcher:
 
     def watch(self, path: str) -> None:
         """Watch the folder of `path`; many files of one folder share one watch. Raises OSError without that folder."""
-        folder = str(PurePath(path).parent)
+        folder = path.rpartition("/")[0] or "/"
         with self._lock:
             if self._fd < 0:
                 raise OSError(errno.EBADF, f"watch {folder}: the watcher is closed")

@@ -22,7 +22,7 @@ DST_LEN_AT: Final = 17
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
-_IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 56
+_IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINK_NETNSID, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 37, 56
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # include/uapi/linux/if_addr.h
 _U32 = struct.Struct("=I")
 
@@ -38,9 +38,10 @@ def read_changes(datagram: bytes) -> Iterator[Change]:
 def _link(payload: bytes) -> Change:
     _, _, ifindex, _, _ = _fields(_IFINFOMSG, payload)
     told = dict(read_attributes(payload[_IFINFOMSG.size :]))
-    near = (_number(told, _IFLA_LINK), _number(told, _IFLA_MASTER))
+    # The other end of a pod's veth has a number of the pod's, which may be that of any link here.
+    lower = _number(told, _IFLA_LINK) if _IFLA_LINK_NETNSID not in told else 0
     return Change(
-        ifindexes=frozenset({ifindex, *near}) - {0},
+        ifindexes=frozenset({ifindex, lower, _number(told, _IFLA_MASTER)}) - {0},
         name=told.get(_IFLA_IFNAME, b"").partition(b"\0")[0].decode(errors="replace"),
         is_physical=_IFLA_PARENT_DEV_NAME in told,
     )

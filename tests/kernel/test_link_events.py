@@ -21,7 +21,7 @@ from nri_rdma.inventory import matters
 from nri_rdma.model.usage import Watched
 from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.wire.rtnetlink import read_changes
-from tests.contract.machines import HOST, LinuxMachine
+from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.inside import in_namespace
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
@@ -198,6 +198,22 @@ def test_routes_that_are_no_default_are_not_even_heard(linux: LinuxMachine) -> N
         assert heard.recv(1 << 16)
         linux.ip(HOST, "-6 route add default dev rail0")
         assert heard.recv(1 << 16)
+
+
+def test_a_pods_veth_is_no_news_of_the_link_whose_number_its_other_end_has(linux: LinuxMachine) -> None:
+    """In a pod eth0 is 2 or 3, and on many hosts that is an adapter."""
+    rail = linux.add_link("rail0", MAC.format(0))
+    with in_namespace(linux.kernel.host.fd, open_link_socket) as heard:  # type: ignore[attr-defined] # as above
+        linux.ip(HOST, f"link add pod0 type veth peer name eth0 index {rail} netns {linux.path(POD)}")
+        linux.ip(HOST, "link set pod0 up")
+        (eth0,) = json.loads(linux.ip(POD, "-j link show eth0"))
+        assert eth0["ifindex"] == rail
+        told = []
+        with suppress(BlockingIOError):
+            while True:
+                told += read_changes(heard.recv(1 << 16))
+    assert any(change.name == "pod0" for change in told)
+    assert not [change for change in told if matters(change, Watched(ifindexes=frozenset({rail})))]
 
 
 def test_lost_news_are_a_reading(linux: LinuxMachine) -> None:

@@ -29,6 +29,7 @@ def link(kind: int, ifindex: int, *attributes: bytes) -> bytes:
 NAME = attribute(3, b"rail0\0")
 ENSLAVED = link(16, 5, NAME, attribute(10, struct.pack("=I", 9)))
 CHILD = link(17, 7, attribute(3, b"rail0v\0"), attribute(5, struct.pack("=I", 5)))
+ELSEWHERE = link(16, 7, attribute(3, b"veth1\0"), attribute(5, struct.pack("=I", 5)), attribute(37, bytes(4)))
 PHYSICAL = link(16, 5, NAME, attribute(56, b"0000:17:00.0\0"))
 _OWN, _PEER = bytes((10, 7, 0, 1)), bytes((10, 7, 0, 2))
 ADDRESS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _OWN))
@@ -43,6 +44,7 @@ OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
     [
         (ENSLAVED, [Change(ifindexes=frozenset({5, 9}), name="rail0")]),
         (CHILD, [Change(ifindexes=frozenset({5, 7}), name="rail0v")]),
+        (ELSEWHERE, [Change(ifindexes=frozenset({7}), name="veth1")]),
         (PHYSICAL, [Change(ifindexes=frozenset({5}), name="rail0", is_physical=True)]),
         (ADDRESS, [Change(ifindexes=frozenset({5}), address=_OWN)]),
         (PEERS, [Change(ifindexes=frozenset({5}), address=_OWN)]),
@@ -56,6 +58,7 @@ OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
     ids=[
         "enslaved",
         "child",
+        "of another namespace",
         "physical",
         "address",
         "peer",

@@ -18,7 +18,7 @@ import pytest
 from nri_rdma.control import ask_status
 from nri_rdma.errors import NotReadyError
 from nri_rdma.inventory import matters
-from nri_rdma.model.usage import Watched
+from nri_rdma.model.usage import Change, Watched
 from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.wire.rtnetlink import read_changes
 from tests.contract.machines import HOST, POD, LinuxMachine
@@ -208,7 +208,7 @@ def test_a_pods_veth_is_no_news_of_the_link_whose_number_its_other_end_has(linux
         linux.ip(HOST, "link set pod0 up")
         (eth0,) = json.loads(linux.ip(POD, "-j link show eth0"))
         assert eth0["ifindex"] == rail
-        told = []
+        told: list[Change] = []
         with suppress(BlockingIOError):
             while True:
                 told += read_changes(heard.recv(1 << 16))

@@ -18,7 +18,7 @@ from typing import Protocol
 from nri_rdma.adopter import Adopter, Brought
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.record import State, attach_key
-from nri_rdma.attach.sandbox import Choose, Sandbox
+from nri_rdma.attach.sandbox import Again, Sandbox
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.grants import Grant, granted, refuse_unallocated, wanted
 from nri_rdma.inject import AttachedRequest
@@ -48,7 +48,7 @@ class Attaching(Protocol):
         rdma_cm: CharDevice | None,
         part: str = "",
         attempts: int = 1,
-        choose_again: Choose | None = None,
+        again: Again | None = None,
     ) -> Sandbox: ...
 
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...

@@ -80,7 +80,7 @@ class DryRun:
         self._settings = settings
         self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
         self._node = NodeSource(lambda: read_host(settings, self._kernel)[2])
-        self._workers = Workers()
+        self._workers, self._readers = Workers(), Workers(1, name="node-reader")
         self._spans = Recorder(capacity=0)
         allocations = Allocations()
         self._others = Others(settings, self._node, self._workers)
@@ -97,6 +97,7 @@ class DryRun:
                 allocations.release,
             ),
             workers=self._workers,
+            readers=self._readers,
             spans=self._spans,
             limits=NoLimits(),
             adopter=self._others.adopter,
@@ -121,6 +122,7 @@ class DryRun:
         finally:
             signals.close()
             self._workers.close(CLOSE_WORKERS_S)
+            self._readers.close(CLOSE_WORKERS_S)
             self._others.close()
 
     def stop(self) -> None:

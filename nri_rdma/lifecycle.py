@@ -24,7 +24,7 @@ from nri_rdma.alignments import Aligned
 from nri_rdma.allocations import Allocations
 from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, attached_of
+from nri_rdma.attach.sandbox import Again, Choose, Chosen, Sandbox, attached_of
 from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.attach.workers import Workers
 from nri_rdma.claims import Claims, returning
@@ -55,9 +55,8 @@ _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
 _LOOK_PAUSE_S = 5.0
 """Between two looks for a GPU that is told of: some are never found (a MIG device's UUID names no GPU)."""
-_PLANNER_S = 60.0
-"""For a planner that chooses: the devices of a pod's older sandbox are home, or others are to be found, and the node is
-read."""
+_OLDER_S = 60.0
+"""For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
 Show: TypeAlias = Callable[[], Shown]
 """Tells what a container shows of its GPUs, when it is asked."""
@@ -82,7 +81,14 @@ class Attaching(claims.Attaching, Protocol):
 
     def all(self) -> tuple[Sandbox, ...]: ...
 
-    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox: ...
+    def begin_after(
+        self,
+        older: Collection[Future[None]],
+        pod: Pod,
+        choose: Choose,
+        attempts: int = 1,
+        again: Again | None = None,
+    ) -> Sandbox: ...
 
     def end(self, sandbox_id: str) -> Future[None] | None: ...
 
@@ -187,28 +193,26 @@ class Lifecycle:
     ) -> Sandbox | None:
         """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
 
-        def choose(by: float) -> Chosen:
+        def decide(node: Node) -> tuple[Placed, ...]:
+            return self._place_on(node, pod, request, self._wanted(allocation), asker)
+
+        def choose(by: float | None) -> Chosen:
+            """None: the node was read just now."""
             with self._spans.span("place") as span:
-                placed = self.decided(
-                    pod, lambda node: self._place_on(node, pod, request, self._wanted(allocation), asker), by
-                )
+                placed = self.decided(pod, decide, by) if by is not None else decide(self._node.current)
                 span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
                 span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
             return Chosen(placed=placed, rdma_cm=self._node.current.rdma_cm)
 
-        def choose_anew() -> Chosen:
-            by = time.monotonic() + _PLANNER_S
-            settled(self._node.refresh_in(self._readers), _PLANNER_S)
-            return choose(by)
-
+        again = Again(read=lambda: self._node.refresh_in(self._readers), choose=lambda: choose(None))
         attempts = 1 if self.waits.blocking else ATTEMPTS
         older = self.end_older(pod)
         if older and not all_settled(older, min(deadline, time.monotonic() + self.waits.barrier_s)):
-            return self._sandboxes.begin_after(older, pod, choose_anew, attempts)
+            return self._sandboxes.begin_after(older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts, again)
         chosen = choose(deadline)
         if not chosen.placed:
             return None
-        return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, choose_again=choose_anew)
+        return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, again=again)
 
     def _await_start(self, sandbox: Sandbox, deadline: float) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. Whatever becomes
@@ -466,6 +470,7 @@ class Lifecycle:
         admitted = admit(offered.policy, node, request, asker)
 
         if not items and not admitted:
+            self._allocations.release(pod.sandbox_id)  # of a choice before
             return ()
 
         def choose(taken: Taken) -> tuple[Placed, ...]:

@@ -51,7 +51,8 @@ class Journal:
         one: a sandbox waits for this. Raises OSError."""
         state = os.statvfs(self._directory)
         has_blocks = not state.f_blocks or state.f_bavail * state.f_frsize >= ROOM_BYTES
-        return has_blocks and (not state.f_files or state.f_favail > 0)
+        has_files = not state.f_files or state.f_favail > 0
+        return has_blocks and has_files and not state.f_flag & os.ST_RDONLY
 
     def remove(self, key: str) -> None:
         """Forget the record of that key; one that is not there is forgotten already."""

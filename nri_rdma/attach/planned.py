@@ -15,12 +15,16 @@ from nri_rdma.attach.port import KernelError, NamespaceIdentity
 from nri_rdma.attach.preparation import Host, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve, with_char_devices
-from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, cdi_devices_of
+from nri_rdma.attach.sandbox import Again, Choose, Chosen, Sandbox, cdi_devices_of
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import AttachError
+from nri_rdma.errors import AttachError, PlacementError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.placement import Placed
+from nri_rdma.waiting import settled
+
+READ_S = 60.0
+"""For a worker of a dry run: the node is read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +77,26 @@ class PlannedSandboxes:
         rdma_cm: CharDevice | None,
         part: str = "",
         attempts: int = 1,
-        choose_again: Choose | None = None,
+        again: Again | None = None,
     ) -> Sandbox:
-        """Have a worker plan; `planned` and `attach_done` of the result tell the end or the refusal, of the first
-        choice."""
+        """Have a worker plan; `planned` and `attach_done` of the result tell the end or the refusal."""
         chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
         sandbox = Sandbox(pod, part=part, attempts=attempts)
-        sandbox.cdi_devices = cdi_devices_of(placed)
+        sandbox.cdi_devices, sandbox.again = cdi_devices_of(placed), again
         return self._begin(sandbox, lambda: chosen)
 
-    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox:
+    def begin_after(
+        self,
+        older: Collection[Future[None]],
+        pod: Pod,
+        choose: Choose,
+        attempts: int = 1,
+        again: Again | None = None,
+    ) -> Sandbox:
         """The same with what a worker chooses; what is older ended at once."""
-        return self._begin(Sandbox(pod, attempts=attempts), choose)
+        sandbox = Sandbox(pod, attempts=attempts)
+        sandbox.again = again
+        return self._begin(sandbox, choose)
 
     def _begin(self, sandbox: Sandbox, choose: Choose) -> Sandbox:
         with self._lock:
@@ -144,7 +156,7 @@ class PlannedSandboxes:
     def _plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
         pod = sandbox.pod
         try:
-            planned = self._planned(pod, chosen)
+            planned = self._planned_at_last(sandbox, chosen)
             sandbox.record = replace(planned, state=State.ATTACHED, part=sandbox.part)
         except KernelError as error:
             self._drop(sandbox)
@@ -155,6 +167,16 @@ class PlannedSandboxes:
         with self._lock:
             if sandbox.state is State.PLANNED:
                 sandbox.state = State.ATTACHED
+
+    def _planned_at_last(self, sandbox: Sandbox, chosen: Chosen) -> SandboxRecord:
+        """What the attach would come to that looks for something else once, as a daemon's does."""
+        try:
+            return self._planned(sandbox.pod, chosen)
+        except PlacementError:
+            if sandbox.again is None:
+                raise
+            settled(sandbox.again.read(), READ_S)
+        return self._planned(sandbox.pod, sandbox.again.choose())
 
     def _planned(self, pod: Pod, chosen: Chosen) -> SandboxRecord:
         namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None

@@ -44,6 +44,15 @@ Choose = Callable[[], Chosen]
 """Chooses, in a thread that may block. Raises what refuses the sandbox."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """How something is found after an attempt that failed, for which the host may have been the reason: `choose` is to
+    be called, in a planner, when what `read` begins is done, good or bad."""
+
+    read: Callable[[], Future[None]]
+    choose: Choose
+
+
 class Unstarted:
     """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`; whether
     the guard has verified it since."""
@@ -82,8 +91,8 @@ class Sandbox:
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
         self.attempt = 1
         self.attempts = attempts
-        self.choose_again: Choose | None = None
-        """Finds something else where the host has come to use what was chosen; None: nobody can."""
+        self.again: Again | None = None
+        """Where the next attempt gets its devices from; None: it has those of the last one."""
         self.last_error = ""
         """Why the last attempt failed."""
         self.is_given_up = False

@@ -3,7 +3,7 @@
 States: planned -> attaching -> attached -> returning -> gone. A failed attach undoes itself and may be tried again;
 `returning` never goes back. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
 
-One thread at a time works on a sandbox: a planner until its plan is made, then the worker of its key. Who
+One thread at a time works on a sandbox: a planner until its plan is in the journal, then the worker of its key. Who
 ends a sandbox that is being planned leaves its undo to the planner.
 """
 
@@ -24,12 +24,12 @@ from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.processes import Processes, ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.resolution import Resolve
-from nri_rdma.attach.sandbox import Choose, Chosen, Sandbox, cdi_devices_of, interrupted
+from nri_rdma.attach.sandbox import Again, Choose, Chosen, Sandbox, cdi_devices_of, interrupted
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Work, all_physical, let_go
 from nri_rdma.attach.workers import Workers
-from nri_rdma.errors import NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, current_span, under
@@ -144,25 +144,30 @@ class Sandboxes:
         rdma_cm: CharDevice | None,
         part: str = "",
         attempts: int = 1,
-        choose_again: Choose | None = None,
+        again: Again | None = None,
     ) -> Sandbox:
         """Have `placed` planned and attached: `planned` of the result tells the refusal, `attach_done` the end.
 
-        An attach that fails after its plan was told is tried `attempts` times in all; with what `choose_again` finds,
-        in a planner, where it failed because the host has come to use what was placed.
+        An attach that fails after its plan was told is tried `attempts` times in all, with what `again` finds.
         """
         sandbox = Sandbox(pod, part=part, attempts=attempts)
-        sandbox.choose_again = choose_again
+        sandbox.again = again
         sandbox.cdi_devices = cdi_devices_of(placed)
         self._add(sandbox)
         self._submit_plan(sandbox, lambda: Chosen(placed=placed, rdma_cm=rdma_cm))
         return sandbox
 
-    def begin_after(self, older: Collection[Future[None]], pod: Pod, choose: Choose, attempts: int = 1) -> Sandbox:
-        """The same when what these undos bring home is home. Only then `choose` is called, in a planner, and again
-        where the host has come to use what it found."""
+    def begin_after(
+        self,
+        older: Collection[Future[None]],
+        pod: Pod,
+        choose: Choose,
+        attempts: int = 1,
+        again: Again | None = None,
+    ) -> Sandbox:
+        """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
         sandbox = Sandbox(pod, attempts=attempts)
-        sandbox.choose_again = choose
+        sandbox.again = again
         sandbox.waits_for_older = True
         self._add(sandbox)
         joined(older).add_done_callback(lambda _done: self._submit_plan(sandbox, choose))
@@ -347,13 +352,15 @@ class Sandboxes:
                 self._work.plan(sandbox, chosen)
         except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
             undone = self._failed(sandbox, error, choose)
+        if sandbox.record is not None and not sandbox.ends:
+            sandbox.settle_plan()
+            if sandbox.attempts > 1:
+                time.sleep(ANSWER_FIRST_S)
+            self._work.note_plan(sandbox)
         ended = sandbox.stop_planning()
         if ended and not undone:
             self._submit_undo(sandbox)
         elif not ended and sandbox.record is not None:
-            sandbox.settle_plan()
-            if sandbox.attempts > 1:
-                time.sleep(ANSWER_FIRST_S)
             self._submit_attach(sandbox, lambda: chosen)
 
     # -- in a worker -------------------------------------------------------------------------------------------------
@@ -376,9 +383,8 @@ class Sandboxes:
                 span.attributes["rdma.isolation"] = str(record.isolation or "")
         except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
             log.warning("attach failed", extra={"pod": str(pod), "error": str(error), "attempt": sandbox.attempt})
-            again = sandbox.choose_again if isinstance(error, PlacementError) else None
             with under(sandbox.parent):
-                self._failed(sandbox, error, again or choose)
+                self._failed(sandbox, error, choose)
         else:
             sandbox.settle()
 
@@ -407,8 +413,16 @@ class Sandboxes:
         pause_s = ATTEMPT_PAUSES_S[min(sandbox.attempt, len(ATTEMPT_PAUSES_S)) - 1]
         sandbox.attempt += 1
         log.info("trying again", extra={"pod": str(sandbox.pod), "attempt": sandbox.attempt, "pause_s": pause_s})
-        self._later(sandbox, pause_s, lambda: self._submit_plan(sandbox, choose))
+        self._later(sandbox, pause_s, lambda: self._submit_next(sandbox, choose))
         return True
+
+    def _submit_next(self, sandbox: Sandbox, choose: Choose) -> None:
+        """The next attempt; no planner waits for a reading before it."""
+        again = sandbox.again
+        if again is None:
+            self._submit_plan(sandbox, choose)
+        else:
+            again.read().add_done_callback(lambda _done: self._submit_plan(sandbox, again.choose))
 
     def _later(self, sandbox: Sandbox, pause_s: float, work: Callable[[], None]) -> None:
         """What is due after a pause, unless the daemon ends before."""

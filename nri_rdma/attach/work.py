@@ -70,6 +70,15 @@ class Work:
         # Nothing of it may be undone as long as it has not been captured.
         sandbox.record, sandbox.decided = replace(decided, plan=Plan()), decided.plan
 
+    def note_plan(self, sandbox: Sandbox) -> None:
+        """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
+        written the attach will fail, which writes the whole plan."""
+        assert sandbox.record is not None  # it is planned
+        try:
+            self._write(sandbox.record)
+        except AttachError as error:
+            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+
     def attach(self, sandbox: Sandbox) -> SandboxRecord:
         """Do what is planned; the record with what the containers get. Raises AttachError, and NotReadyError when the
         sandbox ends meanwhile; the caller undoes."""

@@ -17,6 +17,7 @@ from nri_rdma.attach.record import State
 from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandbox import KEPT_CONTAINERS
 from nri_rdma.attach.sandboxes import ATTEMPTS
+from nri_rdma.attach.workers import Workers
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -512,6 +513,94 @@ def test_another_device_is_found_where_the_host_has_come_to_use_the_first(overla
     assert [node.path for node in overlapped.edits().char_devices] == ["/dev/infiniband/uverbs1"]
     overlapped.stop()
     assert (overlapped.holders, world.snapshot()) == (set(), before)
+
+
+def test_another_device_is_found_after_an_attempt_that_failed_for_whatever_reason(
+    overlapped: Daemon, world: World
+) -> None:
+    add_rail(world, "rail1")
+    overlapped.rig.gate.fail_at = "after move-netdev"
+    overlapped.start()
+    overlapped.rig.clock.wait_for_one()
+    overlapped.rig.gate.fail_at = ""
+    rail0 = next(link for link in world.host.links.values() if link.name == "rail0")
+    rail0.master = world.add_link(world.host, "br0").ifindex
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox().attach_done.result(SOON)
+    assert overlapped.holders == {"mlx5_1"}
+
+
+def test_another_device_is_found_for_a_sandbox_that_waited_for_an_older_one(overlapped: Daemon, world: World) -> None:
+    add_rail(world, "rail1")
+    _give_rail0_an_address(overlapped, world)
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    overlapped.rig.gate.stop_at = "before undo"
+    overlapped.start(make_pod("sandbox-2"))
+    overlapped.node.on_read.append(lambda: None if world.sockets else _have_the_host_use_rail0(world))
+    overlapped.rig.gate.open.set()
+    overlapped.rig.clock.pass_one()
+    overlapped.sandbox("sandbox-2").attach_done.result(SOON)
+    assert overlapped.holders == {"mlx5_1"}
+
+
+def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(
+    overlapped: Daemon, world: World
+) -> None:
+    add_rail(world, "rail1")
+    add_rail(world, "rail2")
+    overlapped.rig.sandboxes._planners = planners = Workers(2, name="planner")
+    overlapped.lifecycle._readers = readers = Workers(1, name="reader")
+    overlapped.rig.gate.fail_at = "after move-netdev"
+    goes_on, read = threading.Event(), overlapped.node._read
+    world.add_namespace("/run/netns/pod-3")
+    for number, path in ((1, POD_PATH), (2, OTHER_PATH)):
+        overlapped.start(make_pod(f"sandbox-{number}", uid=f"uid-{number}", path=path))
+    wait_until(lambda: len(overlapped.rig.clock.pending) == 2, "both attempts to have failed")
+    overlapped.node._read = lambda: (goes_on.wait(SOON), read())[1]
+    overlapped.rig.gate.fail_at = ""
+    for _ in range(2):
+        overlapped.rig.clock.pass_one()
+    try:
+        overlapped.start(make_pod("sandbox-3", uid="uid-3", path="/run/netns/pod-3"), seconds=SOON / 3)
+        assert overlapped.sandbox("sandbox-3").planned.done()
+        overlapped.sandbox("sandbox-3").attach_done.result(SOON)
+        assert not overlapped.sandbox("sandbox-1").attach_done.done()
+    finally:
+        goes_on.set()
+    for number in (1, 2):
+        overlapped.sandbox(f"sandbox-{number}").attach_done.result(SOON)
+    for pool in (planners, readers):
+        pool.close()
+
+
+def _wait(event: threading.Event) -> None:
+    """As a worker does for a driver that hangs."""
+    event.wait(SOON)
+
+
+@pytest.mark.parametrize("path", [POD_PATH, ""], ids=["its own network", "the host's network"])
+def test_a_pod_that_was_answered_for_is_served_by_the_next_daemon_whatever_the_last_one_came_to(
+    overlapped: Daemon, world: World, tmp_path: Path, path: str
+) -> None:
+    """Its attach waits behind others when the daemon ends, and containers may have been made meanwhile."""
+    asks, pod, rig = {f"{PREFIX}/pod": "- {mode: shared}"}, make_pod(path=path), overlapped.rig
+    rig.sandboxes._planners = planners = Workers(2, name="planner")
+    goes_on = threading.Event()
+    for number in range(2):
+        rig.workers.submit(f"busy-{number}", partial(_wait, goes_on))
+    overlapped.start(pod, asks)
+    planners.close()
+    threading.Timer(0.1, goes_on.set).start()
+    rig.close()
+    second_rig = Rig(state=tmp_path, world=world)
+    second = Daemon(second_rig, waits=Waits(barrier_s=0.2))
+    second_rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings))
+    assert second.holders == {"mlx5_0"}
+    second_rig.clock.pass_one()
+    second.sandbox().attach_done.result(SOON)
+    assert second.edits(annotations=asks).char_devices
+    second_rig.close()
 
 
 def test_the_device_itself_is_taken_when_the_host_has_left_it(overlapped: Daemon, world: World) -> None:

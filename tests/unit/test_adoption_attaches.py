@@ -16,6 +16,7 @@ from nri_rdma.dry_run import attached_by_daemon
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.waits import Waits
 from nri_rdma.pb import control_pb2
 from nri_rdma.reconciling import Listed, ListedContainer
 from nri_rdma.ttrpc import Server
@@ -370,3 +371,27 @@ def test_a_dry_run_knows_all_that_the_daemon_attached_for_a_sandbox_early_and_la
         assert sorted(attached_by_daemon(settings)["s"]) == ["mlx5_0", "mlx5_1"]
     finally:
         daemon.close()
+
+
+# Another attempt
+
+
+def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_attached_when_its_container_comes(
+    node: Node,
+) -> None:
+    pod = make_pod()
+    node.lifecycle.waits = Waits(barrier_s=SOON)
+    node.specify(spec(NIC, 0, own=MOVE))
+    node.kubelet.give(pod, "main", NIC)
+    node.rig.gate.fail_at = "after move-netdev"
+    node.start(pod, {})
+    node.rig.clock.wait_for_one()
+    assert node.holders == {"mlx5_0"}
+    node.rig.gate.fail_at = ""
+    node.specify()
+    node.rig.clock.pass_one()
+    node.sandbox().attach_done.result(SOON)
+    assert node.holders == set()
+    node.specify(spec(NIC, 0, own=MOVE))
+    assert node.create("main", 0, cdi=(NIC,)).rdma_max
+    assert node.holders == {"mlx5_0"}

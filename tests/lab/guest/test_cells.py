@@ -80,6 +80,7 @@ def test_exclusive_when_exclusive_hard_isolation_is_served(cri: Cri, daemon: Ser
         kernel.rdma_netns("exclusive"),
         verbs.pod(cri, IN_POD, verbs.asks(f"{ALONE}, isolation: hard")) as sandbox,
     ):
+        verbs.start(cri, sandbox, "main")  # not before it is attached
         assert f"{IN_POD}.0" not in kernel.rdma_devices()
         assert isolation_of(sandbox.id) == "hard"
 

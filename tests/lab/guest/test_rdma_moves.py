@@ -159,6 +159,7 @@ def refusal(rig: Rig) -> PlacementError:
     return caught.value
 
 
+@needs_movable_rxe
 def test_a_device_that_a_process_has_open_is_refused(rig: Rig, index: int) -> None:
     with subprocess.Popen(["ibv_asyncwatch", "-d", NAME], stdout=subprocess.PIPE) as holder:
         try:

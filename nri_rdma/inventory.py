@@ -196,7 +196,15 @@ def _joined(
     return replace(
         device,
         netdevs=tuple(
-            Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up) for link in present
+            Netdev(
+                name=link.name,
+                ifindex=link.ifindex,
+                mac=link.mac,
+                mtu=link.mtu,
+                up=link.up,
+                unreturnable=link.unreturnable,
+            )
+            for link in present
         ),
         in_use=(
             *_split_reasons(device),

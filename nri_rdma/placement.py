@@ -247,6 +247,9 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
         hint = "ask for mode: shared, or have it made inside the pod before nri-rdma hears of the pod"
         what = "a soft device, which the kernel removes when its netdev leaves the host"
         return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint)
+    if device.ties:
+        hint = "take that away on the host, or ask for mode: shared, or for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.ties)}", hint=hint)
     return None
 
 

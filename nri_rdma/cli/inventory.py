@@ -96,7 +96,7 @@ def _devices(node: Node) -> Table:
                 device.link_layer or "-",
                 f"{device.speed_gbps}G" if device.speed_gbps else "-",
                 device.ports[0].state if device.ports else "-",
-                "; ".join(device.uses) or "no",
+                "; ".join((*device.uses, *(f"{tie} (can be shared)" for tie in device.ties))) or "no",
             )
             for device in node.devices
         ),

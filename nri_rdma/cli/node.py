@@ -58,7 +58,7 @@ def read_local_node(settings: Settings) -> LocalNode:
     """The node of these settings' roots, as it is now. Raises InventoryError without sysfs."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     names = tuple(name for of_device in found.netdev_names.values() for name in of_device)
-    host = _host_links(settings.lifelines(os.environ)) if names else _HostLinks()
+    host = _host_links(settings.lifelines(os.environ), names) if names else _HostLinks()
     described = _only_described(settings.sysfs_root / "class/net", names, host.use.links)
     use = _side_by_side(host.use, described)
     present = {link.name for link in use.links}
@@ -89,7 +89,7 @@ def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _host_links(lifelines: Lifelines) -> _HostLinks:
+def _host_links(lifelines: Lifelines, netdevs: Collection[str]) -> _HostLinks:
     from nri_rdma.attach.port import KernelError
     from nri_rdma.netlink.holders import read_holders
     from nri_rdma.netlink.hostuse import HostReader
@@ -99,7 +99,7 @@ def _host_links(lifelines: Lifelines) -> _HostLinks:
 
     try:
         with RouteSocket() as route, RdmaSocket() as sock:
-            use = HostReader(lifelines).read(route)
+            use = HostReader(lifelines).read(route, netdevs)
             rdma, holders = read_netdevs(sock), read_holders(sock)
     except (OSError, WireError, KernelError) as error:
         return _HostLinks(problem=str(error))

@@ -85,6 +85,8 @@ class Netdev:
     mac: str
     mtu: int
     up: bool
+    unreturnable: tuple[str, ...] = ()
+    """As LinkState has it, when the node was read: why it may be shared, and not leave the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,11 @@ class RdmaDevice:
     def uses(self) -> tuple[str, ...]:
         """Why it is nobody's while no pod holds it."""
         return (*self.in_use, *self.used_by_some)
+
+    @property
+    def ties(self) -> tuple[str, ...]:
+        """Why no pod can have it alone, though pods may share it: what the host could not have back."""
+        return tuple(f"{netdev.name} {reason}" for netdev in self.netdevs for reason in netdev.unreturnable)
 
     @property
     def link_layer(self) -> LinkLayer | None:

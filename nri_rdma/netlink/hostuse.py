@@ -39,15 +39,17 @@ class HostReader:
         """What was read last, with the links that surveys may ask for."""
 
     def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
-        """All of it; of the links that are called like this, what `survey` tells is remembered. Raises KernelError,
-        WireError or OSError."""
+        """All of it, with what could not be given back of the links that are called like this: what `survey` tells of
+        these is remembered. Raises KernelError, WireError or OSError."""
         links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
         self._links = {body: link for body, (_, link) in links.items()}
         addresses = read_addresses(route)
         wanted = {link.ifindex: (message, link) for message, link in links.values() if link.name in netdevs}
         routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
-        use = host_use(route, self._links.values(), addresses, routes, self._lifelines)
-        self._last = Survey(use=use, links=_returning(wanted, addresses, routes))
+        returning = _returning(wanted, addresses, routes)
+        every = [returning.get(link.ifindex, link) for link in self._links.values()]
+        use = host_use(route, every, addresses, routes, self._lifelines)
+        self._last = Survey(use=use, links=returning)
         return with_sockets(use)
 
     def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:

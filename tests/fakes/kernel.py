@@ -367,7 +367,7 @@ class FakeKernel:
         addresses = {link.ifindex: frozenset(it.interface.ip for it in link.addresses) for link in links}
         api_server = self._world.lifelines.api_server
         return HostUse(
-            links=self.links(self.host),
+            links=tuple(replace(_state(link, whole=False), unreturnable=link.unreturnable) for link in links),
             default_route_links=frozenset(
                 link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes)
             ),

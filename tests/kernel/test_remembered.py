@@ -96,9 +96,10 @@ def test_it_is_what_asking_anew_tells(host: Host, commands: tuple[str, ...]) -> 
         host.linux.set(rail, up=True)
     for command in commands:
         host.linux.ip(HOST, command)
-    host.read()
+    read = host.read()
     remembered, anew = host.survey(), host.asked_anew()
     assert remembered.links == anew.links
+    assert [link for link in read.links if link.ifindex in anew.links] == list(anew.links.values())
     assert reasons(remembered) == reasons(anew)
     assert replace(remembered.use, links=(), addresses={}) == replace(anew.use, links=(), addresses={})
     assert bool(commands) == any((*reasons(anew), *(link.unreturnable for link in anew.links.values())))

@@ -327,6 +327,20 @@ def test_a_named_device_that_the_host_uses_is_refused_with_the_use() -> None:
     )
 
 
+def test_a_device_whose_routes_the_host_could_not_have_back_stays_there() -> None:
+    path = "is a path of the multipath route 10.9.0.0/16"
+    kept, other = nic(0), nic(1)
+    kept = replace(kept, netdevs=(replace(kept.netdevs[0], unreturnable=(path,)),))
+    on = node((kept, other))
+    (placed,) = place(on, everything(on), {}, (asking(),))
+    assert placed.devices == (other,)
+    (placed,) = place(on, everything(on), {}, (replace(named("mlx5_0"), mode=Mode.SHARED),))
+    assert placed.devices == (kept,)
+    error = refusal(on, named("mlx5_0"))
+    assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, f"mlx5_0 is in use by the host: eth0 {path}")
+    assert "mode: shared" in error.hint
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_device_that_a_process_has_open_is_given_to_nobody(mode: Mode) -> None:
     opened = replace(nic(0), used_by_some=("process 7 (opensm) has it open",))

@@ -54,24 +54,29 @@ class Attaching(Protocol):
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
 
 
-class Deciding(Protocol):
-    """What the lifecycle knows, and does for every attach."""
+class Choosing(Protocol):
+    """Who chooses (nri_rdma.choosing), as far as it concerns what others have chosen."""
 
     adopter: Adopter
-    waits: Waits
+
+    @property
+    def node(self) -> Node: ...
 
     def decided(
         self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float
     ) -> tuple[Placed, ...]: ...
 
+    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None: ...
+
+
+class Waiting(Protocol):
+    """What the lifecycle does before every attach, and before a container has its answer."""
+
+    waits: Waits
+
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]: ...
 
     def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None: ...
-
-    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None: ...
-
-    @property
-    def rdma_cm(self) -> CharDevice | None: ...
 
 
 @dataclass(slots=True)
@@ -86,10 +91,14 @@ class _Failed:
 class Claims:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(self, sandboxes: Attaching, allocations: Allocations, spans: Recorder, life: Deciding) -> None:
+    def __init__(
+        self, sandboxes: Attaching, allocations: Allocations, spans: Recorder, chooser: Choosing, life: Waiting
+    ) -> None:
         self._sandboxes = sandboxes
         self._allocations = allocations
         self._spans = spans
+        self._chooser = chooser
+        self._adopter = chooser.adopter
         self._life = life
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._failed: OrderedDict[tuple[str, str], _Failed] = OrderedDict()
@@ -141,10 +150,6 @@ class Claims:
 
     # -- below -------------------------------------------------------------------------------------------------------
 
-    @property
-    def _adopter(self) -> Adopter:
-        return self._life.adopter
-
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
         """The CDI devices that something is attached for, with its RDMA devices."""
         found: dict[str, frozenset[DeviceId]] = {}
@@ -186,17 +191,17 @@ class Claims:
             items = wanted(late, self._adopter.adoption)
             if not items:
                 return ()
-            self._life.refuse_memlock(item.request for item in items)
+            self._chooser.refuse_memlock(item.request for item in items)
             return self._allocations.allocate(
                 attach_key(pod.sandbox_id, part),
                 str(pod),
                 lambda taken: granted(node, taken, items, brought.asker, str(pod)),
             )
 
-        placed = self._life.decided(pod, decide, self._by(deadline))
+        placed = self._chooser.decided(pod, decide, self._by(deadline))
         if not placed:
             return  # it is observed
-        sandbox = self._sandboxes.begin(pod, placed, self._life.rdma_cm, part)
+        sandbox = self._sandboxes.begin(pod, placed, self._chooser.node.rdma_cm, part)
         if not wait(sandbox.attach_done, self._by(deadline) - time.monotonic()):
             sandbox.attach_done.add_done_callback(lambda done: self._remember(pod, brought.container, done))
             raise self._not_yet(pod, brought.container)

@@ -224,7 +224,7 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Sandbox]) -> dict[str
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
-    policy, current = facts.lifecycle.policy, facts.node.current
+    policy, current = facts.lifecycle.chooser.policy, facts.node.current
     node = node_document(current)
     taken = facts.allocations.taken()
     for device in node["devices"]:
@@ -462,7 +462,7 @@ def _move(move: NetdevMove) -> dict[str, Any]:
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:
-    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.memlock_dropped_by
+    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.chooser.memlock_dropped_by
     reason = MEMLOCK_IS_SET
     if dropped_by:
         reason = f"{dropped_by} does not set it for plugins"
@@ -470,11 +470,11 @@ def _memlock(facts: DaemonFacts) -> dict[str, Any]:
         reason = (
             "the runtime may raise it"
             if value is not None
-            else f"the runtime may not raise it above {facts.lifecycle.memlock_ceiling} bytes"
+            else f"the runtime may not raise it above {facts.lifecycle.chooser.memlock_ceiling} bytes"
         )
     return {
         "bytes": value,
         "reason": reason,
-        "ceiling": facts.lifecycle.memlock_ceiling,
+        "ceiling": facts.lifecycle.chooser.memlock_ceiling,
         "dropped_by": dropped_by,
     }

@@ -25,6 +25,7 @@ from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cgroup import has_rdma_controller
+from nri_rdma.choosing import Chooser
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.containerd.leftovers import Leftovers
 from nri_rdma.control import ControlServer, DaemonFacts
@@ -134,21 +135,26 @@ class Daemon:
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers, self._readers)
-        self._lifecycle = Lifecycle(
+        self._chooser = Chooser(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+            allocations=self._allocations,
+            adopter=self._others.adopter,
+            readers=self._readers,
+            spans=self._spans,
+            annotation_prefix=settings.annotation_prefix,
+        )
+        self._lifecycle = Lifecycle(
+            chooser=self._chooser,
             allocations=self._allocations,
             sandboxes=self._sandboxes,
             workers=self._workers,
             spans=self._spans,
             limits=self._limits,
-            adopter=self._others.adopter,
-            annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
             waits=settings.waits,
-            readers=self._readers,
         )
-        self._reloader = Reloader(settings, reread or (lambda: settings), self._node, self._lifecycle)
+        self._reloader = Reloader(settings, reread or (lambda: settings), self._chooser)
         self._door = door or self._runner()
         self._runtime = RuntimeFacts()
         self._control = ControlServer(
@@ -248,7 +254,7 @@ class Daemon:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        self._lifecycle.memlock_ceiling = memlock_ceiling(runtime_pid)
+        self._chooser.memlock_ceiling = memlock_ceiling(runtime_pid)
         return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
@@ -297,7 +303,7 @@ class Daemon:
 
     def _tell_contested(self) -> None:
         """Which devices nobody gets because several pools select them; once, until they are others."""
-        contested = contested_words(self._lifecycle.policy, self._node.current)
+        contested = contested_words(self._chooser.policy, self._node.current)
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
@@ -358,13 +364,13 @@ def _log_reload_bug(done: Future[None]) -> None:
 def set_memlock(lifecycle: Lifecycle, setting: Memlock, runtime: RuntimeFacts) -> None:
     """Before the first event of the session; from then on it stays so."""
     applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, lifecycle.memlock_ceiling)
+    wanted = default_memlock(setting, lifecycle.chooser.memlock_ceiling)
     lifecycle.default_memlock = wanted if applied else None
-    lifecycle.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    lifecycle.chooser.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
     if wanted is not None and not applied:
         log.warning(
             "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
-            extra={"runtime": lifecycle.memlock_dropped_by, "memlock": wanted},
+            extra={"runtime": lifecycle.chooser.memlock_dropped_by, "memlock": wanted},
         )
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.planned import PlannedSandboxes
 from nri_rdma.attach.workers import Workers
+from nri_rdma.choosing import Chooser
 from nri_rdma.config import Settings
 from nri_rdma.control import ask_status
 from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, read_host, resolve_on_host, set_memlock
@@ -87,8 +88,15 @@ class DryRun:
         self._verdicts = Verdicts(
             report,
             lambda: attached_by_daemon(settings),
-            node=self._node,
-            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+            chooser=Chooser(
+                node=self._node,
+                policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+                allocations=allocations,
+                adopter=self._others.adopter,
+                readers=self._readers,
+                spans=self._spans,
+                annotation_prefix=settings.annotation_prefix,
+            ),
             allocations=allocations,
             sandboxes=PlannedSandboxes(
                 Onlooker(self._kernel, POD_LINKS),
@@ -97,11 +105,8 @@ class DryRun:
                 allocations.release,
             ),
             workers=self._workers,
-            readers=self._readers,
             spans=self._spans,
             limits=NoLimits(),
-            adopter=self._others.adopter,
-            annotation_prefix=settings.annotation_prefix,
             default_memlock=settings.memlock.bytes,
             waits=replace(settings.waits, blocking=True),  # nothing is attached: the plan is all there is to wait for
         )
@@ -130,7 +135,7 @@ class DryRun:
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
-        self._verdicts.memlock_ceiling = memlock_ceiling(runtime_pid)
+        self._verdicts.chooser.memlock_ceiling = memlock_ceiling(runtime_pid)
         return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
 
     def _configured(self, runtime: RuntimeFacts) -> None:

@@ -13,37 +13,32 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
 from nri_rdma import claims
-from nri_rdma.adopter import Adopter, Brought
+from nri_rdma.adopter import Brought
 from nri_rdma.alignment import Alignment, alignment_of, is_strict, refuse_far
 from nri_rdma.alignments import Aligned
 from nri_rdma.allocations import Allocations
-from nri_rdma.annotations import asks, parse_pod_request
 from nri_rdma.attach.record import State
 from nri_rdma.attach.sandbox import Again, Choose, Chosen, Sandbox, attached_of
 from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.attach.workers import Workers
+from nri_rdma.choosing import Asked, Chooser
 from nri_rdma.claims import Claims, returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
-from nri_rdma.gpus import Shown, gpus_of, informed, may_use_gpus, source_words
-from nri_rdma.grants import Grant, Wanted, granted, wanted, with_grants
+from nri_rdma.gpus import Shown
+from nri_rdma.grants import Grant
 from nri_rdma.inject import AttachedRequest, inject, rdma_max, shown_as
-from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.model.device import CharDevice, Node, RdmaDevice
+from nri_rdma.model.device import CharDevice, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest
 from nri_rdma.model.waits import Waits
-from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.placement import Placed, Taken, place
-from nri_rdma.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
+from nri_rdma.policy import Asker
 from nri_rdma.reconciling import Listed, Reconciliation, Unserved
-from nri_rdma.scoping import scope_words, scoped
 from nri_rdma.waiting import all_settled, settled, wait
 
 log = logging.getLogger(__name__)
@@ -53,8 +48,6 @@ BARRIER_PAUSE_S = 0.8
 _KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
-_LOOK_PAUSE_S = 5.0
-"""Between two looks for a GPU that is told of: some are never found (a MIG device's UUID names no GPU)."""
 _OLDER_S = 60.0
 """For a planner: the devices of a pod's older sandbox are home, and the node is read."""
 
@@ -97,64 +90,34 @@ class Attaching(claims.Attaching, Protocol):
     def is_there(self, pod: Pod) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Offered:
-    """What a policy offers on a node; made once for each of both, not for each pod."""
-
-    policy: Policy
-    node: Node
-    offer: Offer
-
-    @classmethod
-    def of(cls, policy: Policy, node: Node) -> _Offered:
-        return cls(policy=policy, node=node, offer=offer(policy, node))
-
-
 class Lifecycle:
     """What doors call. Safe for use by several threads."""
 
     def __init__(
         self,
         *,
-        node: NodeSource,
-        policy: Policy,
+        chooser: Chooser,
         allocations: Allocations,
         sandboxes: Attaching,
         workers: Workers,
         spans: Recorder,
         limits: Limits,
-        adopter: Adopter,
-        annotation_prefix: str,
         default_memlock: int | None,
         waits: Waits = Waits(),  # noqa: B008 - frozen
-        readers: Workers | None = None,
     ) -> None:
-        """`readers` read the node anew for who is about to be refused, so that it does not wait for attaches; by
-        default the workers."""
-        self._node = node
+        self.chooser = chooser
+        self.adopter = chooser.adopter
         self.waits = waits
-        self.adopter = adopter
-        self.policy = policy
-        """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
-        self._offered = _Offered.of(policy, node.current)
-        node.on_read.append(self._node_was_read)
-        self._allocations = allocations
         self._sandboxes = sandboxes
         self._workers = workers
-        self._readers = readers or workers
         self._spans = spans
         self._limits = limits
-        self._prefix = annotation_prefix
         self.default_memlock = default_memlock
-        self.memlock_ceiling = UNLIMITED
-        self.memlock_dropped_by = ""
-        """Which runtime does not set RLIMIT_MEMLOCK at all."""
-        self._claims = Claims(sandboxes, allocations, spans, self)
-        self.reconciliation = Reconciliation(sandboxes, workers, spans, self)
+        self._claims = Claims(sandboxes, allocations, spans, chooser, self)
+        self.reconciliation = Reconciliation(sandboxes, workers, spans, chooser, self)
         self._failed: OrderedDict[str, Unserved] = OrderedDict()
         self._barrier_waits: dict[str, float] = {}
         self._beginning: set[str] = set()
-        self._looked_for_gpus = 0.0
         self._begin_lock = threading.Lock()
 
     @property
@@ -164,14 +127,12 @@ class Lifecycle:
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
         """Whether a pod with these annotations asks us for anything."""
-        return asks(annotations, self._prefix)
+        return self.chooser.asks(annotations)
 
     def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on: containers wait."""
-        with self._spans.span("parse"):
-            request = parse_pod_request(annotations, self._prefix) or PodRequest(requests=())
-        request, allocation = self._narrowed(pod, request)
-        if not request.requests and not self.adopter.told(allocation):
+        asked = self.chooser.asked(pod, annotations)
+        if asked is None:
             return
         with self._begin_lock:
             known = self._sandboxes.of(pod.sandbox_id)
@@ -182,29 +143,19 @@ class Lifecycle:
             self._beginning.add(pod.sandbox_id)
             self._failed.pop(pod.sandbox_id, None)  # of an attempt before the runtime started anew
         try:
-            sandbox = self._begin(pod, request, allocation, deadline, asker)
+            sandbox = self._begin(pod, asked, deadline, asker)
         finally:
             self._beginning.discard(pod.sandbox_id)
         if sandbox is not None:
             self._await_start(sandbox, deadline)
 
-    def _begin(
-        self, pod: Pod, request: PodRequest, allocation: PodAllocation | None, deadline: float, asker: Asker
-    ) -> Sandbox | None:
+    def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Sandbox | None:
         """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
 
-        def decide(node: Node) -> tuple[Placed, ...]:
-            return self._place_on(node, pod, request, self._wanted(allocation), asker)
-
         def choose(by: float | None) -> Chosen:
-            """None: the node was read just now."""
-            with self._spans.span("place") as span:
-                placed = self.decided(pod, decide, by) if by is not None else decide(self._node.current)
-                span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
-                span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
-            return Chosen(placed=placed, rdma_cm=self._node.current.rdma_cm)
+            return self.chooser.choose(pod, asked, asker, by)
 
-        again = Again(read=lambda: self._node.refresh_in(self._readers), choose=lambda: choose(None))
+        again = Again(read=self.chooser.read_node, choose=lambda: choose(None))
         attempts = 1 if self.waits.blocking else ATTEMPTS
         older = self.end_older(pod)
         if older and not all_settled(older, min(deadline, time.monotonic() + self.waits.barrier_s)):
@@ -254,7 +205,7 @@ class Lifecycle:
         if failed is not None:
             raise _failed_late(failed)
         parts = self._sandboxes.of(sandbox_id)
-        if (not parts or parts[0].part) and self.asks_for_devices(annotations):
+        if (not parts or parts[0].part) and self.chooser.asks_for_devices(annotations):
             # Before anything is attached for what the container brings.
             raise _not_decided(pod_name) if self.reconciliation.is_missed(sandbox_id) else _not_attached(pod_name)
         by = min(deadline, time.monotonic() + self.waits.barrier_s)  # for all that is waited for here, together
@@ -394,102 +345,9 @@ class Lifecycle:
         while len(self._failed) > _KEPT_FAILURES:
             self._failed.popitem(last=False)
 
-    def _narrowed(self, pod: Pod, request: PodRequest) -> tuple[PodRequest, PodAllocation | None]:
-        """The request as the kubelet's word narrows it, and says whose GPUs it is for; and that word, if it matters
-        here and comes in time."""
-        adopter = self.adopter
-        asks_gpus = adopter.asks_for_gpus and any(map(may_use_gpus, request.requests))
-        asks_scope = adopter.kubelet is not None and any(it.word for it in request.requests)
-        if not (asks_gpus or asks_scope or adopter.asks_kubelet):
-            return request, None
-        with self._spans.span("kubelet") as span:
-            word = adopter.ask(pod)
-            allocation = word.allocation
-            span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
-            span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
-            requests = tuple(scoped(item, allocation) for item in request.requests)
-            if asks_gpus:
-                told = adopter.gpus_told(word)
-                requests = tuple(informed(item, told) for item in requests)
-                if word.allocation is not None and any(item.gpus_problem for item in requests):
-                    self._look_for_gpus()
-                span.attributes.update(_gpu_words(requests))
-        return PodRequest(requests=requests), allocation
-
-    def _look_for_gpus(self) -> None:
-        """A GPU is told of that the node is not known to have: its driver may have come since the node was read. The
-        next pod is placed with what there is now."""
-        now = time.monotonic()
-        if now - self._looked_for_gpus >= _LOOK_PAUSE_S:
-            self._looked_for_gpus = now
-            self._node.refresh_in(self._readers)
-
-    def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
-        """What the CDI devices ask for that the kubelet allocated to a pod. Their driver has chosen; that the GPUs
-        beside them are taken matters for others."""
-        if allocation is None:
-            return ()
-        items = wanted(self.adopter.told(allocation), self.adopter.adoption)
-        told = self.adopter.gpus_of(allocation) if items else None
-        return tuple(replace(item, request=informed(item.request, told)) for item in items)
-
     def _first(self, sandbox_id: str) -> Sandbox | None:
         """The oldest of a sandbox's parts: it remembers the containers."""
         return next(iter(self._sandboxes.of(sandbox_id)), None)
-
-    @property
-    def rdma_cm(self) -> CharDevice | None:
-        """The node's, as last read."""
-        return self._node.current.rdma_cm
-
-    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None:
-        """Raise PlacementError for one that asks for more than this runtime sets."""
-        refuse_memlock(PodRequest(requests=tuple(requests)), self.memlock_ceiling, self.memlock_dropped_by)
-
-    def decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
-        """Decide; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
-        try:
-            return decide(self._node.current)
-        except PlacementError:
-            refreshed = self._node.refresh_in(self._readers)
-            wait(refreshed, deadline - time.monotonic())
-        if not refreshed.done():
-            raise NotReadyError(
-                ErrorCode.NOT_READY,
-                "what was free is taken, and reading the node anew takes longer than the runtime waits",
-                where=str(pod),
-                hint="nothing to do: the kubelet tries again",
-            )
-        return decide(self._node.current)
-
-    def _place_on(
-        self, node: Node, pod: Pod, request: PodRequest, items: tuple[Wanted, ...], asker: Asker
-    ) -> tuple[Placed, ...]:
-        self.refuse_memlock((*request.requests, *(item.request for item in items)))
-        offered = self._offered_on(node)
-        admitted = admit(offered.policy, node, request, asker)
-
-        if not items and not admitted:
-            self._allocations.release(pod.sandbox_id)  # of a choice before
-            return ()
-
-        def choose(taken: Taken) -> tuple[Placed, ...]:
-            if not items:
-                return place(node, offered.offer, taken, admitted)
-            given = granted(node, taken, items, asker, str(pod))
-            return (*place(node, offered.offer, with_grants(taken, given, str(pod)), admitted), *given)
-
-        return self._allocations.allocate(pod.sandbox_id, str(pod), choose)
-
-    def _node_was_read(self) -> None:
-        """What it offers is made now, and not while the first pod waits."""
-        self._offered_on(self._node.current)
-
-    def _offered_on(self, node: Node) -> _Offered:
-        policy, offered = self.policy, self._offered
-        if offered.policy is not policy or offered.node is not node:
-            self._offered = offered = _Offered.of(policy, node)
-        return offered
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
         """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first. The undos,
@@ -502,7 +360,7 @@ class Lifecycle:
         """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
         parties want the container to have different devices of one name: neither may win in silence. Numbers that are
         nobody's are old ones (of a CDI file, say), and are put right."""
-        found = shown_as(ours.path, theirs, self._node.current.devices)
+        found = shown_as(ours.path, theirs, self.chooser.node.devices)
         if found is not None:
             raise _another_at(ours, theirs, found, where)
         log.warning(
@@ -551,23 +409,6 @@ class Lifecycle:
         if may:
             self._barrier_waits[sandbox_id] = now
         return may
-
-    def asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
-        try:
-            request = parse_pod_request(annotations, self._prefix)
-        except NriRdmaError:
-            return True  # what cannot be read may well ask: fail closed
-        return request is not None and bool(request.requests)
-
-
-def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
-    """What a span says of the GPUs that requests are for."""
-    asking = tuple(filter(may_use_gpus, requests))
-    return {
-        "rdma.gpus": ",".join(map(str, gpus_of(asking))),
-        "rdma.gpus.source": ", ".join(dict.fromkeys(filter(None, map(source_words, asking)))),
-        "rdma.gpus.problem": "; ".join(dict.fromkeys(item.gpus_problem for item in asking if item.gpus_problem)),
-    }
 
 
 def _alignment_words(alignment: Alignment) -> dict[str, str]:

@@ -82,16 +82,20 @@ class Attaching(Protocol):
     def is_there(self, pod: Pod) -> bool: ...
 
 
-class Serving(Protocol):
-    """What the lifecycle does for a pod, whoever tells of it."""
+class Asking(Protocol):
+    """Who knows what pods ask for (nri_rdma.choosing)."""
 
     adopter: Adopter
-
-    def keep(self, sandbox_ids: Collection[str]) -> None: ...
 
     def asks(self, annotations: Mapping[str, str]) -> bool: ...
 
     def asks_for_devices(self, annotations: Mapping[str, str]) -> bool: ...
+
+
+class Serving(Protocol):
+    """What the lifecycle does for a pod, whoever tells of it."""
+
+    def keep(self, sandbox_ids: Collection[str]) -> None: ...
 
     def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
 
@@ -105,10 +109,12 @@ class Serving(Protocol):
 class Reconciliation:
     """`reconcile_later` is called by the runtime's reader; the rest happens in a worker."""
 
-    def __init__(self, sandboxes: Attaching, workers: Workers, spans: Recorder, life: Serving) -> None:
+    def __init__(self, sandboxes: Attaching, workers: Workers, spans: Recorder, asking: Asking, life: Serving) -> None:
         self._sandboxes = sandboxes
         self._workers = workers
         self._spans = spans
+        self._asking = asking
+        self._adopter = asking.adopter
         self._life = life
         self._missed: set[str] = set()
         self.unserved: dict[str, Unserved] = {}
@@ -190,7 +196,7 @@ class Reconciliation:
     def _await_specs(self) -> None:
         """In a worker: what containers lack of their CDI devices is only seen with the specs."""
         try:
-            self._life.adopter.await_ready(None, time.monotonic() + _SPECS_S)
+            self._adopter.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
@@ -199,7 +205,7 @@ class Reconciliation:
         return (
             not item.containers
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
-            and self._life.asks(item.annotations)
+            and self._asking.asks(item.annotations)
             and not self._sandboxes.knows(item.pod.sandbox_id)
         )
 
@@ -217,7 +223,7 @@ class Reconciliation:
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
         parts = self._sandboxes.of(item.pod.sandbox_id)
-        if (not parts or parts[0].part) and item.containers and self._life.asks_for_devices(item.annotations):
+        if (not parts or parts[0].part) and item.containers and self._asking.asks_for_devices(item.annotations):
             return "its containers were made while nri-rdma was away"
         early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
         if early:
@@ -245,9 +251,9 @@ class Reconciliation:
         if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
             return True
         brought = brought_by(
-            self._life.adopter, pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container
+            self._adopter, pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container
         )
-        return brought is not None and self._life.lacks(self._life.adopter.grants(brought), attached)
+        return brought is not None and self._life.lacks(self._adopter.grants(brought), attached)
 
     def _limit_again(self, item: Listed) -> str:
         """Limit the containers of an attached sandbox; why that fails, "" when it does not.

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import fields
 from itertools import groupby
 
+from nri_rdma.choosing import Chooser
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, SettingError
-from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.device import Node
-from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.logs import set_log_level
 from nri_rdma.policy import Policy, offer, policy_of
 
@@ -31,13 +30,10 @@ class Reloader:
     `read` gives the settings of all sources as they are now, or raises SettingError.
     """
 
-    def __init__(
-        self, settings: Settings, read: Callable[[], Settings], node: NodeSource, lifecycle: Lifecycle
-    ) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings], chooser: Chooser) -> None:
         self._settings = settings
         self._read = read
-        self._node = node
-        self._lifecycle = lifecycle
+        self._chooser = chooser
         self.error = ""
         """Why the last one was refused; "" when it was not."""
 
@@ -51,15 +47,15 @@ class Reloader:
             log.warning("configuration refused, the old one goes on", extra={"error": self.error})
         else:
             self._settings, self.error = settings, ""
-            pools = ", ".join(self._lifecycle.policy.pools)
+            pools = ", ".join(self._chooser.policy.pools)
             log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
 
     def _take(self, settings: Settings) -> None:
         refuse_fixed(self._settings, settings)
         policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
-        refuse_contested(policy, self._node.current)
-        self._lifecycle.policy = policy
-        self._lifecycle.adopter.adoption = settings.adopt
+        refuse_contested(policy, self._chooser.node)
+        self._chooser.policy = policy
+        self._chooser.adopter.adoption = settings.adopt
         set_log_level(settings.log_level)
 
 

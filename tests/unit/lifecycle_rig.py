@@ -13,6 +13,7 @@ from nri_rdma.allocations import Allocations
 from nri_rdma.attach.processes import NoProcesses
 from nri_rdma.attach.sandbox import Sandbox
 from nri_rdma.cdi.registry import Registry
+from nri_rdma.choosing import Chooser
 from nri_rdma.inventory import assemble
 from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
@@ -56,15 +57,20 @@ class Daemon:
         self.adopter = (make_adopter or make_plain_adopter)(self)
         self.node.on_read.append(self.adopter.read_again)
         self.lifecycle = Lifecycle(
-            node=self.node,
-            policy=default_policy(True),
+            chooser=Chooser(
+                node=self.node,
+                policy=default_policy(True),
+                allocations=self.allocations,
+                adopter=self.adopter,
+                readers=rig.workers,
+                spans=rig.spans,
+                annotation_prefix=PREFIX,
+            ),
             allocations=self.allocations,
             sandboxes=rig.sandboxes,
             workers=rig.workers,
             spans=rig.spans,
             limits=ContainerLimits(self.cgroups, NoProcesses()),
-            adopter=self.adopter,
-            annotation_prefix=PREFIX,
             default_memlock=None,
             waits=waits,
         )

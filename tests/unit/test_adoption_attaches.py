@@ -308,9 +308,9 @@ def test_a_claims_memlock_that_the_runtime_does_not_set_is_refused_as_an_annotat
     node: Node, code: ErrorCode, is_told: bool
 ) -> None:
     if code is ErrorCode.RUNTIME_TOO_OLD:
-        node.lifecycle.memlock_dropped_by = "containerd 1.7.0"
+        node.lifecycle.chooser.memlock_dropped_by = "containerd 1.7.0"
     else:
-        node.lifecycle.memlock_ceiling = 4096
+        node.lifecycle.chooser.memlock_ceiling = 4096
     node.specify(spec(NIC, 0, keys=MOVE))
     if is_told:
         node.kubelet.give(make_pod(), "trainer", NIC)

@@ -271,8 +271,8 @@ def test_explain_and_the_daemon_agree(node: str, config: str, seed: int, tmp_pat
             inside.make_cgroups()
         if config:
             settings = load({}, {}, Document(name="FILE", text=config)).settings
-            inside.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
-        inside.lifecycle.memlock_ceiling = CEILING
+            inside.lifecycle.chooser.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+        inside.lifecycle.chooser.memlock_ceiling = CEILING
         inside.lifecycle.adopter.kubelet = kubelet = Kubelet()
         kubelet.others = PodAllocation()
         handlers = Handlers(inside)

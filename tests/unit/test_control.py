@@ -49,7 +49,7 @@ def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
 
 def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:
     settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
-    daemon.lifecycle.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    daemon.lifecycle.chooser.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
     told = {pool["name"]: pool for pool in ask_status(daemon.settings.control_path)["pools"]}
     assert told["default"]["devices"] == ["mlx5_1", "mlx5_3"]
     assert told["gold"]["devices"] == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]

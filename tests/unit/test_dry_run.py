@@ -16,6 +16,7 @@ from nri_rdma.adopter import Adopter
 from nri_rdma.allocations import Allocations
 from nri_rdma.attach.planned import PlannedSandboxes
 from nri_rdma.cdi.registry import Registry
+from nri_rdma.choosing import Chooser
 from nri_rdma.cli.dry_run import Reporter
 from nri_rdma.config import Settings
 from nri_rdma.dry_run import NoLimits, Unheard, dry_identity
@@ -60,8 +61,19 @@ class Looking:
         self.verdicts = Verdicts(
             self.reporter,
             lambda: self.attached,
-            node=node,
-            policy=policy_of((), (), allow_default_pool=True),
+            chooser=Chooser(
+                node=node,
+                policy=policy_of((), (), allow_default_pool=True),
+                allocations=self.allocations,
+                adopter=Adopter(
+                    node=lambda: node.current,
+                    registry=lambda: Registry(devices={}),
+                    prefix="rdma.noderesource.dev",
+                ),
+                readers=inside.workers,
+                spans=Recorder(capacity=0),
+                annotation_prefix="rdma.noderesource.dev",
+            ),
             allocations=self.allocations,
             sandboxes=PlannedSandboxes(
                 Onlooker(inside.kernel, POD_LINKS), inside.workers, lambda known: known, self.allocations.release
@@ -69,12 +81,6 @@ class Looking:
             workers=inside.workers,
             spans=Recorder(capacity=0),
             limits=NoLimits(),
-            adopter=Adopter(
-                node=lambda: node.current,
-                registry=lambda: Registry(devices={}),
-                prefix="rdma.noderesource.dev",
-            ),
-            annotation_prefix="rdma.noderesource.dev",
             default_memlock=None,
             waits=BLOCKING,
         )
@@ -246,7 +252,7 @@ def test_the_second_pod_sees_the_first_ones_devices_taken_until_that_has_stopped
 
 def test_pods_that_are_there_are_reported_with_their_labels_and_containers(looking: Looking) -> None:
     rule = Rule(name="ml", where="FILE:1", pod_labels=(("team", ("ml",)),))
-    looking.verdicts.policy = policy_of((), (rule,), allow_default_pool=True)
+    looking.verdicts.chooser.policy = policy_of((), (rule,), allow_default_pool=True)
     pod = looking.pod("old", "1", labels={"team": "ml"})
     looking.runtime.pods = [pod, looking.pod("stranger", "1")]
     looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main", env=["NCCL_IB_HCA=mine"])]

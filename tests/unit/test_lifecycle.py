@@ -550,7 +550,7 @@ def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(
     add_rail(world, "rail1")
     add_rail(world, "rail2")
     overlapped.rig.sandboxes._planners = planners = Workers(2, name="planner")
-    overlapped.lifecycle._readers = readers = Workers(1, name="reader")
+    overlapped.lifecycle.chooser._readers = readers = Workers(1, name="reader")
     overlapped.rig.gate.fail_at = "after move-netdev"
     goes_on, read = threading.Event(), overlapped.node._read
     world.add_namespace("/run/netns/pod-3")
@@ -800,7 +800,7 @@ def _drop(_value: object) -> None:
 
 def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
     daemon.start()
-    daemon.lifecycle.policy = policy_of(
+    daemon.lifecycle.chooser.policy = policy_of(
         (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
     )
     assert daemon.edits().char_devices
@@ -813,7 +813,7 @@ def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(da
 
 def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
     rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
-    daemon.lifecycle.policy = policy_of((), (rule,), allow_default_pool=True)
+    daemon.lifecycle.chooser.policy = policy_of((), (rule,), allow_default_pool=True)
     with pytest.raises(PlacementError):
         daemon.start()
     asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
@@ -823,7 +823,7 @@ def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
 
 def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
     pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
-    daemon.lifecycle.policy = policy_of(pools, (), allow_default_pool=False)
+    daemon.lifecycle.chooser.policy = policy_of(pools, (), allow_default_pool=False)
     with pytest.raises(PlacementError) as caught:
         daemon.start()
     assert caught.value.code is ErrorCode.NOT_IN_POOL

@@ -19,6 +19,7 @@ from nri_rdma.attach.sandboxes import Sandboxes
 from nri_rdma.attach.workers import Workers
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.cgroup import has_rdma_controller
+from nri_rdma.choosing import Chooser
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.control import ControlServer, DaemonFacts
 from nri_rdma.inventory import assemble
@@ -76,24 +77,29 @@ class InsideDaemon:
             on_gone=self._gone,
         )
         self.lifecycle = Lifecycle(
-            node=self._source,
-            policy=default_policy(allow_exclusive=True),
+            chooser=Chooser(
+                node=self._source,
+                policy=default_policy(allow_exclusive=True),
+                allocations=self.allocations,
+                adopter=Adopter(
+                    node=lambda: self._source.current,
+                    registry=lambda: Registry(devices={}),
+                    prefix=self.settings.annotation_prefix,
+                ),
+                readers=self.workers,
+                spans=self.spans,
+                annotation_prefix=self.settings.annotation_prefix,
+            ),
             allocations=self.allocations,
             sandboxes=self.sandboxes,
             workers=self.workers,
             spans=self.spans,
             limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
-            adopter=Adopter(
-                node=lambda: self._source.current,
-                registry=lambda: Registry(devices={}),
-                prefix=self.settings.annotation_prefix,
-            ),
-            annotation_prefix=self.settings.annotation_prefix,
             default_memlock=MEMLOCK,
             waits=BLOCKING,
         )
         self.settings_now = self.settings
-        self.reloader = Reloader(self.settings, self._read_settings, self._source, self.lifecycle)
+        self.reloader = Reloader(self.settings, self._read_settings, self.lifecycle.chooser)
         self.facts = DaemonFacts(
             settings=self.settings,
             node=self._source,

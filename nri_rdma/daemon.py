@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -19,27 +19,19 @@ from nri_rdma.allocations import Allocations
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.attach.resolution import Resolved
 from nri_rdma.attach.sandboxes import Sandboxes, start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.watcher import NamespaceWatcher
 from nri_rdma.attach.workers import Workers
-from nri_rdma.cgroup import has_rdma_controller
 from nri_rdma.choosing import Chooser
 from nri_rdma.config import Memlock, Settings
 from nri_rdma.containerd.leftovers import Leftovers
 from nri_rdma.control import ControlServer, DaemonFacts
-from nri_rdma.errors import AttachError
-from nri_rdma.inventory import assemble, matters, watched
+from nri_rdma.hostnode import HostNode, resolve_on_host
 from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.limits import ContainerLimits
-from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.request import UNLIMITED
-from nri_rdma.model.usage import HostUse, Watched
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
-from nri_rdma.netlink.uevents import RdmaUevents, last_sequence
-from nri_rdma.nodesource import NodeSource
+from nri_rdma.netlink.uevents import last_sequence
 from nri_rdma.nri.identity import identify
 from nri_rdma.nri.link import Door
 from nri_rdma.nri.peer import memlock_ceiling
@@ -52,7 +44,6 @@ from nri_rdma.policy import policy_of
 from nri_rdma.reload import Reloader, contested_words
 from nri_rdma.signals import Signals
 from nri_rdma.sole import Sole
-from nri_rdma.sysfs.scan import is_own, read_char_devices, scan
 from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
@@ -103,14 +94,11 @@ class Daemon:
         self._spans = Recorder(
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
         )
-        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ), is_as_read=self._host_is_as_read)
-        self._watched = Watched()
-        self._uevents: RdmaUevents | None = None
-        self._link_events: LinkEvents | None = None
-        self._node = NodeSource(self._read_node)
+        self._readers = Workers(1, name="node-reader")
+        self._host = HostNode(settings, self._readers, self._tell_contested)
+        self._kernel, self._node = self._host.kernel, self._host.source
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
-        self._readers = Workers(1, name="node-reader")
         self._allocations = Allocations()
         self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
@@ -189,10 +177,7 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        self._uevents = RdmaUevents(self._on_uevent, self._sandboxes.look_at_all_again, self._read_node_later)
-        self._link_events = LinkEvents(
-            open_link_socket(), lambda change: matters(change, self._watched), self._read_node_later
-        )
+        self._host.listen(self._on_uevent, self._sandboxes.look_at_all_again)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -202,7 +187,7 @@ class Daemon:
         # 40,000 objects live as long as we do: looking at them again and again cost 6 us per CreateContainer.
         gc.freeze()
         gc.enable()
-        self._read_node_later()  # nobody listened between the first reading and now
+        self._host.read_later()  # nobody listened between the first reading and now
 
     def _runner(self) -> Runner:
         settings = self._settings
@@ -224,10 +209,7 @@ class Daemon:
             signals.close()
         self._control.close()
         self._take_up()
-        if self._uevents is not None:
-            self._uevents.close()
-        if self._link_events is not None:
-            self._link_events.close()
+        self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
@@ -274,32 +256,11 @@ class Daemon:
         nri = runtime.abilities.nri_text or "not known"
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
 
-    def _read_node(self) -> Node:
-        """The node as it is now. From now on its netdevs are watched."""
-        if self._link_events is not None:
-            self._link_events.take_in()
-        found, use, node = read_host(self._settings, self._kernel)
-        self._watched = watched(found, node, use)
-        return node
-
-    def _host_is_as_read(self) -> bool:
-        """Whether the kernel has told of no change since the node was read."""
-        events = self._link_events
-        return events is not None and events.is_all_told() and self._node.is_current
-
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
             self._sandboxes.node_removed(event.number, event.sequence)
         elif event.action == "move":  # the kernel's word for another name
             self._sandboxes.look_at_all_again()
-
-    def _read_node_later(self) -> None:
-        """Devices or their netdevs came, went or are used otherwise: the next pod is placed on what there is now."""
-        self._node.refresh_in(self._readers).add_done_callback(self._node_was_read)
-
-    def _node_was_read(self, done: Future[None]) -> None:
-        _log_failure(done)
-        self._tell_contested()
 
     def _tell_contested(self) -> None:
         """Which devices nobody gets because several pools select them; once, until they are others."""
@@ -347,13 +308,6 @@ def _collect_garbage() -> None:
     gc.collect()
 
 
-def _log_failure(done: Future[None]) -> None:
-    """What was known of the node stays; a pod that it refuses has it read again."""
-    error = None if done.cancelled() else done.exception()
-    if error is not None:
-        log.warning("the node was not read anew", extra={"error": str(error)})
-
-
 def _log_reload_bug(done: Future[None]) -> None:
     """What a configuration can hold is answered by the reloader; anything else is a bug, and the old one goes on."""
     error = None if done.cancelled() else done.exception()
@@ -384,33 +338,3 @@ def default_memlock(setting: Memlock, ceiling: int) -> int | None:
 def preload_grammar() -> None:
     """Import what the first pod that asks would wait for: YAML, 8 ms."""
     importlib.import_module("nri_rdma.model.grammar")
-
-
-def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
-    """The character devices as they are now: their numbers change when a device moves."""
-    now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
-    gone = [device.name for device in known.devices if device.id not in now.by_device]
-    if gone:
-        raise AttachError(
-            "the RDMA device is gone since its netdev left the host",
-            device=", ".join(gone),
-            where=str(settings.sysfs_root),
-            hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
-        )
-    devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
-    return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)
-
-
-def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:
-    """What sysfs shows now, how the host uses its links, and the node that is with what the kernel says of both."""
-    found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
-    use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
-    node = assemble(
-        found,
-        use,
-        kernel.rdma_netdevs(),
-        kernel.rdma_holders(),
-        rdma_cgroup=has_rdma_controller(settings.cgroup_root),
-        is_own_tree=is_own(settings.sysfs_root),
-    )
-    return found, use, node

@@ -18,9 +18,10 @@ from nri_rdma.attach.workers import Workers
 from nri_rdma.choosing import Chooser
 from nri_rdma.config import Settings
 from nri_rdma.control import ask_status
-from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, read_host, resolve_on_host, set_memlock
+from nri_rdma.daemon import CLOSE_WORKERS_S, preload_grammar, set_memlock
 from nri_rdma.errors import NotReadyError
 from nri_rdma.explain import POD_LINKS
+from nri_rdma.hostnode import read_host, resolve_on_host
 from nri_rdma.model.device import Node
 from nri_rdma.netlink.kernel import LinuxKernel
 from nri_rdma.netlink.onlooker import Onlooker

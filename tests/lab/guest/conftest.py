@@ -111,18 +111,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Only what is this machine's; what a kernel does not survive is left out, and said. The report has the rows."""
+    """Only what is this machine's. The report has the rows."""
     others = [item for item in items if MACHINE not in _machines_of(item)]
     items[:] = [item for item in items if MACHINE in _machines_of(item)]
     config.hook.pytest_deselected(items=others)
-    rows = outcomes.load()
     for item in items:
         marker = item.get_closest_marker("outcome")
-        if marker is None:
-            continue
-        item.user_properties.append((OUTCOME, marker.args[0]))
-        if rows[marker.args[0]].outcomes.get(KERNEL) == outcomes.LEFT_OUT:
-            item.add_marker(pytest.mark.skip(reason=f"outcomes.toml leaves it out on {KERNEL}"))
+        if marker is not None:
+            item.user_properties.append((OUTCOME, marker.args[0]))
 
 
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:

@@ -21,7 +21,7 @@ from nri_rdma.grants import Wanted, granted, wanted, with_grants
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import Node
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import UNLIMITED, DeviceRequest, PodRequest
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
 from nri_rdma.nodesource import NodeSource
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.placement import Placed, Taken, place
@@ -30,7 +30,8 @@ from nri_rdma.scoping import scope_words, scoped
 from nri_rdma.waiting import wait
 
 _LOOK_PAUSE_S = 5.0
-"""Between two looks for a GPU that is told of: some are never found (a MIG device's UUID names no GPU)."""
+"""Between two looks for what may be there by now and may never be: a GPU that is told of (a MIG device's UUID names no
+GPU), a device whose routes are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class Chooser:
         self.memlock_ceiling = UNLIMITED
         self.memlock_dropped_by = ""
         """Which runtime does not set RLIMIT_MEMLOCK at all."""
-        self._looked_for_gpus = 0.0
+        self._looked = 0.0
 
     @property
     def node(self) -> Node:
@@ -165,16 +166,15 @@ class Chooser:
                 told = adopter.gpus_told(word)
                 requests = tuple(informed(item, told) for item in requests)
                 if word.allocation is not None and any(item.gpus_problem for item in requests):
-                    self._look_for_gpus()
+                    self._look_again()  # the GPU's driver may have come since
                 span.attributes.update(_gpu_words(requests))
         return Asked(request=PodRequest(requests=requests), allocation=allocation)
 
-    def _look_for_gpus(self) -> None:
-        """A GPU is told of that the node is not known to have: its driver may have come since the node was read. The
-        next pod is placed with what there is now."""
+    def _look_again(self) -> None:
+        """Something was missing that the kernel gives no news of. The next pod is placed with what there is now."""
         now = time.monotonic()
-        if now - self._looked_for_gpus >= _LOOK_PAUSE_S:
-            self._looked_for_gpus = now
+        if now - self._looked >= _LOOK_PAUSE_S:
+            self._looked = now
             self.read_node()
 
     def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
@@ -194,6 +194,8 @@ class Chooser:
         self.refuse_memlock((*request.requests, *(item.request for item in items)))
         offered = self._offered_on(node)
         admitted = admit(offered.policy, node, request, asker)
+        if any(item.mode is Mode.EXCLUSIVE for item in admitted) and any(device.ties for device in node.devices):
+            self._look_again()  # it is passed over, and its routes may be gone since
 
         if not items and not admitted:
             self._allocations.release(pod.sandbox_id)  # of a choice before

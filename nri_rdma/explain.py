@@ -291,6 +291,7 @@ def _link(netdev: Netdev) -> LinkState:
         alias="",
         alt_names=(),
         up=netdev.up,
+        unreturnable=netdev.unreturnable,
     )
 
 

@@ -108,10 +108,11 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
     admitted = admit_granted(node, replace(item.request, mode=mode), asker)
     for device in item.devices:
         _refuse_taken(device, mode, taken.get(device.id, frozenset()), item.request.where)
-        if mode is Mode.EXCLUSIVE and device.in_use:
+        uses = (*device.in_use, *device.ties)
+        if mode is Mode.EXCLUSIVE and uses:
             raise PlacementError(
                 ErrorCode.DEVICE_IN_USE,
-                f"{device.name} is used by the host ({'; '.join(device.in_use)})",
+                f"{device.name} is used by the host ({'; '.join(uses)})",
                 where=item.request.where,
                 hint="free it on the host, or have its driver offer another device",
             )

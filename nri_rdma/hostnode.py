@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 class HostNode:
-    """`source` is the node as last read, `kernel` what it is read from; nothing is read anew before `listen`."""
+    """`source` is the node as last read, `kernel` what it is read from; nothing is heard before `listen`."""
 
-    def __init__(self, settings: Settings, readers: Workers, on_news: Callable[[], None]) -> None:
-        """`on_news` is called after each reading that the kernel's news led to, also one that failed. Raises
+    def __init__(self, settings: Settings, readers: Workers, on_read: Callable[[], None]) -> None:
+        """`on_read` is called after each reading that `read_later` asked for, also one that failed. Raises
         InventoryError, KernelError or OSError when the node cannot be read."""
         self._settings = settings
         self._readers = readers
-        self._on_news = on_news
+        self._on_read = on_read
         self._watched = Watched()
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
@@ -77,7 +77,7 @@ class HostNode:
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.warning("the node was not read anew", extra={"error": str(error)})
-        self._on_news()
+        self._on_read()
 
 
 def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:

@@ -168,7 +168,7 @@ def _refuse_tied(device: str, link: LinkState) -> None:
         raise PlacementError(
             ErrorCode.DEVICE_IN_USE,
             f"{device} is in use: {link.name} {'; '.join(link.unreturnable)}",
-            hint="take that away on the host, or ask for another device",
+            hint="take that away on the host, or ask for mode: shared, or for another device",
         )
     if link.xdp:
         raise PlacementError(

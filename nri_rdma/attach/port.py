@@ -80,8 +80,9 @@ class Kernel(Protocol):
         """All links without their addresses and routes."""
         ...
 
-    def host_use(self) -> HostUse:
-        """The host's links, and what goes through them."""
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
+        """The host's links, and what goes through them; what could not be given back is told of the links that are
+        called like this."""
         ...
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:

@@ -166,7 +166,9 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
 
 
 def _device_words(device: Any) -> str:
-    return f"{device.name} (in use)" if device.uses else str(device.name)
+    if device.uses:
+        return f"{device.name} (in use)"
+    return f"{device.name} (can only be shared)" if device.ties else str(device.name)
 
 
 def _rule_facts(rule: Rule) -> Iterator[tuple[str, str]]:

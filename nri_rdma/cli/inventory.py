@@ -96,11 +96,16 @@ def _devices(node: Node) -> Table:
                 device.link_layer or "-",
                 f"{device.speed_gbps}G" if device.speed_gbps else "-",
                 device.ports[0].state if device.ports else "-",
-                "; ".join((*device.uses, *(f"{tie} (can be shared)" for tie in device.ties))) or "no",
+                _use_words(device),
             )
             for device in node.devices
         ),
     )
+
+
+def _use_words(device: RdmaDevice) -> str:
+    words = "; ".join((*device.uses, *device.ties))
+    return f"{words} (can be shared)" if device.ties and not device.uses else words or "no"
 
 
 def _netdevs(node: Node) -> Table:

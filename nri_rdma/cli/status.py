@@ -153,7 +153,10 @@ def _held_by(device: dict[str, Any]) -> str:
     if holders:
         return ", ".join(holders)
     uses = [*device["in_use"], *device["used_by_some"]]
-    return f"the host: {'; '.join(uses)}" if uses else "-"
+    if uses:
+        return f"the host: {'; '.join(uses)}"
+    ties = [f"{it['name']} {reason}" for it in device["netdevs"] for reason in it.get("unreturnable", ())]
+    return f"nobody, can only be shared: {'; '.join(ties)}" if ties else "-"
 
 
 def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from nri_rdma.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.doctor.machine import Machine
 from nri_rdma.errors import InventoryError
-from nri_rdma.model.device import CharDevice, CharKind, Node
+from nri_rdma.model.device import CharDevice, CharKind, Node, RdmaDevice
+from nri_rdma.model.request import Mode
 from nri_rdma.policy import offer, policy_of
 
 
@@ -76,8 +77,11 @@ def pools(machine: Machine) -> Finding:
         f"{pool.name} ({', '.join(pool.modes)}): {', '.join(it.name for it in offered.by_pool[pool.name]) or 'none'}"
         for pool in policy.pools.values()
     ]
-    usable = {name: [it for it in of_pool if not it.in_use] for name, of_pool in offered.by_pool.items()}
-    empty = [name for name, of_pool in usable.items() if not of_pool]
+    empty = [
+        pool.name
+        for pool in policy.pools.values()
+        if not any(_can_be_given(device, pool.modes) for device in offered.by_pool[pool.name])
+    ]
     if empty:
         return warning(
             "pools",
@@ -87,9 +91,15 @@ def pools(machine: Machine) -> Finding:
     return ok("pools", "; ".join(words))
 
 
+def _can_be_given(device: RdmaDevice, modes: Collection[Mode]) -> bool:
+    return not device.in_use and (Mode.SHARED in modes or not device.ties)
+
+
 def _use_words(node: Node) -> str:
     used = [f"{device.name} ({'; '.join(device.in_use)})" for device in node.devices if device.in_use]
-    return f", of which the host uses {', '.join(used)}" if used else ", none in use by the host"
+    tied = [f"{it.name} ({'; '.join(it.ties)})" for it in node.devices if it.ties and not it.in_use]
+    words = f", of which the host uses {', '.join(used)}" if used else ", none in use by the host"
+    return f"{words}; nobody can have alone {', '.join(tied)}" if tied else words
 
 
 def _wrong_nodes(machine: Machine, chars: list[CharDevice]) -> Iterator[str]:

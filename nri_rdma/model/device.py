@@ -141,7 +141,8 @@ class RdmaDevice:
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """Why no pod can have it alone, though pods may share it: what the host could not have back."""
+        """Why no pod can have it alone, though pods may share it where it has no other use: what the host could not
+        have back."""
         return tuple(f"{netdev.name} {reason}" for netdev in self.netdevs for reason in netdev.unreturnable)
 
     @property

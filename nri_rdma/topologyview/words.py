@@ -144,7 +144,9 @@ def _holders(view: View, device: RdmaDevice) -> Iterator[str]:
     uses = device.in_use if held else device.uses
     yield from (f"host: {use}" for use in uses)
     if not held and not uses:
-        yield "free"
+        yield from (f"free to be shared: {tie}" for tie in device.ties)
+        if not device.ties:
+            yield "free"
 
 
 def _some(lines: list[str]) -> Iterable[str]:

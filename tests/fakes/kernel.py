@@ -362,12 +362,15 @@ class FakeKernel:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
 
-    def host_use(self) -> HostUse:
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         links = self._world.host.links.values()
         addresses = {link.ifindex: frozenset(it.interface.ip for it in link.addresses) for link in links}
         api_server = self._world.lifelines.api_server
         return HostUse(
-            links=tuple(replace(_state(link, whole=False), unreturnable=link.unreturnable) for link in links),
+            links=tuple(
+                replace(_state(link, whole=False), unreturnable=link.unreturnable if link.name in netdevs else ())
+                for link in links
+            ),
             default_route_links=frozenset(
                 link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes)
             ),
@@ -651,8 +654,8 @@ class FaultyKernel:
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._do("links", lambda: self._kernel.links(namespace))
 
-    def host_use(self) -> HostUse:
-        return self._do("host_use", self._kernel.host_use)
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
+        return self._do("host_use", lambda: self._kernel.host_use(netdevs))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))

@@ -41,6 +41,9 @@ MakeAdopter: TypeAlias = "Callable[[Daemon], Adopter]"
 """Makes the adopter of a daemon whose node is there already."""
 
 
+RAILS = tuple(f"rail{number}" for number in range(4))
+
+
 class Daemon:
     """A lifecycle wired as daemon.py does, on a fake kernel."""
 
@@ -116,16 +119,16 @@ class Daemon:
         kernel = FakeKernel(self.rig.world)
         devices = tuple(
             replace(make_device(f"mlx5_{number}", ()), index=number, char_devices=(uverbs(number),))
-            for number in range(4)
+            for number in range(len(RAILS))
         )
         scan = Scan(
             devices=devices,
-            netdev_names={device.id: (f"rail{number}",) for number, device in enumerate(devices)},
+            netdev_names={device.id: (rail,) for device, rail in zip(devices, RAILS, strict=True)},
             gpus=(),
             rdma_cm=self.rdma_cm,
             rdma_netns=RdmaNetns.NONE,
         )
-        node = assemble(scan, kernel.host_use(), None, rdma_cgroup=True)
+        node = assemble(scan, kernel.host_use(RAILS), None, rdma_cgroup=True)
         held = self.allocations.taken()
         return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
 

@@ -35,6 +35,7 @@ from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.cli.daemon import InsideDaemon
 from tests.unit.cli.program import assert_one_error, nri_rdma
+from tests.unit.model.hardware import nic, tied
 
 OK, WARNING, PROBLEM, NA = Result.OK, Result.WARNING, Result.PROBLEM, Result.NOT_APPLICABLE
 ALL_CAPABILITIES, NET_ADMIN_ONLY, NO_CAPABILITY = "000001ffffffffff", "0000000000001000", "0000000000000000"
@@ -261,6 +262,19 @@ def test_devices_are_counted_with_what_the_host_uses(bench: Bench) -> None:
     assert (found.result, "mlx5_0 (rail0 carries a default route)" in found.found) == (OK, True)
     bench.change_node(devices=(replace(first, in_use=("busy",)),))
     assert bench.finds(hardware.devices).result is WARNING
+
+
+def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_does_not_share(bench: Bench) -> None:
+    bench.change_node(devices=(tied(nic(0)),))
+    found = bench.finds(hardware.devices)
+    assert (found.result, found.found) == (
+        OK,
+        "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is a path of the multipath route"
+        " 10.9.0.0/16).",
+    )
+    for modes, result in (((Mode.EXCLUSIVE, Mode.SHARED), OK), ((Mode.EXCLUSIVE,), WARNING)):
+        bench.settings = replace(bench.settings, allow_default_pool=False, pools=(Pool(name="rails", modes=modes),))
+        assert bench.finds(hardware.pools).result is result
 
 
 def test_no_device_is_a_problem_and_what_needs_devices_is_not_applicable(bench: Bench) -> None:

@@ -37,7 +37,7 @@ from nri_rdma.policy import Asker, Pool, Rule, policy_of
 from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
-from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.builders import POD_PATH, make_device, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
 from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
 
@@ -809,6 +809,20 @@ def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(da
     assert caught.value.code is ErrorCode.POLICY_DENIED
     daemon.stop()
     assert daemon.holders == set()
+
+
+def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon, world: World) -> None:
+    add_rail(world, "rail1")
+    rail = next(link for link in world.host.links.values() if link.name == "rail0")
+    rail.unreturnable = ("is a path of the multipath route 10.9.0.0/16",)
+    daemon.node.refresh()
+    rail.unreturnable = ()  # no news of that: the note is out of date
+    reads = daemon.reads
+    daemon.start()
+    assert daemon.holders == {make_device("mlx5_1", ()).id}
+    wait_until(lambda: daemon.reads > reads and daemon.node.is_current, "the node to be read anew")
+    daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert daemon.holders == {make_device(name, ()).id for name in ("mlx5_0", "mlx5_1")}
 
 
 def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:

@@ -18,7 +18,7 @@ from nri_rdma.model.selector import Selector
 from nri_rdma.placement import Holding, Placed, place
 from nri_rdma.policy import Admitted, Offer, Policy, Pool, default_policy, offer
 from nri_rdma.topology import Distance, distance
-from tests.unit.model.hardware import eight, gpu, gpu_address, nic, node, umad, uverbs
+from tests.unit.model.hardware import TIE, eight, gpu, gpu_address, nic, node, tied, umad, uverbs
 
 STRICT_GPU = Align(to=AlignTo.GPU, strict=True)
 NUMA = Align(to=AlignTo.NUMA)
@@ -328,16 +328,14 @@ def test_a_named_device_that_the_host_uses_is_refused_with_the_use() -> None:
 
 
 def test_a_device_whose_routes_the_host_could_not_have_back_stays_there() -> None:
-    path = "is a path of the multipath route 10.9.0.0/16"
-    kept, other = nic(0), nic(1)
-    kept = replace(kept, netdevs=(replace(kept.netdevs[0], unreturnable=(path,)),))
+    kept, other = tied(nic(0)), nic(1)
     on = node((kept, other))
     (placed,) = place(on, everything(on), {}, (asking(),))
     assert placed.devices == (other,)
     (placed,) = place(on, everything(on), {}, (replace(named("mlx5_0"), mode=Mode.SHARED),))
     assert placed.devices == (kept,)
     error = refusal(on, named("mlx5_0"))
-    assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, f"mlx5_0 is in use by the host: eth0 {path}")
+    assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, f"mlx5_0 is in use by the host: {TIE}")
     assert "mode: shared" in error.hint
 
 

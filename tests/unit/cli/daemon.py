@@ -196,7 +196,8 @@ class InsideDaemon:
             if device.netdev is not None
         ]
         holders = {device.index: device.objects for device in self.world.rdma}
-        return assemble(found, self.kernel.host_use(), told, holders, rdma_cgroup=rdma_cgroup)
+        names = [name for names in found.netdev_names.values() for name in names]
+        return assemble(found, self.kernel.host_use(names), told, holders, rdma_cgroup=rdma_cgroup)
 
     def _read_settings(self) -> Settings:
         return self.settings_now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from nri_rdma.model.device import (
     CharDevice,
     CharKind,
@@ -63,6 +65,15 @@ def nic(
         netdevs=(netdev,) if has_netdev else (),
         in_use=in_use,
     )
+
+
+TIE = "eth0 is a path of the multipath route 10.9.0.0/16"
+
+
+def tied(device: RdmaDevice) -> RdmaDevice:
+    """A device with one netdev that the host could not have back as it is."""
+    (netdev,) = device.netdevs
+    return replace(device, netdevs=(replace(netdev, name="eth0", unreturnable=(TIE.removeprefix("eth0 "),)),))
 
 
 def gpu(number: int, *, root: int | None = None, numa: int | None = None) -> Gpu:

@@ -172,6 +172,13 @@ def test_no_legend_of_lines_where_there_are_none() -> None:
     assert words == ["a pod has it, or a part", "free, or nobody is known to have it", "the host uses it"]
 
 
+def test_a_device_that_can_only_be_shared_says_why_in_its_box() -> None:
+    node = hardware.eight()
+    block = read(svg(replace(node, devices=(hardware.tied(node.devices[0]), *node.devices[1:])))).block("mlx5_0")
+    assert block.lines[-1].startswith("free to be shared")
+    assert f"free to be shared: {hardware.TIE}" in block.title
+
+
 def test_who_has_a_device_is_in_its_box() -> None:
     node = hardware.eight()
     picture = read(svg(node, held(node, JOBS)))

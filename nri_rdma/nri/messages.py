@@ -17,6 +17,7 @@ RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 NRI_VERSION = "v0.12.2"
 """The version of the interface that our messages are written from."""
 
+_OUR_NAMES = tuple(prefix.encode() for prefix in ENV_PREFIXES)
 _VISIBLE = f"{VISIBLE_DEVICES}="
 
 EVENTS = {
@@ -62,6 +63,15 @@ def container_name(container: Any) -> str:
     """Its name in the pod. Some releases of CRI-O leave the field empty; the kubelet's label has it then."""
     name: str = container.name or container.labels.get("io.kubernetes.container.name", "")
     return name
+
+
+def has_our_names(payload: bytes) -> bool:
+    """Whether the name of a variable of ours is anywhere in a message: to ask its bytes takes half as long as to read
+    an environment of twenty."""
+    for prefix in _OUR_NAMES:  # noqa: SIM110 - a loop is half the cost of any() with a generator
+        if prefix in payload:
+            return True
+    return False
 
 
 def env_names(container: Any) -> frozenset[str]:

@@ -70,13 +70,23 @@ class Span:
         self._recorder.finish(self)
 
 
+class _Dropped(dict[str, AttributeValue]):
+    """Takes attributes and keeps none."""
+
+    def __setitem__(self, key: str, value: AttributeValue) -> None:
+        return
+
+    def update(self, *_args: object, **_more: object) -> None:
+        return
+
+
 class _UnrecordedSpan(Span):
-    """What a recorder that is off gives: takes attributes, and nobody sees it."""
+    """What a recorder that is off gives, the same to everybody: takes attributes, and nobody sees it."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        self.attributes = {}
+        self.attributes = _Dropped()
 
     def __enter__(self) -> Span:
         return self
@@ -87,11 +97,14 @@ class _UnrecordedSpan(Span):
         return
 
 
+_UNRECORDED = _UnrecordedSpan()
+
+
 class Recorder:
     """Makes spans and keeps the most recent finished ones. Safe for use by several threads.
 
     `sink`, when given, sees every finished span on the thread that finished it: it must only hand it on. With neither
-    capacity nor sink the recorder is off, and a span costs a quarter of a microsecond instead of one to three.
+    capacity nor sink the recorder is off, and a span costs a fifth of a microsecond instead of one to three.
     """
 
     def __init__(self, capacity: int = 4096, sink: Callable[[Span], None] | None = None) -> None:
@@ -102,7 +115,7 @@ class Recorder:
     def span(self, name: str, attributes: Mapping[str, AttributeValue] | None = None, *, traceparent: str = "") -> Span:
         """A span below the current one; without one, below `traceparent`; without that, the root of a new trace."""
         if not self.enabled:
-            return _UnrecordedSpan()
+            return _UNRECORDED
         parent = _current.get()
         if parent is not None:
             return Span(self, name, parent.trace_id, parent.span_id, dict(attributes or {}))

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.inject import AttachedRequest, inject
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.request import RdmaLimits, Scope
-from nri_rdma.nri.messages import EVENTS, create_response, device_numbers, env_names
+from nri_rdma.nri.messages import EVENTS, create_response, device_numbers, env_names, has_our_names
 from nri_rdma.pb import nri_pb2 as nri
 from tests.unit.model.hardware import RDMA_CM, nic, umad, uverbs
 from tests.unit.test_inject import having
@@ -99,3 +100,15 @@ def test_events_are_named_as_their_calls_are() -> None:
     calls = {method.name for method in nri.DESCRIPTOR.services_by_name["Plugin"].methods}
     assert set(EVENTS.values()) == calls - {"Configure", "Synchronize", "Shutdown", "StateChange"}
     assert (EVENTS[nri.RUN_POD_SANDBOX], EVENTS[14]) == ("RunPodSandbox", "ValidateContainerAdjustment")
+
+
+@pytest.mark.parametrize("name", ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_0", "RDMA_NETDEVS_FAST_NIC"])
+def test_a_variable_of_ours_is_found_in_the_bytes_of_its_message(name: str) -> None:
+    container = nri.Container(name="main", env=["PATH=/bin", f"{name}=mine", "HOME=/"])
+    assert env_names(container) == {name}
+    assert has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())
+
+
+def test_other_variables_are_none_of_ours() -> None:
+    container = nri.Container(name="main", env=["PATH=/bin", "NCCL_DEBUG=INFO", "UCX_TLS=rc"])
+    assert not has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())

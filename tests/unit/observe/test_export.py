@@ -237,3 +237,12 @@ def test_the_sdk_is_imported_only_when_something_is_exported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_recorder_that_is_off_takes_everything_and_keeps_nothing() -> None:
+    spans = Recorder(capacity=0)
+    with pytest.raises(RuntimeError), spans.span("attach", {"a": 1}) as span:
+        span.attributes["b"] = 2
+        span.attributes.update(c=3)
+        raise RuntimeError
+    assert (spans.recent(), dict(spans.span("next").attributes)) == ((), {})

@@ -19,7 +19,7 @@ from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
 from nri_rdma.model.refusals import bounded, nearest
-from nri_rdma.model.request import UNLIMITED, Mode
+from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.tomllines import line_of, lines_of
 from nri_rdma.model.usage import Address, Lifelines, parse_address
 from nri_rdma.model.waits import Waits
@@ -61,6 +61,13 @@ def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _refused(name, value, "a text")
     return value
+
+
+def _prefix(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not ANNOTATION_PREFIX.fullmatch(text):
+        raise _refused(name, value, ANNOTATION_PREFIX_HINT)
+    return text
 
 
 def _path(name: str, value: Any) -> Path:
@@ -169,6 +176,7 @@ class _Choice:
 
 _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _text: {"type": "string"},
+    _prefix: {"type": "string", "pattern": f"^{ANNOTATION_PREFIX.pattern}$"},
     _path: {"type": "string"},
     _path_or_none: {"type": "string"},
     _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
@@ -206,7 +214,7 @@ class Settings:
         _index,
         "NN",
     )
-    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of the annotations that are ours.", _text)
+    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of the annotations that are ours.", _prefix)
     allow_default_pool: bool = _setting(
         False, "Let the pool `default` serve exclusive requests too, not only shared ones.", _flag
     )

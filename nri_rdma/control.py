@@ -28,6 +28,7 @@ from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev, Node
 from nri_rdma.model.pci import parse_pci_address
+from nri_rdma.model.request import UNLIMITED
 from nri_rdma.nodesource import NodeSource
 from nri_rdma.nri.link import Door
 from nri_rdma.nri.plugin import RuntimeFacts
@@ -467,14 +468,18 @@ def _memlock(facts: DaemonFacts) -> dict[str, Any]:
     if dropped_by:
         reason = f"{dropped_by} does not set it for plugins"
     elif facts.settings.memlock.automatic:
-        reason = (
-            "the runtime may raise it"
-            if value is not None
-            else f"the runtime may not raise it above {facts.lifecycle.chooser.memlock_ceiling} bytes"
-        )
+        reason = _ceiling_words(value, facts.lifecycle.chooser.memlock_ceiling)
     return {
         "bytes": value,
         "reason": reason,
         "ceiling": facts.lifecycle.chooser.memlock_ceiling,
         "dropped_by": dropped_by,
     }
+
+
+def _ceiling_words(value: int | None, ceiling: int) -> str:
+    if value is not None:
+        return "the runtime may raise it"
+    if ceiling == UNLIMITED:
+        return "no runtime has been heard of yet"
+    return f"the runtime may not raise it above {ceiling} bytes"

@@ -443,9 +443,12 @@ def _too_few(search: _Search) -> PlacementError:
     asked = "all" if search.request.count is None else str(search.count)
     return PlacementError(
         ErrorCode.DEVICES_EXHAUSTED,
-        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}",
+        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}"
+        f"{' that match' if search.request.match != Match() else ''}",
         where=where,
-        hint="ask for fewer devices, or wait until a pod that holds some has ended",
+        hint="ask for fewer devices, or wait until a pod that holds some has ended"
+        if search.obstacles
+        else "ask for fewer devices: there are no more",
         detail=_why_not(search) if search.obstacles else "",
     )
 
@@ -463,7 +466,8 @@ def _too_far(search: _Search, pair: Pick) -> PlacementError:
     is_nearest = pair.far == min(distance(device, pair.gpu) for device in search.free)
     left = "nearest free device to" if is_nearest else "device that is left for"
     what = f"the {left} GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
-    return _not_aligned(search, what, "wait until a nearer one is free, or leave strict out")
+    instead = "wait until a nearer one is free" if near else "ask for fewer devices"
+    return _not_aligned(search, what, f"{instead}, or leave strict out")
 
 
 def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.modefit import interface_misfit, isolation_misfit
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, Rule
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 
@@ -344,25 +345,11 @@ def _pod_has_a_network_of_its_own(question: _Question) -> NriRdmaError | None:
 
 
 def _interface_moves(question: _Question) -> NriRdmaError | None:
-    if question.mode is Mode.EXCLUSIVE or question.request.interface.is_empty:
-        return None
-    return RequestError(
-        ErrorCode.ANNOTATION_VALUE,
-        "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses",
-        where=f"{question.request.where}.interface",
-        hint="remove interface, or ask for mode: exclusive",
-    )
+    return interface_misfit(question.request, question.mode)
 
 
 def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
-    if question.mode is Mode.EXCLUSIVE or question.request.isolation is Isolation.SOFT:
-        return None
-    return RequestError(
-        ErrorCode.ANNOTATION_VALUE,
-        "what others may have too cannot be hidden from them",
-        where=f"{question.request.where}.isolation",
-        hint="ask for mode: exclusive, or isolation: soft",
-    )
+    return isolation_misfit(question.request, question.mode)
 
 
 def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:

@@ -108,12 +108,12 @@ def _check_version(spec: Spec, node: Node, place: Place) -> None:
             what = f"{needed.what} came with CDI {needed.version}, and the spec declares {spec.version}"
             hint = f"write cdiVersion: {minimum}, or do without"
             error = place.problems.error(
-                ErrorCode.CDI_VERSION, what, hint=hint, line=_line_of(node, needed.path), path=needed.path
+                ErrorCode.CDI_VERSION, what, hint=hint, line=line_of(node, needed.path), path=needed.path
             )
             place.problems.add(error)
 
 
-def _line_of(node: Node, path: Path) -> int:
+def line_of(node: Node, path: Path) -> int:
     """Where what stands at the path is written."""
     line = node.line
     for step in path:
@@ -157,7 +157,7 @@ def _devices(node: Node, place: Place) -> tuple[Device, ...]:
         device = _device(item, below)
         if device.name in seen:
             what, hint = f"the device {quoted(device.name)} is there twice", "give each a name of its own"
-            raise below.below("name").refused(_line_of(item, ("name",)), what, hint)
+            raise below.below("name").refused(line_of(item, ("name",)), what, hint)
         if device.name:
             seen.add(device.name)
         return device
@@ -222,7 +222,7 @@ def _net_devices(node: Node, place: Place) -> tuple[NetDevice, ...]:
         for field, value in (("hostInterfaceName", device.host_interface_name), ("name", device.name)):
             if value in seen[field]:
                 what, hint = f"{quoted(value)} is there twice", "name each netdev once"
-                raise below.below(field).refused(_line_of(item, (field,)), what, hint)
+                raise below.below(field).refused(line_of(item, (field,)), what, hint)
             if value:
                 seen[field].add(value)
         return device

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.annotations import PREFIX
-from nri_rdma.cdi.reading import inspect
+from nri_rdma.cdi.asking import inspect_asking
 from nri_rdma.checks.claims import claim_problems, is_claim
 from nri_rdma.checks.pods import is_workload, pod_problems
 from nri_rdma.checks.problem import NOWHERE, Problem
@@ -50,7 +50,7 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
         return _configuration(data, file)
     documents = read_documents(data)
     if _is_cdi(documents, data):
-        return _cdi(data, file)
+        return _cdi(data, file, prefix)
     lines = data.decode("utf-8-sig", errors="replace").split("\n")
     found: list[CheckedDocument] = []
     problems: list[Problem] = []
@@ -114,8 +114,8 @@ def _is_cdi(documents: tuple[Placed | NriRdmaError, ...], data: bytes) -> bool:
     return isinstance(documents[0].value, dict) and "cdiVersion" in documents[0].value
 
 
-def _cdi(data: bytes, file: str) -> Checked:
-    inspected = inspect(data, file)
+def _cdi(data: bytes, file: str, prefix: str) -> Checked:
+    inspected = inspect_asking(data, file, prefix)
     name = str(inspected.spec.kind) if inspected.spec is not None else ""
     return Checked(
         file=file,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: JSON documents
 
 import click
 
-from nri_rdma.cli.options import output_option, settings_options, snapshot_option
+from nri_rdma.cli.options import annotation_prefix_option, output_option, settings_options, snapshot_option
 from nri_rdma.cli.screen import Screen, Table, print_json, printable
 from nri_rdma.config import Settings
 from nri_rdma.model.request import Mode
@@ -143,20 +144,22 @@ def _problem_document(error: CdiError) -> dict[str, Any]:
 
 @cdi.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR...")
+@annotation_prefix_option
 @output_option
 @click.pass_context
-def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
+def check(context: click.Context, paths: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
     """Find what is wrong with CDI specs.
 
     Of a directory every *.json and *.yaml is checked, and that no two have the same device. It is told what runtimes
-    refuse, and what they take otherwise than its author meant. Ends with 1 when there is anything. Needs no root.
+    refuse, what they take otherwise than its author meant, and what our annotation key asks that cannot be. Ends with 1
+    when there is anything. Needs no root.
 
     \b
     Example:
       nri-rdma cdi check /etc/cdi /var/run/cdi
       nri-rdma cdi check vendor.yaml -o json
     """
-    files, problems = _check(paths)
+    files, problems = _check(paths, annotation_prefix)
     if output == "json":
         document = {
             "version": DOCUMENT_VERSION,
@@ -174,10 +177,10 @@ def check(context: click.Context, paths: tuple[Path, ...], output: str) -> None:
         context.exit(EXIT_FAILED)
 
 
-def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ...]]:
+def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple[CdiError, ...]]:
     """The files that were looked at, and what is wrong with them."""
+    from nri_rdma.cdi.asking import inspect_asking
     from nri_rdma.cdi.folder import read_file, scan
-    from nri_rdma.cdi.reading import inspect
     from nri_rdma.cdi.registry import resolve
     from nri_rdma.errors import CdiError
 
@@ -188,10 +191,10 @@ def _check(paths: tuple[Path, ...]) -> tuple[tuple[str, ...], tuple[CdiError, ..
             continue
         files.append(str(path))
         try:
-            problems += inspect(read_file(path), str(path)).problems
+            problems += inspect_asking(read_file(path), str(path), prefix).problems
         except CdiError as error:
             problems.append(error)
-    found = scan([path for path in paths if path.is_dir()])
+    found = scan([path for path in paths if path.is_dir()], partial(inspect_asking, prefix=prefix))
     problems += resolve(found.specs, found.problems).problems
     return (*files, *found.files), tuple(problems)
 

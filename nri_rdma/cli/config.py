@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 EXIT_REFUSED = 1
 
 
-@click.group()
-def config() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def config(context: click.Context) -> None:
     """The configuration: what counts, what is wrong, what may be written.
 
     \b
@@ -33,6 +34,8 @@ def config() -> None:
       nri-rdma config show
       nri-rdma config check /etc/nri-rdma/config.toml
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 @config.command()

@@ -100,7 +100,8 @@ def explain(
         _show(explanations, source)
     for item in explanations:
         if item.refusal is not None:
-            click.echo(str(item.refusal), err=True)
+            whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
+            click.echo(f"{whose}{item.refusal}", err=True)
     if any(item.refusal is not None for item in explanations):
         context.exit(EXIT_REFUSED)
 

@@ -12,6 +12,9 @@ from typing import Any, TypeAlias  # Any: click hands commands what their option
 import click
 
 from nri_rdma.config import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.model.refusals import bounded
+from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -22,6 +25,24 @@ output_option = click.option(
     default="table",
     show_default=True,
     help="A table for people, or a JSON document for programs.",
+)
+
+
+def _prefix(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not ANNOTATION_PREFIX.fullmatch(value):
+        what = f"--annotation-prefix {bounded(repr(value))} cannot be used"
+        raise SettingError(ErrorCode.SETTING, what, hint=f"write {ANNOTATION_PREFIX_HINT}")
+    return value
+
+
+annotation_prefix_option = click.option(
+    "--annotation-prefix",
+    default=Settings().annotation_prefix,
+    show_default=True,
+    envvar="NRI_RDMA_ANNOTATION_PREFIX",
+    metavar="TEXT",
+    callback=_prefix,
+    help="Prefix of the annotations that are ours; what is before a slash in it is our driver.",
 )
 
 snapshot_option = click.option(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any  # Any: a JSON document
 
 import click
 
-from nri_rdma.annotations import PREFIX
-from nri_rdma.cli.options import output_option
+from nri_rdma.cli.options import annotation_prefix_option, output_option
 from nri_rdma.cli.screen import Screen, print_json
 from nri_rdma.errors import ErrorCode, SettingError
 
@@ -24,14 +23,7 @@ _STDIN = Path("-")
 @click.argument(
     "files", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True, path_type=Path), metavar="FILE..."
 )
-@click.option(
-    "--annotation-prefix",
-    default=PREFIX,
-    show_default=True,
-    envvar="NRI_RDMA_ANNOTATION_PREFIX",
-    metavar="TEXT",
-    help="Prefix of the annotations that are ours; what is before a slash in it is our driver.",
-)
+@annotation_prefix_option
 @output_option
 @click.pass_context
 def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix: str, output: str) -> None:

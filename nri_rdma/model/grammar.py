@@ -13,6 +13,7 @@ from ipaddress import IPv4Interface, IPv6Interface, ip_interface
 from typing import TypeAlias
 
 from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.modefit import interface_misfit, isolation_misfit
 from nri_rdma.model.pci import PciAddress, parse_pci_address
 from nri_rdma.model.reading import Fields, Reader, boolean, list_of, matching, one_of, shown, string, whole, word_or
 from nri_rdma.model.refusals import listed, quoted, refused
@@ -70,9 +71,9 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
     return [_request(node, where, scope, own=own)]
 
 
-def read_granted(text: str, where: str, name: str, count: int) -> DeviceRequest:
-    """The request in a text about `count` devices that something else has chosen: it says how they are given, and not
-    which. Its default name is `name`; an empty text asks for nothing special."""
+def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceRequest:
+    """The request in a text about `count` devices (None: unknown) that something else has chosen: it says how they are
+    given, and not which. Its default name is `name`; an empty text asks for nothing special."""
     node = read_yaml(text, where)
     fields = Fields({} if node is None else node, where, REQUEST_KEYS)
     for key in CLAIM_DECIDES:
@@ -126,7 +127,7 @@ CLAIM_DECIDES: Mapping[str, str] = {
 
 def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> DeviceRequest:
     only = fields.read("containers", list_of(matching(LABEL, LABEL_HINT)), None)
-    return DeviceRequest(
+    request = DeviceRequest(
         name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
         where=where,
         pool=fields.read("pool", matching(POOL_NAME, POOL_NAME_HINT), "default"),
@@ -142,6 +143,11 @@ def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> 
         memlock=fields.read("memlock", memlock, None),
         limits=fields.read("limits", rdma_limits, None),
     )
+    if request.mode is not None:  # else the pool says it
+        misfit = interface_misfit(request, request.mode) or isolation_misfit(request, request.mode)
+        if misfit is not None:
+            raise misfit
+    return request
 
 
 # Objects

@@ -18,6 +18,13 @@ LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LABEL_HINT = "use up to 63 of a-z, 0-9 and -, with - neither first nor last"
 
 
+ANNOTATION_PREFIX = re.compile(
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?"
+)
+"""What our annotations' keys may begin with: what Kubernetes takes for a key; to be matched as a whole."""
+ANNOTATION_PREFIX_HINT = "a DNS name such as rdma.example.com, or an annotation's key such as example.com/rdma"
+
+
 class Mode(StrEnum):
     """Whether the pod has the device alone."""
 

@@ -380,6 +380,8 @@ def test_a_name_template_may_be_given_twice() -> None:
         ("{limits: {}}", ".limits"),
         ("{limits: {hcaHandles: 0}}", ".limits.hcaHandles"),
         ("{limits: {hcaObjects: 2147483648}}", ".limits.hcaObjects"),
+        ("{mode: shared, interface: {mtu: 9000}}", ".interface"),
+        ("{mode: shared, isolation: hard}", ".isolation"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_where_it_stands(text: str, where: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from nri_rdma.cli.facts import gather
 from nri_rdma.cli.node import read_local_node
-from nri_rdma.config import Document, Settings, load
+from nri_rdma.config import Document, Memlock, Settings, load
 from nri_rdma.control import (
     ask_status,
     ask_trace,
@@ -18,6 +18,7 @@ from nri_rdma.control import (
     node_from,
     policy_document,
     policy_from,
+    status_document,
 )
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.explain import explain
@@ -45,6 +46,14 @@ def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
     assert sandbox["moves"][0]["pod_name"] == "rdma0"
     assert document["namespaces_held"] == 1
     assert document["memlock"]["bytes"] == MEMLOCK
+
+
+def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: InsideDaemon) -> None:
+    settings = replace(daemon.settings, memlock=Memlock(automatic=True))
+    facts = replace(daemon.facts, settings=settings)
+    facts.lifecycle.default_memlock = None
+    told = status_document(facts, started=0.0, guard={})["memlock"]
+    assert (told["bytes"], told["reason"]) == (None, "no runtime has been heard of yet")
 
 
 def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:

@@ -426,7 +426,10 @@ def test_more_devices_than_there_are_is_refused() -> None:
 
 def test_more_devices_than_a_name_has_is_refused() -> None:
     error = refusal(eight(), asking(match=Match(device="mlx5_0"), count=2))
-    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 2, free 1 of 1 devices of pool default")
+    assert (error.code, error.what) == (
+        ErrorCode.DEVICES_EXHAUSTED,
+        "asked 2, free 1 of 1 devices of pool default that match",
+    )
 
 
 def test_all_of_no_free_devices_is_refused() -> None:

@@ -124,6 +124,9 @@ def test_pools_are_not_for_the_environment() -> None:
         ("a b", "FILE", "the configuration cannot be used: Expected '=' after a key"),
         ('\nlog_levle = "info"', "FILE:2", "unknown setting log_levle"),
         ('\nlog_level = "loud"', "FILE:2", "log_level = 'loud' cannot be used"),
+        ('\nannotation_prefix = "example.com/"', "FILE:2", "annotation_prefix = 'example.com/' cannot be used"),
+        ('\nannotation_prefix = "Example.com"', "FILE:2", "annotation_prefix = 'Example.com' cannot be used"),
+        ('\nannotation_prefix = ""', "FILE:2", "annotation_prefix = '' cannot be used"),
         (POOLS + 'mode = ["shared"]', "FILE:11 rules[1]", "unknown key 'mode'"),
         (POOLS + 'modes = ["shared"]', "FILE:11 rules[1].modes[0]", "none of its pools serves mode shared"),
         ('[pools.a]\nmodes = [\n"both"]', "FILE:2 pools.a.modes[0]", "'both' is not allowed"),
@@ -135,6 +138,11 @@ def test_what_is_wrong_in_a_file_is_named_with_its_line(text: str, where: str, w
     error = refusal(text)
     assert error.where == where
     assert what in error.what
+
+
+@pytest.mark.parametrize("prefix", ["a.b", "rdma.example.com", "example.com/rdma"])
+def test_a_prefix_is_a_dns_name_or_a_key(prefix: str) -> None:
+    assert load({}, {"NRI_RDMA_ANNOTATION_PREFIX": prefix}, Document(name="FILE")).settings.annotation_prefix == prefix
 
 
 def test_what_is_wrong_in_the_environment_is_named_with_the_variable() -> None:

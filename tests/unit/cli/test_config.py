@@ -137,6 +137,12 @@ def test_check_tells_everything_that_is_wrong_at_once(config: Path) -> None:
     ]
 
 
+def test_alone_it_shows_its_commands() -> None:
+    done = nri_rdma("config")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {"show", "check", "schema"} <= set(done.stdout.split())
+
+
 def test_a_file_that_is_not_there_ends_with_two(tmp_path: Path) -> None:
     assert_one_error(nri_rdma("config", "check", tmp_path / "none"), "SETTING", 2)
 

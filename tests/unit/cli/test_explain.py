@@ -94,7 +94,10 @@ def test_every_pod_of_a_file_is_told_and_one_refusal_is_enough(eight: Path, tmp_
     manifest = write(tmp_path / "pods.yaml", text)
     done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, "-o", "json")
     assert done.returncode == 1
-    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == ["DEVICES-EXHAUSTED", "POOL-UNKNOWN"]
+    assert [line.partition(": asked")[0].partition(": this")[0] for line in done.stderr.splitlines()] == [
+        "Pod default/two: nri-rdma: DEVICES-EXHAUSTED",
+        "Pod default/three: nri-rdma: POOL-UNKNOWN",
+    ]
     pods = json.loads(done.stdout)["pods"]
     assert [it["refusal"] and it["refusal"]["code"] for it in pods] == [None, "DEVICES-EXHAUSTED", "POOL-UNKNOWN"]
     assert pods[0]["requests"][0]["devices"] == ["mlx5_0"]

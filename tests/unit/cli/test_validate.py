@@ -105,6 +105,11 @@ def test_the_prefix_is_an_option_and_a_variable() -> None:
     assert nri_rdma("validate", "-", text=text, environment={"NRI_RDMA_ANNOTATION_PREFIX": "a.b"}).returncode == 1
 
 
+def test_a_prefix_that_no_key_has_is_refused() -> None:
+    told = assert_one_error(nri_rdma("validate", "-", "--annotation-prefix", "a.b/", text=GOOD), "SETTING", 2)
+    assert "--annotation-prefix 'a.b/' cannot be used" in told
+
+
 def test_a_directory_is_refused_with_what_to_do(files: Path) -> None:
     told = assert_one_error(nri_rdma("validate", files / "good.yaml", files), "SETTING", 2)
     assert f"this is a directory, {files}. Next: name its files, such as {files}/*.yaml" in told

@@ -1,0 +1,54 @@
+"""What CDI specs ask of us, read before a container does.
+
+To a runtime annotations are any text; a spec whose text under our key cannot be read refuses its containers. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nri_rdma.cdi.document import read_document
+from nri_rdma.cdi.problems import Problems
+from nri_rdma.cdi.reading import Inspected, inspect, line_of
+from nri_rdma.cdi.spec import Spec
+from nri_rdma.cdi.version import Path
+from nri_rdma.errors import RequestError
+from nri_rdma.model.refusals import unknown_key
+
+
+def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
+    """The spec in the text of `file`, or everything that is wrong with it; and what is wrong with what a good one asks
+    of us. The prefix is that of our annotations."""
+    inspected = inspect(data, file)
+    if inspected.spec is None:
+        return inspected
+    problems = Problems(file)
+    node = read_document(data, problems)
+    for path, error in _wrong(inspected.spec, prefix):
+        line = line_of(node, path) if node is not None else 0
+        within = error.where.removeprefix(path[-1]) if isinstance(path[-1], str) else ""
+        what = f"{within.removeprefix('.')}: {error.what}" if within else error.what
+        problems.add(problems.error(error.code, what, hint=error.hint, line=line, path=path))
+    return Inspected(spec=inspected.spec, problems=problems.all)
+
+
+def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
+    """The annotations that are ours and cannot be read, by their path."""
+    for key, text in spec.annotations:
+        yield from _wrong_at(("annotations", key), text, prefix)
+    for number, device in enumerate(spec.devices):
+        for key, text in device.annotations:
+            yield from _wrong_at(("devices", number, "annotations", key), text, prefix)
+
+
+def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str) -> Iterator[tuple[Path, RequestError]]:
+    from nri_rdma.model.grammar import read_granted  # late: where no spec asks us, nobody needs YAML
+
+    key = str(path[-1])
+    try:
+        if key.startswith(f"{prefix}/"):
+            raise unknown_key(key, (prefix,), "")
+        if key == prefix:
+            read_granted(text, key, "cdi", None)
+    except RequestError as error:
+        yield path, error

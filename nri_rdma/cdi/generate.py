@@ -92,9 +92,10 @@ def spec_of(
     return Generated(spec=replace(spec, version=minimum_version(spec)), left_out=left_out)
 
 
-def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None) -> tuple[Node, Kind]:
+def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None, only: Collection[str] = ()) -> tuple[Node, Kind]:
     """The node with nothing but the devices of a pool, and the kind that these are. Raises PlacementError where there
-    is no such pool, it does not serve the mode, it has no device here, or CDI has no such names."""
+    is no such pool, it does not serve the mode, it has no device here or not those in `only`, or CDI has no such
+    names."""
     pool = policy.pools.get(name)
     if pool is None:
         hint = f"the pools are {', '.join(sorted(policy.pools))}"
@@ -110,6 +111,10 @@ def of_pool(policy: Policy, node: Node, name: str, mode: Mode | None) -> tuple[N
     if not devices:
         hint = "`nri-rdma config show` tells the devices of each pool"
         raise PlacementError(ErrorCode.NOT_IN_POOL, f"pool {name} has no device on this node", hint=hint)
+    others = sorted({it.name for it in node.devices if it.name in only} - {it.name for it in devices})
+    if others:
+        hint = f"it has {listed(sorted(it.name for it in devices))}; `nri-rdma config show` tells those of each pool"
+        raise PlacementError(ErrorCode.NOT_IN_POOL, f"pool {name} does not have {listed(others)}", hint=hint)
     return replace(node, devices=devices), kind
 
 

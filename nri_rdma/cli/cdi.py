@@ -43,16 +43,9 @@ def cdi(context: click.Context) -> None:
 
 
 @cdi.command(name="list")
-@click.option(
-    "--spec-dir",
-    "directories",
-    multiple=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Directory of specs; again for one of higher priority.  [default: /etc/cdi, /var/run/cdi]",
-)
+@settings_options("cdi_dirs")
 @output_option
-def list_(directories: tuple[Path, ...], output: str) -> None:
+def list_(settings: Settings, output: str) -> None:
     """Show the devices that containers can ask for by CDI.
 
     A file that cannot be used is told below, and the others count. Needs no root.
@@ -60,12 +53,11 @@ def list_(directories: tuple[Path, ...], output: str) -> None:
     \b
     Example:
       nri-rdma cdi list
-      nri-rdma cdi list --spec-dir /etc/cdi --spec-dir /run/cdi -o json
+      nri-rdma cdi list --cdi-dirs /etc/cdi,/run/cdi -o json
     """
     from nri_rdma.cdi.folder import read_registry
-    from nri_rdma.config import CDI_DIRECTORIES
 
-    directories = directories or CDI_DIRECTORIES
+    directories = settings.cdi_dirs
     registry = read_registry(directories)
     if output == "json":
         print_json(_registry_document(registry, directories))
@@ -261,7 +253,7 @@ def generate(
     (node, _), kind = read_node(settings, snapshot), NIC
     if pool is not None:
         policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
-        node, kind = of_pool(policy, node, pool, wanted)
+        node, kind = of_pool(policy, node, pool, wanted, devices)
     generated = spec_of(node, devices, kind=kind, annotations=annotations)
     for sentence in generated.left_out:
         click.echo(printable(sentence), err=True)

@@ -24,7 +24,9 @@ EXIT_PROBLEMS = 1
 @setting_flags(
     "nri_socket",
     "containerd_socket",
+    "annotation_prefix",
     "allow_default_pool",
+    "cdi_dirs",
     "memlock",
     "sysfs_root",
     "dev_root",

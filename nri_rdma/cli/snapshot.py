@@ -60,5 +60,7 @@ def _save(text: str, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.rename(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         unfinished.unlink(missing_ok=True)

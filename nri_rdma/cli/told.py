@@ -18,7 +18,8 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
         return NriRdmaError(ErrorCode.PRIVILEGE, _words(error), hint="run it as root")
     if isinstance(error, KernelError):
         return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
-    return SettingError(ErrorCode.SETTING, _words(error), hint="see --help for the paths")
+    hint = "make the directory, or name another path" if error.errno == errno.ENOENT else "see --help for the paths"
+    return SettingError(ErrorCode.SETTING, _words(error), hint=hint)
 
 
 def _words(error: KernelError | OSError) -> str:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any  # Any: the daemon's JSON document
 
-from nri_rdma.config import CDI_DIRECTORIES, DEFAULT_CONFIG_FILE, Settings
+from nri_rdma.config import DEFAULT_CONFIG_FILE, Settings
 from nri_rdma.control import ask_status
 from nri_rdma.doctor.visit import Visited, visit
 from nri_rdma.errors import InventoryError, NotReadyError, SettingError
@@ -33,7 +33,6 @@ class Machine:
     etc: Path = Path("/etc")
     run: Path = Path("/run")
     share: Path = Path("/usr/share")
-    cdi_directories: tuple[Path, ...] = CDI_DIRECTORIES
     package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])
     user: int = field(default_factory=os.geteuid)

@@ -62,8 +62,8 @@ def state(machine: Machine) -> Finding:
 
 def cdi(machine: Machine) -> Finding:
     """What is wrong with the CDI specs of the node."""
-    registry = read_registry(machine.cdi_directories)
-    where = ", ".join(map(str, machine.cdi_directories))
+    registry = read_registry(machine.settings.cdi_dirs)
+    where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:
         first, count = registry.problems[0], len(registry.problems)
         more = f" (and {count - 1} more)" if count > 1 else ""

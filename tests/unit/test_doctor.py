@@ -61,6 +61,7 @@ class Bench:
         self.python = (3, 12, 1)
         self.setting_error: SettingError | None = None
         self.settings = Settings(
+            cdi_dirs=(self.etc / "cdi",),
             nri_socket=folder / "nri.sock",
             state_dir=folder / "run/nri-rdma",
             cgroup_root=self.cgroup,
@@ -79,7 +80,6 @@ class Bench:
             etc=self.etc,
             run=self.run,
             share=self.folder / "share",
-            cdi_directories=(self.etc / "cdi",),
             package_folders=(str(self.packages),),
             python=self.python,
             user=self.user,

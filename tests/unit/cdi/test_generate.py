@@ -134,6 +134,14 @@ def test_a_pool_that_cannot_be_is_refused_with_the_next_step(name: str, mode: Mo
     assert (caught.value.code, bool(caught.value.hint)) == (code, True)
 
 
+def test_a_device_that_is_not_in_the_pool_is_refused_as_such() -> None:
+    policy = Policy(pools={name: POOLS[name] for name in ("rails", "rest", "both")})
+    with pytest.raises(PlacementError) as caught:
+        of_pool(policy, eight(), "rails", None, ["mlx5_4", "mlx5_0"])
+    assert (caught.value.code, caught.value.what) == (ErrorCode.NOT_IN_POOL, "pool rails does not have mlx5_0")
+    assert "it has mlx5_4, mlx5_6, mlx5_7" in caught.value.hint
+
+
 def test_nothing_is_asked_of_nri_rdma_unless_it_is_said() -> None:
     assert Asks().text == ""
     assert all(not device.annotations for device in spec_of(eight()).spec.devices)

@@ -37,7 +37,7 @@ def specs(tmp_path: Path) -> Path:
 
 
 def test_list_shows_devices_by_file_and_what_is_wrong_below(specs: Path) -> None:
-    done = nri_rdma("cdi", "list", "--spec-dir", specs, columns=200)
+    done = nri_rdma("cdi", "list", "--cdi-dirs", specs, columns=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:9] == [
         f"{specs}/good.yaml",
@@ -56,7 +56,7 @@ def test_list_shows_devices_by_file_and_what_is_wrong_below(specs: Path) -> None
 
 
 def test_list_as_json_has_all_of_it(specs: Path) -> None:
-    document = json.loads(nri_rdma("cdi", "list", "--spec-dir", specs, "-o", "json").stdout)
+    document = json.loads(nri_rdma("cdi", "list", "--cdi-dirs", specs, "-o", "json").stdout)
     assert document["version"] == 1
     assert document["directories"] == [str(specs)]
     assert document["devices"][1] == {
@@ -84,13 +84,14 @@ def test_directories_rise_in_priority_as_they_are_given(specs: Path, tmp_path: P
     higher = tmp_path / "higher"
     higher.mkdir()
     (higher / "gpu.yaml").write_text(OTHER)
-    arguments = ("cdi", "list", "--spec-dir", specs, "--spec-dir", higher, "-o", "json")
+    assert nri_rdma("cdi", "list", environment={"NRI_RDMA_CDI_DIRS": str(specs)}).returncode == 0
+    arguments = ("cdi", "list", "--cdi-dirs", f"{specs},{higher}", "-o", "json")
     devices = json.loads(nri_rdma(*arguments).stdout)["devices"]
     assert {it["name"]: it["file"] for it in devices}["vendor.example/gpu=all"] == f"{higher}/gpu.yaml"
 
 
 def test_without_devices_list_says_where_it_looked(tmp_path: Path) -> None:
-    done = nri_rdma("cdi", "list", "--spec-dir", tmp_path / "none", columns=200)
+    done = nri_rdma("cdi", "list", "--cdi-dirs", tmp_path / "none", columns=200)
     assert (done.returncode, done.stdout) == (0, f"There is no CDI device in {tmp_path}/none.\n")
 
 
@@ -144,7 +145,7 @@ def test_a_files_name_and_text_cannot_command_the_terminal(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("command", ["list", "check"])
 def test_neither_protobuf_nor_the_kernels_adapters_are_needed(command: str, specs: Path) -> None:
-    arguments = ["cdi", "list", "--spec-dir", str(specs)] if command == "list" else ["cdi", "check", str(specs)]
+    arguments = ["cdi", "list", "--cdi-dirs", str(specs)] if command == "list" else ["cdi", "check", str(specs)]
     program = (
         "import sys\n"
         "for name in ('google', 'google.protobuf', 'pyroute2', 'opentelemetry', 'nri_rdma.netlink', 'nri_rdma.pb'):\n"

@@ -1,4 +1,5 @@
-"""Everything that is wrong with a configuration; loading it stops at the first."""
+"""What is wrong with a configuration: each setting, and the first thing of each pool, each rule and `adopt`. Loading it
+stops at the first of all."""
 
 from __future__ import annotations
 

@@ -83,9 +83,10 @@ def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
-    """Say everything that is wrong with a configuration file, with its line and key.
+    """Say what is wrong with a configuration file, with its line and key.
 
-    Ends with 1 when a daemon would refuse it. Needs neither root nor a daemon.
+    All settings are told, and the first thing of each pool, each rule and adopt. Ends with 1 when a daemon would refuse
+    it. Needs neither root nor a daemon.
 
     \b
     Example:

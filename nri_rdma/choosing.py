@@ -49,10 +49,13 @@ class _Offered:
     policy: Policy
     node: Node
     offer: Offer
+    has_ties: bool
+    """Whether nobody can have one of the node's devices alone."""
 
     @classmethod
     def of(cls, policy: Policy, node: Node) -> _Offered:
-        return cls(policy=policy, node=node, offer=offer(policy, node))
+        has_ties = any(device.ties for device in node.devices)
+        return cls(policy=policy, node=node, offer=offer(policy, node), has_ties=has_ties)
 
 
 class Chooser:
@@ -194,7 +197,7 @@ class Chooser:
         self.refuse_memlock((*request.requests, *(item.request for item in items)))
         offered = self._offered_on(node)
         admitted = admit(offered.policy, node, request, asker)
-        if any(item.mode is Mode.EXCLUSIVE for item in admitted) and any(device.ties for device in node.devices):
+        if offered.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted):
             self._look_again()  # it is passed over, and its routes may be gone since
 
         if not items and not admitted:

@@ -24,9 +24,10 @@ from nri_rdma.cgroup import read_rdma_use
 from nri_rdma.config import Settings
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.guard import Contacts, Guard, Subject
+from nri_rdma.inventory import netdev_of
 from nri_rdma.lifecycle import Lifecycle
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.device import Netdev, Node
+from nri_rdma.model.device import Node
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.nodesource import NodeSource
@@ -457,9 +458,7 @@ def _aligned(item: Aligned) -> dict[str, Any]:
 
 def _move(move: NetdevMove) -> dict[str, Any]:
     """A netdev that is in a pod, as it was on the host."""
-    link = move.link
-    netdev = Netdev(name=link.name, ifindex=link.ifindex, mac=link.mac, mtu=link.mtu, up=link.up)
-    return {"device": move.device, "pod_name": move.pod_name, "netdev": asdict(netdev)}
+    return {"device": move.device, "pod_name": move.pod_name, "netdev": asdict(netdev_of(move.link))}
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:

@@ -92,6 +92,18 @@ def matters(change: Change, to: Watched) -> bool:
     )
 
 
+def netdev_of(link: LinkState) -> Netdev:
+    """What a node has of a link of the host."""
+    return Netdev(
+        name=link.name,
+        ifindex=link.ifindex,
+        mac=link.mac,
+        mtu=link.mtu,
+        up=link.up,
+        unreturnable=link.unreturnable,
+    )
+
+
 def in_use_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
     """Why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no use."""
     own = use.addresses.get(link.ifindex, frozenset())
@@ -195,17 +207,7 @@ def _joined(
     present = _links_by_name(device, names, use.links) if by_name else _own_links(device, names, told, use.links)
     return replace(
         device,
-        netdevs=tuple(
-            Netdev(
-                name=link.name,
-                ifindex=link.ifindex,
-                mac=link.mac,
-                mtu=link.mtu,
-                up=link.up,
-                unreturnable=link.unreturnable,
-            )
-            for link in present
-        ),
+        netdevs=tuple(map(netdev_of, present)),
         in_use=(
             *_split_reasons(device),
             *(reason for link in present for reason in in_use_reasons(link, use)),

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nri_rdma.cdi.document import read_document
+from nri_rdma.cdi.meaning import refuse_key_of_pods
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.reading import Inspected, inspect, line_of
 from nri_rdma.cdi.spec import Spec
 from nri_rdma.cdi.version import Path
 from nri_rdma.errors import RequestError
-from nri_rdma.model.refusals import unknown_key
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
@@ -46,8 +46,7 @@ def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str) -> Iterator[t
 
     key = str(path[-1])
     try:
-        if key.startswith(f"{prefix}/"):
-            raise unknown_key(key, (prefix,), "")
+        refuse_key_of_pods(key, prefix, "")
         if key == prefix:
             read_granted(text, key, "cdi", None)
     except RequestError as error:

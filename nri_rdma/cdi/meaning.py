@@ -161,8 +161,13 @@ def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, n
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
     """Keys of pods, which choose devices and containers; taken for nothing, they would be missed by their author."""
     for key, _ in (*device.device.annotations, *device.spec_annotations):
-        if key.startswith(f"{prefix}/"):
-            raise unknown_key(key, (prefix,), where)
+        refuse_key_of_pods(key, prefix, where)
+
+
+def refuse_key_of_pods(key: str, prefix: str, where: str) -> None:
+    """Raise RequestError for a key of ours that a spec cannot have."""
+    if key.startswith(f"{prefix}/"):
+        raise unknown_key(key, (prefix,), where)
 
 
 # What it asks

@@ -55,7 +55,7 @@ INTEL_RDT_FIELDS = ("closID", "l3CacheSchema", "memBwSchema", "schemata", "enabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """What a file is: a spec, or problems."""
+    """What a file is: a spec, or problems. Beside a spec they are of what it asks of us (nri_rdma.cdi.asking)."""
 
     spec: Spec | None
     problems: tuple[CdiError, ...]

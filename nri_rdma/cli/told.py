@@ -18,7 +18,9 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
         return NriRdmaError(ErrorCode.PRIVILEGE, _words(error), hint="run it as root")
     if isinstance(error, KernelError):
         return InventoryError(ErrorCode.INVENTORY, str(error), hint="see which kernel and which host this is")
-    hint = "make the directory, or name another path" if error.errno == errno.ENOENT else "see --help for the paths"
+    hint = "see --help for the paths"
+    if error.errno == errno.ENOENT:
+        hint = "name a path that is there; what is to be written needs its directory"
     return SettingError(ErrorCode.SETTING, _words(error), hint=hint)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 
 from bench.figures import Row, p99_row, paired_row, table
-from nri_rdma.kubelet.podresources import PodResources
+from nri_rdma.host.kubelet.podresources import PodResources
 from tests.rig.kubelet import SERVICE, Mode, text
 
 PODS = 250

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 from bench.figures import Row, paired_row
+from nri_rdma.decide.placement import place
+from nri_rdma.decide.policy import Admitted, default_policy, offer
+from nri_rdma.decide.topology import distance
 from nri_rdma.model.request import DeviceRequest, Mode
-from nri_rdma.placement import place
-from nri_rdma.policy import Admitted, default_policy, offer
-from nri_rdma.topology import distance
 from tests.unit.model.hardware import gpu, nic, node
 
 SIZE, BLOCK = 16, 20

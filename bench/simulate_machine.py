@@ -11,8 +11,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Self
 
+from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import Netdev, Node, RdmaDevice
-from nri_rdma.sysfs.scan import scan
 from tests.rig import node as rig
 from tests.rig.systree import build_tree
 

@@ -10,12 +10,12 @@ from typing import Protocol
 from bench.simulate_jobs import Job, Scenario, moments
 from bench.simulate_machine import Machine
 from bench.simulate_optimum import best_pairs, is_counted, most_aligned, value
-from nri_rdma.allocations import Allocations
+from nri_rdma.decide.placement import place
+from nri_rdma.decide.policy import Admitted, default_policy, offer
+from nri_rdma.engine.reservations import Allocations
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Mode
-from nri_rdma.placement import place
-from nri_rdma.policy import Admitted, default_policy, offer
 
 Pairs = list[tuple[str, str]]
 """A NIC's name and the address of the GPU that it serves, "" for a pod without GPUs."""

@@ -1,6 +1,6 @@
 """Writes the tables of docs/configuration.md from what reads the configuration.
 
-Run `python docs/configuration_tables.py` after a change of a setting or a key; tests/unit/test_config_schema.py fails
+Run `python docs/configuration_tables.py` after a change of a setting or a key; tests/unit/config/test_schema.py fails
 until that has been done. What is between `<!-- NAME -->` and `<!-- end -->` is generated, the rest is not touched.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any  # Any: JSON Schemas
 
-from nri_rdma.config import ENVIRONMENT_PREFIX, Settings
-from nri_rdma.config_schema import setting_text
-from nri_rdma.model.poolgrammar import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
+from nri_rdma.config.schema import setting_text
+from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
 
 PAGE = Path(__file__).resolve().parent / "configuration.md"
 

@@ -1,5 +1,5 @@
 """`python -m nri_rdma` is the command `nri-rdma`."""
 
-from nri_rdma.cli.main import main
+from nri_rdma.commands.cli.main import main
 
 main()

@@ -157,6 +157,10 @@ class StateError(NriRdmaError):
     """A state file of ours cannot be used."""
 
 
+class RuntimeAnsweredError(StateError):
+    """Another daemon answers this runtime: its pods are served."""
+
+
 class SettingError(NriRdmaError):
     """A setting has a value that cannot be used: in a file, on a line (0: none) and under a path ("": all of it)."""
 

@@ -131,7 +131,7 @@ def _canonical(body: object) -> str:
     try:
         text = msgspec.json.encode(body, order="deterministic")  # in a quarter of the time
         is_same = text.isascii() and _DEL not in text
-    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (netlink/links.py)
+    except UnicodeEncodeError:  # a name that is no UTF-8, which passes as surrogates (host/netlink/links.py)
         is_same = False
     return text.decode() if is_same else json.dumps(body, sort_keys=True, separators=(",", ":"))
 

@@ -11,12 +11,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
+from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState
 from nri_rdma.model.request import Mode
-from nri_rdma.placement import Placed
 
 DEFAULT_INTERFACE_NAME = "rdma%d"
 

@@ -1,6 +1,6 @@
 """What attach needs of the kernel.
 
-The real one is nri_rdma.netlink.kernel; the fake one (tests/fakes) keeps state and can fail at its n-th operation.
+The real one is nri_rdma.host.netlink.kernel; the fake one (tests/fakes) keeps state and can fail at its n-th operation.
 Both pass tests/contract. Every operation raises KernelError with the kernel's errno, and nothing else.
 """
 
@@ -199,4 +199,24 @@ class Kernel(Protocol):
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
         """A character device of an RDMA device that the namespace has; None: it has none of that kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """One process of this boot; `start` is when it began, in ticks since the boot."""
+
+    pid: int
+    start: int
+
+
+class Processes(Protocol):
+    """Processes told apart and watched."""
+
+    def watch(self, pid: int) -> ProcessIdentity:
+        """Watch a process. Raises ProcessLookupError when there is none, OSError when it cannot be watched."""
+        ...
+
+    def watch_again(self, process: ProcessIdentity) -> None:
+        """Watch one that is known; another of its number is not it. Raises as `watch`."""
         ...

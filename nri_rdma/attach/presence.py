@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from nri_rdma.attach.homecoming import find_in_pod
+from nri_rdma.attach.numbers import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.attach.resolution import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
+from nri_rdma.attach.return_netdev import find_in_pod
 from nri_rdma.errors import AttachError
 from nri_rdma.model.device import RdmaDevice
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from nri_rdma.attach.plan import Plan
-from nri_rdma.attach.port import NamespaceIdentity
-from nri_rdma.attach.processes import ProcessIdentity
-from nri_rdma.inject import AttachedRequest
+from nri_rdma.attach.port import NamespaceIdentity, ProcessIdentity
+from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.placement import Holding
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Isolation, Mode
-from nri_rdma.placement import Holding
 
 
 class State(StrEnum):

@@ -14,10 +14,10 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
 
-from nri_rdma.attach.homecoming import departures, find_on_host, restore
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError
-from nri_rdma.attach.workers import Workers
+from nri_rdma.attach.return_netdev import departures, find_on_host, restore
+from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from nri_rdma.attach.homecoming import bring_home, restore
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.rdma import bring_rdma_home
+from nri_rdma.attach.return_netdev import bring_home, restore
 from nri_rdma.errors import AttachError
 
 

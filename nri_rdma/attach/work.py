@@ -1,7 +1,7 @@
 """What a thread does for one sandbox: plan, attach, look again, bring home.
 
 Law: what will be done is in the journal before anything is touched, and stays there until everything is home. All of
-this blocks on the kernel. Who calls sees to it that one thread at a time works on a sandbox (attach/sandboxes.py).
+this blocks on the kernel. Who calls sees to it that one thread at a time works on a sandbox (attach/attachments.py).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from nri_rdma.attach.ends import Ends
+from nri_rdma.attach.attachment import Chosen, Sandbox, interrupted
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.plan import Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError
-from nri_rdma.attach.preparation import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.sandbox import Chosen, Sandbox, interrupted
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.steps import Step, steps_of
+from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.transaction import Boundary, do_steps, undo_steps
 from nri_rdma.errors import AttachError
 from nri_rdma.observe.spans import Recorder

@@ -42,7 +42,7 @@ def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
 
 
 def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str) -> Iterator[tuple[Path, RequestError]]:
-    from nri_rdma.model.grammar import read_granted  # late: where no spec asks us, nobody needs YAML
+    from nri_rdma.text.requests import read_granted  # late: where no spec asks us, nobody needs YAML
 
     key = str(path[-1])
     try:

@@ -31,7 +31,7 @@ from yaml.events import (
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.version import Path
 from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.model.refusals import quoted
+from nri_rdma.text.refusals import quoted
 
 MAX_BYTES = 1 << 20
 """A thousand devices of ours are a quarter of it."""

@@ -18,7 +18,7 @@ from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.scalars import truth, whole_number
 from nri_rdma.cdi.version import Path
 from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.model.refusals import listed, nearest, quoted
+from nri_rdma.text.refusals import listed, nearest, quoted
 
 T = TypeVar("T")
 D = TypeVar("D")

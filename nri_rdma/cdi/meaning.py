@@ -15,8 +15,8 @@ from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.cdi.spec import DeviceNode
 from nri_rdma.errors import ErrorCode, PlacementError, RequestError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaDevice
-from nri_rdma.model.refusals import bounded, quoted, unknown_key
 from nri_rdma.model.request import LABEL, DeviceRequest, InterfaceConfig, Mode
+from nri_rdma.text.refusals import bounded, quoted, unknown_key
 
 Numbers = tuple[int, int]
 """Major and minor of a device node."""
@@ -131,8 +131,8 @@ def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> M
 
 
 def _check_interface_name(name: str, where: str) -> None:
-    from nri_rdma.model.grammar import NETDEV_HINT, netdev_name  # late, as below
-    from nri_rdma.model.yamltext import Scalar
+    from nri_rdma.text.requests import NETDEV_HINT, netdev_name  # late, as below
+    from nri_rdma.text.yaml import Scalar
 
     try:
         netdev_name(Scalar(text=name, plain=False), where)
@@ -177,7 +177,7 @@ def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -
     if text is None:  # only its netdevs speak: it gets no more nodes than its spec has
         kinds = frozenset(kind for node in device.rdma_nodes for kind in CharKind if _is_kind(node, kind))
         return DeviceRequest(name=label_of(device.name), where=where, count=count, char_kinds=kinds)
-    from nri_rdma.model.grammar import read_granted  # late: where no spec asks us, nobody needs YAML
+    from nri_rdma.text.requests import read_granted  # late: where no spec asks us, nobody needs YAML
 
     return read_granted(text, where, label_of(device.name), count)
 

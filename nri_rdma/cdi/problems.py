@@ -6,7 +6,7 @@ import re
 
 from nri_rdma.cdi.version import Path
 from nri_rdma.errors import CdiError, ErrorCode
-from nri_rdma.model.refusals import quoted
+from nri_rdma.text.refusals import quoted
 
 MAX_PROBLEMS = 100
 """Of one file; nobody reads more, and a stranger's file shall not fill the memory with ours about it."""

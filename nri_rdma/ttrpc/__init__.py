@@ -6,7 +6,7 @@ from nri_rdma.ttrpc.clientstream import ClientStream
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
 from nri_rdma.ttrpc.outgoing import ClientInterceptor, Outgoing
 from nri_rdma.ttrpc.server import Server
-from nri_rdma.wire.ttrpc import Code
+from nri_rdma.ttrpc.wire import Code
 
 __all__ = [
     "Call",

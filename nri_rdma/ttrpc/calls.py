@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nri_rdma.ttrpc.error import RpcError
-from nri_rdma.wire.ttrpc import Code
+from nri_rdma.ttrpc.wire import Code
 
 
 @dataclass(frozen=True, slots=True)

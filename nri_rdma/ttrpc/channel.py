@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
 from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
-from nri_rdma.wire import WireError
-from nri_rdma.wire.ttrpc import ClientConnection, Code, Data, End, OversizedMessage, Response
+from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
 _LOOK_AGAIN_S = 0.05
@@ -73,7 +73,7 @@ class Channel:
     ) -> Pending:
         """Write the request that make() has the connection make, and return the call.
 
-        Raises RpcError for one that is too long and at the deadline, ConnectionClosed, and WireError from make().
+        Raises RpcError for one that is too long and at the deadline, ConnectionClosed, and ProtocolError from make().
         """
         self._take_turn(deadline)
         try:
@@ -163,7 +163,7 @@ class Channel:
             return self._connection.send_data(pending.stream_id, payload)
         except OversizedMessage as exc:
             raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
-        except WireError as exc:
+        except ProtocolError as exc:
             match pending.outcome:
                 case Response(code=code, message=message) if code != Code.OK:
                     raise RpcError(code, message) from exc

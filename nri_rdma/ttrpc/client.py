@@ -14,7 +14,7 @@ from nri_rdma.ttrpc.clientstream import ClientStream
 from nri_rdma.ttrpc.endpoint import adopted
 from nri_rdma.ttrpc.error import RpcError
 from nri_rdma.ttrpc.outgoing import ClientInterceptor, Outgoing, through
-from nri_rdma.wire.ttrpc import Code, Response
+from nri_rdma.ttrpc.wire import Code, Response
 
 
 class Client:
@@ -50,7 +50,7 @@ class Client:
 
         Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
         with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
-        WireError, having done nothing, when a text is not Unicode.
+        ProtocolError, having done nothing, when a text is not Unicode.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return through(self._interceptors, call, self._call)

@@ -10,8 +10,8 @@ from typing import Self
 
 from nri_rdma.ttrpc.channel import Channel, Pending
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.wire import WireError
-from nri_rdma.wire.ttrpc import Code, Response
+from nri_rdma.ttrpc.wire import Code, Response
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 
 class ClientStream:
@@ -29,8 +29,8 @@ class ClientStream:
         """Send a message; blocks while the server does not read.
 
         Raises RpcError for a message that is too long, with DEADLINE_EXCEEDED, and with the server's status when it has
-        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; WireError after
-        close_send() and on a stream opened without client_streams.
+        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; ProtocolError
+        after close_send() and on a stream opened without client_streams.
         """
         self._channel.send(self._pending, payload, self._deadline)
 
@@ -61,7 +61,7 @@ class ClientStream:
 
         Messages that were not taken are dropped. Raises as receive() does.
         """
-        with contextlib.suppress(WireError, EOFError):  # said before, or not asked for any more
+        with contextlib.suppress(ProtocolError, EOFError):  # said before, or not asked for any more
             self.close_send()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while self._wait(until):
@@ -74,7 +74,8 @@ class ClientStream:
     def close(self) -> None:
         """Give the stream up, unless it has ended. May be repeated."""
         if self._pending.outcome is None:
-            with contextlib.suppress(WireError, EOFError, RpcError, ConnectionClosed):  # then nobody needs to be told
+            # The server then knows already.
+            with contextlib.suppress(ProtocolError, EOFError, RpcError, ConnectionClosed):
                 self.close_send()
             self._channel.drop(self._pending, Code.CANCELED, "given up by this client")
 

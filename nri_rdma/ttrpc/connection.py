@@ -25,8 +25,8 @@ from typing import TypeVar
 from nri_rdma.ttrpc.calls import Call, Handler, Methods, Streaming
 from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
 from nri_rdma.ttrpc.handlerstream import HandlerStream
-from nri_rdma.wire import WireError
-from nri_rdma.wire.ttrpc import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from nri_rdma.ttrpc.wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Connection:
                     frame = self._protocol.send_data(stream.stream_id, payload)
             except OversizedMessage as exc:
                 raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
-            except WireError as exc:
+            except ProtocolError as exc:
                 raise stream.failure() or ConnectionClosed("the call is over") from exc
             if not self._write(frame):
                 raise ConnectionClosed("the caller has gone, or does not read")
@@ -252,7 +252,7 @@ class Connection:
             try:
                 with self._lock:
                     frame = make()
-            except WireError as exc:  # the peer broke the stream, and was told
+            except ProtocolError as exc:  # the peer broke the stream, and was told
                 log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
                 return
             self._write(frame)

@@ -10,7 +10,7 @@ from typing import Protocol
 from nri_rdma.ttrpc.calls import Call
 from nri_rdma.ttrpc.error import RpcError
 from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
-from nri_rdma.wire.ttrpc import Code
+from nri_rdma.ttrpc.wire import Code
 
 
 class Sender(Protocol):

@@ -26,7 +26,7 @@ from nri_rdma.ttrpc.calls import Call, Handler, Stream, Streaming
 from nri_rdma.ttrpc.client import Client
 from nri_rdma.ttrpc.clientstream import ClientStream
 from nri_rdma.ttrpc.error import NIL_ANSWER, RpcError
-from nri_rdma.wire.ttrpc import Code
+from nri_rdma.ttrpc.wire import Code
 
 MessageType = type[Message]
 

@@ -3,7 +3,7 @@
 A Request knows its bytes and how its answer is read; Replies takes the answer datagram by datagram. A netlink datagram
 holds whole messages; how many is the kernel's choice, and results do not depend on it. Messages of other sequence
 numbers and attributes that are not known here are skipped: kernels add to both. Sockets, namespaces and what an errno
-means are left to netlink/rdma.py.
+means are left to host/netlink/rdma.py.
 """
 
 from __future__ import annotations

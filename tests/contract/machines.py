@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nri_rdma.attach.port import Kernel
-from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.kernel import LinuxKernel
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
 
 HOST, POD = "host", "pod"

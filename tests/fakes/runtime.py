@@ -19,8 +19,8 @@ from google.protobuf.message import Message
 
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
+from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import ClientConnection, Code, Rejected, Request, Response, ServerConnection
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"

@@ -12,18 +12,19 @@ from pathlib import Path
 from random import Random
 from typing import Any  # Any: generated messages
 
+from nri_rdma.doors.nri.messages import PLUGIN_SERVICE, device_numbers, env_names, pod_from
+from nri_rdma.doors.nri.plugin import Plugin, UnknownMethodError
+from nri_rdma.doors.nri.session import RegistrationError, Session
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.nldev import ObjectKind
-from nri_rdma.nri.messages import PLUGIN_SERVICE, device_numbers, env_names, pod_from
-from nri_rdma.nri.plugin import Plugin, UnknownMethodError
-from nri_rdma.nri.session import RegistrationError, Session
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.wire import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
+from nri_rdma.ttrpc.wire.error import ProtocolError
 from nri_rdma.wire import WireError, nldev
 from nri_rdma.wire.mux import MuxDecoder
 from nri_rdma.wire.netlink import read_answer, read_attributes, read_messages
 from nri_rdma.wire.rtnetlink import read_changes
-from nri_rdma.wire.ttrpc import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
 from nri_rdma.wire.uevent import read_uevent
 from tests.fuzz.mutate import cut, damaged
 
@@ -101,7 +102,7 @@ def _server_events(chunks: Sequence[bytes]) -> list[tuple[object, ...]]:
     for stream_id in sorted(requests):
         try:
             frame = server.respond(stream_id, b"x") if stream_id % 3 else server.fail(stream_id, 2, "x")
-        except WireError:
+        except ProtocolError:
             continue  # the caller has broken it
         demand(list(replies(frame)) == [stream_id], "an answer is one frame on its stream")
     demand(server.open_streams == 0, "every stream ends")

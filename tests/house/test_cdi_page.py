@@ -7,12 +7,12 @@ from dataclasses import fields
 from ipaddress import ip_interface
 from pathlib import Path
 
-from nri_rdma.annotations import PREFIX
 from nri_rdma.cdi.meaning import CdiMeaning, Hardware, meaning
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.request import UNLIMITED, DeviceRequest, InterfaceConfig, Isolation, Mode, RdmaLimits
+from nri_rdma.text.annotations import PREFIX
 from tests.unit.model.hardware import eight
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/cdi.md").read_text()

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.annotations import PREFIX
-from nri_rdma.config import Settings
-from nri_rdma.model.grammar import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
-from nri_rdma.model.placedyaml import Placed, Value, read_documents
-from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
-from tests.unit.cli.program import nri_rdma
+from nri_rdma.config.settings import Settings
+from nri_rdma.text.annotations import PREFIX
+from nri_rdma.text.placed_yaml import Placed, Value, read_documents
+from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from tests.unit.commands.cli.program import nri_rdma
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.pb import ttrpc_pb2 as pb
-from nri_rdma.wire.ttrpc import ClientConnection, Rejected, Request, ServerConnection
+from nri_rdma.ttrpc.wire import ClientConnection, Rejected, Request, ServerConnection
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/ttrpc.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

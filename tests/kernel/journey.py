@@ -10,7 +10,7 @@ from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.observe.spans import Recorder
 from tests.contract.machines import HOST, LinuxMachine
 from tests.rig import hostlook, sysctls

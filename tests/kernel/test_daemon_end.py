@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma import daemon as module
 from nri_rdma.attach.transaction import Boundary, no_boundary
-from nri_rdma.config import Settings
-from nri_rdma.daemon import Daemon
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon import daemon as module
+from nri_rdma.daemon.daemon import Daemon
+from nri_rdma.daemon.locks import lock_state
 from nri_rdma.errors import StateError
-from nri_rdma.sole import lock_state
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 

@@ -14,10 +14,10 @@ from typing import Self
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.netlink.insider import Inside
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.links import parse_link, read_links
-from nri_rdma.netlink.namespace import IDLE_MAX, Held, HeldNamespace
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.links import parse_link, read_links
+from nri_rdma.host.netlink.namespace import IDLE_MAX, Held, HeldNamespace
+from nri_rdma.host.netlink.netns_thread import Inside
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.rig.deadline import wait_until
 

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.holders import read_holders
+from nri_rdma.host.netlink.rdma import RdmaSocket
 from nri_rdma.model.nldev import ObjectKind, RdmaDeviceState, RdmaObject
-from nri_rdma.netlink.holders import read_holders
-from nri_rdma.netlink.rdma import RdmaSocket
 
 
 class Kernel(RdmaSocket):

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.inventory import in_use_reasons, socket_reasons
+from nri_rdma.decide.inventory import in_use_reasons, socket_reasons
+from nri_rdma.host.netlink import sockets
+from nri_rdma.host.netlink.dumps import Ask, asking
+from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse, Lifelines
-from nri_rdma.netlink import sockets
-from nri_rdma.netlink.dumps import Ask, asking
-from nri_rdma.netlink.kernel import LinuxKernel
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
 

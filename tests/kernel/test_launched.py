@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from nri_rdma.control import ask_status
+from nri_rdma.daemon.locks import Sole
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.sole import Sole
 from nri_rdma.ttrpc import RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until

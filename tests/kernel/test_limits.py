@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.processes import NoProcesses, ProcessIdentity, ProcessWatcher
-from nri_rdma.limits import ContainerLimits
+from nri_rdma.attach.liveness import NoProcesses
+from nri_rdma.attach.port import ProcessIdentity
+from nri_rdma.host.limits import ContainerLimits
+from nri_rdma.host.watch.processes import ProcessWatcher
 from tests.rig.deadline import wait_until
 
 LIMITED = "mlx5_0 hca_handle=2 hca_object=max\nmlx5_1 hca_handle=max hca_object=max\n"

@@ -15,11 +15,11 @@ from typing import Any  # Any: the daemon's JSON document
 
 import pytest
 
-from nri_rdma.control import ask_status
+from nri_rdma.decide.inventory import matters
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NotReadyError
-from nri_rdma.inventory import matters
+from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.model.usage import Change, Watched
-from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.wire.rtnetlink import read_changes
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.inside import in_namespace

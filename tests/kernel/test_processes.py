@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.processes import ProcessIdentity, ProcessWatcher
+from nri_rdma.attach.port import ProcessIdentity
+from nri_rdma.host.watch.processes import ProcessWatcher
 
 SOON = 5.0
 

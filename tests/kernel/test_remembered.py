@@ -12,13 +12,13 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.attach.port import Survey
-from nri_rdma.attach.workers import Workers
-from nri_rdma.inventory import in_use_reasons, matters
+from nri_rdma.decide.inventory import in_use_reasons, matters
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.usage import HostSocket, HostUse, Watched
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.linkevents import LinkEvents, open_link_socket
-from nri_rdma.nodesource import NodeSource
+from nri_rdma.tasks.workers import Workers
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
 from tests.rig.deadline import wait_until

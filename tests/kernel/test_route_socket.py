@@ -5,10 +5,10 @@ import errno
 import pytest
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.netlink.insider import Inside
-from nri_rdma.netlink.links import change_request
-from nri_rdma.netlink.namespace import HeldNamespace
-from nri_rdma.netlink.route_socket import REQUESTS_MAX
+from nri_rdma.host.netlink.links import change_request
+from nri_rdma.host.netlink.namespace import HeldNamespace
+from nri_rdma.host.netlink.netns_thread import Inside
+from nri_rdma.host.netlink.route_socket import REQUESTS_MAX
 from tests.contract.machines import LinuxMachine
 
 pytestmark = pytest.mark.root

@@ -15,7 +15,7 @@ import pytest
 from bench.messages import ANNOTATION, pod
 from bench.pods import Subject, request
 from bench.processes import await_rest, resident_kib
-from nri_rdma.control import ask_status
+from nri_rdma.doors.control.client import ask_status
 
 pytestmark = [pytest.mark.root, pytest.mark.timeout(1200)]
 

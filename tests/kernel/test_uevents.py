@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.netlink.uevents import RdmaUevents
+from nri_rdma.host.netlink.uevents import RdmaUevents
 from nri_rdma.wire.uevent import Uevent
 from tests.rig.deadline import wait_until
 

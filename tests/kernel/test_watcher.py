@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.watcher import NamespaceWatcher
+from nri_rdma.host.watch.namespaces import NamespaceWatcher
 
 SOON = 5.0
 

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.ttrpc.wire import ClientConnection, Request, ServerConnection
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import ClientConnection, Request, ServerConnection
 
 _CREATE_CONTAINER = 1 << (nri.CREATE_CONTAINER - 1)
 _SECONDS = 10.0

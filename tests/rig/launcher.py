@@ -17,7 +17,7 @@ from pip._vendor.distlib.scripts import ScriptMaker
 from tests.rig.deadline import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
-ENTRY_POINT = "nri-rdma = nri_rdma.cli.main:main"
+ENTRY_POINT = "nri-rdma = nri_rdma.commands.cli.main:main"
 """What pyproject.toml says under [project.scripts]; a test holds it to that."""
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 0x1000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h

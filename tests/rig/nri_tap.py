@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 TO_PLUGIN, TO_RUNTIME = "plugin", "runtime"
-RECORDINGS = Path(__file__).resolve().parents[1] / "unit/nri/recordings"
+RECORDINGS = Path(__file__).resolve().parents[1] / "unit/doors/nri/recordings"
 """What real runtimes said, a file for each; record_sessions.py writes them."""
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from nri_rdma.cli.options import settings_options
-from nri_rdma.config import Settings
-from nri_rdma.daemon import Daemon as Product
+from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.daemon import Daemon as Product
 from nri_rdma.observe.logs import set_up_logging
 from tests.rig.daemon import PROJECT, Daemon, Place
 from tests.rig.fabric import Fabric

@@ -9,14 +9,14 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from nri_rdma.commands.picture.layout import drawing_of
+from nri_rdma.commands.picture.svg import svg_of
+from nri_rdma.commands.picture.view import view_of
+from nri_rdma.decide.placement import Holding, Taken
+from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import Netdev, Node, RdmaNetns
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import Mode
-from nri_rdma.placement import Holding, Taken
-from nri_rdma.sysfs.scan import scan
-from nri_rdma.topologyview.layout import drawing_of
-from nri_rdma.topologyview.svg import svg_of
-from nri_rdma.topologyview.view import view_of
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cdi.reading import parse
-from nri_rdma.cdi.write import write_spec
+from nri_rdma.host.cdi.write import write_spec
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.deadline import wait_until
 from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
-from tests.unit.cli.program import nri_rdma
+from tests.unit.commands.cli.program import nri_rdma
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 

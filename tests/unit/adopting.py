@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
-from nri_rdma.adopter import Brought
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import SpecFile, resolve
+from nri_rdma.decide.policy import Asker
+from nri_rdma.doors.nri.plugin import Plugin
+from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.sightings import Sighting
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.device import Node as NodeModel
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.nri.plugin import Plugin
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
-from nri_rdma.policy import Asker
-from nri_rdma.sightings import Sighting
-from nri_rdma.wire.ttrpc import Request
+from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world

@@ -7,7 +7,7 @@ import pytest
 
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.daemon import InsideDaemon
 
 
 @pytest.fixture(scope="session")

@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 from google.protobuf.message import Message
 
-from nri_rdma.manifest import ContainerManifest, PodManifest
+from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
-from nri_rdma.nri.plugin import Plugin
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.pb import ttrpc_pb2 as ttrpc
-from nri_rdma.wire.ttrpc import Request
-from tests.unit.cli.daemon import InsideDaemon
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
+from nri_rdma.ttrpc.wire import Request
+from tests.unit.commands.cli.daemon import InsideDaemon
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 SOON = 5.0

@@ -8,21 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from nri_rdma.adopter import Adopter
-from nri_rdma.allocations import Allocations
-from nri_rdma.attach.processes import NoProcesses
-from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.choosing import Chooser
-from nri_rdma.inventory import assemble
-from nri_rdma.lifecycle import Lifecycle
-from nri_rdma.limits import ContainerLimits
+from nri_rdma.decide.inventory import assemble
+from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.run_pod import Chooser
+from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
-from nri_rdma.nodesource import NodeSource
-from nri_rdma.policy import Asker, default_policy
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.attach.rig import BLOCKING, SOON, Rig

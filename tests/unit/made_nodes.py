@@ -11,10 +11,10 @@ from enum import IntEnum
 from itertools import count
 from random import Random
 
+from nri_rdma.decide.placement import Holding
 from nri_rdma.model.device import DeviceId, Gpu, Node, RdmaDevice, VirtualFunction
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Mode
-from nri_rdma.placement import Holding
 from tests.unit.model.hardware import nic, node
 
 VENDORS = ("15b3", "14e4")

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import State
-from nri_rdma.cli.facts import Source
-from nri_rdma.cli.prepared import with_registry
+from nri_rdma.commands.cli.gather import Source
+from nri_rdma.commands.cli.with_cdi import with_registry
+from nri_rdma.commands.explain import Explanation, Facts, explain
+from nri_rdma.decide.policy import default_policy
+from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.explain import Explanation, Facts, explain
-from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits
-from nri_rdma.policy import default_policy
-from nri_rdma.reconciling import Listed, ListedContainer
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
     FOREIGN,

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.sandbox import Sandbox
-from nri_rdma.config import Settings
-from nri_rdma.control import SERVICE
-from nri_rdma.dry_run import attached_by_daemon
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.commands.dryrun.run import attached_by_daemon
+from nri_rdma.config.settings import Settings
+from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
 from nri_rdma.pb import control_pb2
-from nri_rdma.reconciling import Listed, ListedContainer
 from nri_rdma.ttrpc import Server
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
@@ -108,7 +108,7 @@ def assert_never_bare(node: Node, part: Sandbox, go: Callable[[], None], create:
 def test_another_container_of_a_claim_never_starts_without_while_the_attach_has_not_begun(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_rdma.lifecycle.BARRIER_PAUSE_S", 0.0)  # the kubelet's next attempt
+    monkeypatch.setattr("nri_rdma.engine.engine.BARRIER_PAUSE_S", 0.0)  # the kubelet's next attempt
     node.specify(spec(NIC, 0, keys=MOVE))
     go = occupy(node)
     assert refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)).code is ErrorCode.NOT_READY
@@ -119,7 +119,7 @@ def test_another_container_of_a_claim_never_starts_without_while_the_attach_has_
 def test_an_init_container_never_starts_without_while_the_attach_has_not_begun(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_rdma.lifecycle.BARRIER_PAUSE_S", 0.0)
+    monkeypatch.setattr("nri_rdma.engine.engine.BARRIER_PAUSE_S", 0.0)
     node.specify(spec(NIC, 0, keys=MOVE))
     node.kubelet.give(make_pod(), "trainer", NIC)  # which never tells of init containers
     go = occupy(node)

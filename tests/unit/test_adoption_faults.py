@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma import inotify
-from nri_rdma.adopter import Adopter
-from nri_rdma.attach.workers import Workers
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.config import Settings
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.sources import Others
+from nri_rdma.engine.evidence import Adopter
 from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
+from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.others import Others
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
     CLAIM_A,

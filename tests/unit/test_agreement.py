@@ -19,22 +19,22 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.cli.facts import gather
-from nri_rdma.cli.gpus import with_gpus
-from nri_rdma.config import Document, load
+from nri_rdma.commands.cli.gather import gather
+from nri_rdma.commands.cli.gpus import with_gpus
+from nri_rdma.commands.explain import explain
+from nri_rdma.config.settings import Document, load
+from nri_rdma.decide.policy import Asker, policy_of
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.explain import explain
-from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.usage import HostSocket, Lifelines
-from nri_rdma.policy import Asker, policy_of
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.fakes.kernel import Address, Link, Rdma, Route
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
 from tests.unit.adopting import Kubelet
-from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.handlers import Handlers, of_edits
 
 PREFIX = "rdma.noderesource.dev"

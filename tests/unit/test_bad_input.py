@@ -15,23 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.annotations import PREFIX, parse_pod_request
 from nri_rdma.cdi.reading import inspect
-from nri_rdma.checks.files import check
-from nri_rdma.cli.answers import look_through
-from nri_rdma.cli.document import read_document
-from nri_rdma.cli.tracefile import read_trace
-from nri_rdma.config import Document, Settings
-from nri_rdma.config_problems import problems_of
-from nri_rdma.control import SERVICE, ask_status, ask_trace, node_from, policy_from
+from nri_rdma.commands.cli.document import read_document
+from nri_rdma.commands.cli.status_check import look_through
+from nri_rdma.commands.cli.tracefile import read_trace
+from nri_rdma.commands.validate.files import check
+from nri_rdma.config.problems import problems_of
+from nri_rdma.config.settings import Document, Settings
+from nri_rdma.doors.control.client import ask_status, ask_trace
+from nri_rdma.doors.control.document import SERVICE, node_from, policy_from
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, RequestError, SettingError
-from nri_rdma.manifest import read_pods
-from nri_rdma.model.poolgrammar import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.text.annotations import PREFIX, parse_pod_request
+from nri_rdma.text.manifest import read_pods
+from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.ttrpc import Server
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
-from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.golden import assert_as_before
 
 POD = f"{PREFIX}/pod"

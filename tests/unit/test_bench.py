@@ -15,8 +15,8 @@ from bench import floor, messages
 from bench.figures import Row, exit_code, p99_row, paired_ratio, paired_row, percentile, table
 from bench.peer import HEADERS, Peer
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.ttrpc.wire import Request, ServerConnection
 from nri_rdma.wire.mux import MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import Request, ServerConnection
 
 
 def row(*, ratio: float = 1.0, target: float | None = None) -> Row:

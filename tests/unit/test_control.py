@@ -6,30 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.cli.facts import gather
-from nri_rdma.cli.node import read_local_node
-from nri_rdma.config import Document, Memlock, Settings, load
-from nri_rdma.control import (
-    ask_status,
-    ask_trace,
-    choose_spans,
-    newest_within,
-    node_document,
-    node_from,
-    policy_document,
-    policy_from,
-    status_document,
-)
+from nri_rdma.commands.cli.gather import gather
+from nri_rdma.commands.cli.node import read_local_node
+from nri_rdma.commands.explain import explain
+from nri_rdma.config.settings import Document, Memlock, Settings, load
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status, ask_trace
+from nri_rdma.doors.control.document import node_document, node_from, policy_document, policy_from
+from nri_rdma.doors.control.server import choose_spans, newest_within
+from nri_rdma.doors.control.status import status_document
 from nri_rdma.errors import ErrorCode, NotReadyError
-from nri_rdma.explain import explain
-from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.policy import policy_of
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.ttrpc import Server
 from tests.rig.node import load as load_node
 from tests.rig.systree import build_tree
-from tests.unit.cli.daemon import MEMLOCK, InsideDaemon
+from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
 
 PROJECT = Path(__file__).resolve().parents[2]
 PREFIX = "rdma.noderesource.dev"

@@ -18,12 +18,13 @@ import pytest
 
 from nri_rdma import __version__
 from nri_rdma.attach.journal import Journal
-from nri_rdma.config import Document, Memlock, Settings, load
-from nri_rdma.doctor import guard, hardware, kernel, runtime, service, software
-from nri_rdma.doctor.examination import CHECKS, examine
-from nri_rdma.doctor.finding import Finding, Result
-from nri_rdma.doctor.machine import Machine
-from nri_rdma.doctor.visit import visit
+from nri_rdma.commands.doctor import guard, hardware, kernel, runtime, service, software
+from nri_rdma.commands.doctor.examination import CHECKS, examine
+from nri_rdma.commands.doctor.finding import Finding, Result
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.commands.doctor.visit import visit
+from nri_rdma.config.settings import Document, Memlock, Settings, load
+from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, InventoryError, SettingError
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.pod import Pod
@@ -31,10 +32,9 @@ from nri_rdma.model.pool import Pool
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.reconciling import Listed, ListedContainer
 from tests.fakes.runtime import FakeRuntime
-from tests.unit.cli.daemon import InsideDaemon
-from tests.unit.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 from tests.unit.model.hardware import nic, tied
 
 OK, WARNING, PROBLEM, NA = Result.OK, Result.WARNING, Result.PROBLEM, Result.NOT_APPLICABLE

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.config import Settings
-from nri_rdma.doctor.finding import Finding, Result
-from nri_rdma.doctor.guard import guard
-from nri_rdma.doctor.machine import Machine
+from nri_rdma.commands.doctor.finding import Finding, Result
+from nri_rdma.commands.doctor.guard import guard
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import Node, RdmaNetns
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -20,12 +20,12 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.control import ask_status
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.ttrpc import Server
-from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.daemon import InsideDaemon
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOOK = PROJECT / "hooks/nri-rdma-hook"

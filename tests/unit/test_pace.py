@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.netlink.pace import INTERVAL_S, LATEST_S, QUIET_S, Pace
+from nri_rdma.host.netlink.pace import INTERVAL_S, LATEST_S, QUIET_S, Pace
 
 
 def readings(changes: list[float], until: float) -> list[float]:

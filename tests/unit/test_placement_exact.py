@@ -21,12 +21,12 @@ from random import Random
 import pytest
 
 from bench.exact import cheapest
+from nri_rdma.decide.placement import Placed, place
+from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
-from nri_rdma.placement import Placed, place
-from nri_rdma.policy import Admitted, Offer
 from tests.unit.made_nodes import VENDORS, Far, MadeNode, random_node
 
 LONG, SHORT = 10_000, 1000

@@ -6,16 +6,16 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address
 
-from nri_rdma.config import Document, load
+from nri_rdma.commands.explain import Facts, explain
+from nri_rdma.config.settings import Document, load
+from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.decide.policy import default_policy, policy_of
 from nri_rdma.errors import NriRdmaError, SettingError
-from nri_rdma.explain import Facts, explain
-from nri_rdma.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
-from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
-from nri_rdma.policy import default_policy, policy_of
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.unit.golden import assert_as_before
 from tests.unit.model.hardware import eight, nic, node
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.config import Document, Settings, load, load_settings
-from nri_rdma.config_schema import setting_text
+from nri_rdma.config.schema import setting_text
+from nri_rdma.config.settings import Document, Settings, load, load_settings
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import Mode
 

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.pod import Pod
-from nri_rdma.reconciling import Listed, ListedContainer
 from tests.unit.adopting import MOVE, NIC, Node, node, on_host, refusal, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.lifecycle_rig import ONE

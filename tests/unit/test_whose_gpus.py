@@ -10,15 +10,15 @@ import pytest
 
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
-from nri_rdma.control import status_document
+from nri_rdma.doors.control.status import status_document
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.manifest import ContainerManifest, PodManifest
 from nri_rdma.observe.spans import AttributeValue
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 from tests.unit.adopting import Kubelet
-from tests.unit.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.handlers import Got, Handlers
 
 KEY = "rdma.noderesource.dev/pod"

@@ -15,7 +15,7 @@ from nri_rdma.ttrpc.aio.link import Link
 from nri_rdma.ttrpc.endpoint import adopted
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
 from nri_rdma.ttrpc.outgoing import Outgoing
-from nri_rdma.wire.ttrpc import ClientConnection, Code, Data, End, OversizedMessage, Response
+from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
 
 R = TypeVar("R")
 
@@ -68,7 +68,7 @@ class AsyncClient:
 
         Raises RpcError with the server's status, or with DEADLINE_EXCEEDED after timeout_s (None waits for ever), or
         with RESOURCE_EXHAUSTED for a request that is too long to send; ConnectionClosed when the connection ends;
-        WireError, having done nothing, when a text is not Unicode.
+        ProtocolError, having done nothing, when a text is not Unicode.
         """
         call = Outgoing(service, method, payload, timeout_s, tuple(metadata))
         return await through(self._interceptors, call, self._link.call)

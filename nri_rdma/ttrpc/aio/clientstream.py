@@ -11,8 +11,8 @@ from typing import Protocol, Self, TypeVar
 
 from nri_rdma.ttrpc.aio.queue import Queue
 from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.wire import WireError
-from nri_rdma.wire.ttrpc import ClientConnection, Code, Data, End, OversizedMessage, Response
+from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 R = TypeVar("R")
 
@@ -49,8 +49,8 @@ class AsyncClientStream:
         """Send a message; waits while the server does not read.
 
         Raises RpcError for a message that is too long, with DEADLINE_EXCEEDED, and with the server's status when it has
-        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; WireError after
-        close_send() and on a stream opened without client_streams.
+        ended the stream with one; EOFError when it has ended the stream otherwise; ConnectionClosed; ProtocolError
+        after close_send() and on a stream opened without client_streams.
         """
         await self._in_time(self._owner.drained())
         self._write(payload)
@@ -77,7 +77,7 @@ class AsyncClientStream:
 
         Messages that were not taken are dropped. Raises as receive() does.
         """
-        with contextlib.suppress(WireError, EOFError):  # said before, or not asked for any more
+        with contextlib.suppress(ProtocolError, EOFError):  # said before, or not asked for any more
             await self.close_send()
         while await self.receive() is not None:
             pass
@@ -86,7 +86,7 @@ class AsyncClientStream:
     def close(self) -> None:
         """Give the stream up, unless it has ended. May be repeated."""
         if self._outcome is None and self._owner.closed is None:
-            with contextlib.suppress(WireError):  # said before
+            with contextlib.suppress(ProtocolError):  # said before
                 self._owner.write(self._connection.close_send(self._stream_id))
         self._drop(Code.CANCELED, "given up by this client")
 
@@ -124,7 +124,7 @@ class AsyncClientStream:
             frame = connection.close_send(stream_id) if payload is None else connection.send_data(stream_id, payload)
         except OversizedMessage as exc:
             raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
-        except WireError as exc:
+        except ProtocolError as exc:
             match self._outcome:
                 case Response(code=code, message=message) if code != Code.OK:
                     raise RpcError(code, message) from exc

@@ -18,8 +18,8 @@ from nri_rdma.ttrpc.aio.link import Link
 from nri_rdma.ttrpc.aio.queue import Queue
 from nri_rdma.ttrpc.calls import Call
 from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
-from nri_rdma.wire import WireError
-from nri_rdma.wire.ttrpc import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from nri_rdma.ttrpc.wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -185,7 +185,7 @@ class ServerLink(Link[Event]):
                 frame = self._protocol.respond(stream_id, answer)
             else:
                 frame = self._protocol.close_send(stream_id)
-        except WireError as exc:  # the peer broke the stream, and was told
+        except ProtocolError as exc:  # the peer broke the stream, and was told
             log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
             return
         self.write(frame)
@@ -230,7 +230,7 @@ class HandlerStream:
             frame = self._protocol.send_data(self._stream_id, payload)
         except OversizedMessage as exc:
             raise RpcError(Code.RESOURCE_EXHAUSTED, str(exc)) from exc
-        except WireError as exc:
+        except ProtocolError as exc:
             raise self.queue.failure or ConnectionClosed("the call is over") from exc
         self._link.write(frame)
 

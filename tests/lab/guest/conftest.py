@@ -35,7 +35,7 @@ MACHINE = os.environ["RDMA_LAB_MACHINE"]
 KERNEL = outcomes.kernel_of(os.uname().release)
 # Everything that is not said here is containerd's default. The machine is emulated and ten times slower than one of its
 # own: where its host is busy, NRI's 2 s end before a device is home, and the CNI plugin's DEL comes first. What the
-# daemon does when its time ends is tested without a machine (tests/unit/nri/test_cases.py).
+# daemon does when its time ends is tested without a machine (tests/unit/doors/nri/test_cases.py).
 NRI_TIMEOUT = 'plugin_request_timeout = "20s"'
 CONTAINERD_2 = f"""version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]

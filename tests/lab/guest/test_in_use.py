@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from nri_rdma.host.netlink.rdma import RdmaSocket
 from nri_rdma.model.nldev import ObjectKind
-from nri_rdma.netlink.rdma import RdmaSocket
 from tests.rig.deadline import wait_until
 
 NAME, NETDEV, ADDRESS = "lab_use", "use0", "198.19.7.1"

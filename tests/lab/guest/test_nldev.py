@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import pytest
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.namespace import HeldNamespace
+from nri_rdma.host.netlink.rdma import RdmaMonitor, RdmaSocket, can_move, visit
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaEvent, RdmaEventKind
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.namespace import HeldNamespace
-from nri_rdma.netlink.rdma import RdmaMonitor, RdmaSocket, can_move, visit
 from nri_rdma.wire import nldev
 from tests.lab.guest import kernel
 from tests.rig.deadline import wait_until

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.decide.inject import AttachedDevice
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.inject import AttachedDevice
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.rdma import RdmaSocket
+from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import LinkLayer, RdmaDevice
 from nri_rdma.model.nldev import ObjectKind
-from nri_rdma.netlink.kernel import LinuxKernel
-from nri_rdma.netlink.rdma import RdmaSocket
-from nri_rdma.sysfs.scan import scan
 from tests.lab.guest import kernel
 from tests.lab.guest.test_nldev import NAME, exclusive, index, needs_movable_rxe, needs_stock_rxe, run
 from tests.rig.deadline import wait_until

@@ -6,14 +6,14 @@ from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.plan import Plan, plan_attach
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.attach.preparation import completed, prepare
 from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.survey import completed, prepare
+from nri_rdma.decide.placement import Placed
+from nri_rdma.decide.policy import Admitted
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, LinkLayer, Netdev, Port, RdmaDevice
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
-from nri_rdma.placement import Placed
-from nri_rdma.policy import Admitted
 
 POD_PATH = "/run/netns/pod-1"
 Interfaces = tuple[IPv4Interface | IPv6Interface, ...]

@@ -5,17 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from nri_rdma.attach.attachments import Sandboxes
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.port import Kernel
-from nri_rdma.attach.processes import ProcessIdentity
-from nri_rdma.attach.resolution import Resolve, Resolved
-from nri_rdma.attach.sandboxes import Sandboxes
-from nri_rdma.attach.workers import Workers
+from nri_rdma.attach.numbers import Resolve, Resolved
+from nri_rdma.attach.port import Kernel, ProcessIdentity
+from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.request import Mode
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.placement import Placed
+from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, Link, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandbox import Sandbox
-from nri_rdma.attach.sandboxes import ATTEMPTS
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import POD_PATH, make_pod

@@ -10,10 +10,10 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.decide.placement import Placed
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling

@@ -1,7 +1,7 @@
 """An attach that fails is tried again, and when not."""
 
+from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandboxes import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (

@@ -18,8 +18,9 @@ from nri_rdma.attach.port import NamespaceIdentity
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
+from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
-from nri_rdma.inject import AttachedDevice, AttachedRequest
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import (
@@ -34,7 +35,6 @@ from nri_rdma.model.request import (
     Scope,
 )
 from nri_rdma.observe.spans import Recorder
-from nri_rdma.policy import Admitted
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import POD_PATH, make_device, make_pod, record_of
 from tests.unit.attach.rig import make_world, placed_on

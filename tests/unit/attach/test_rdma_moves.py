@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.attachment import Sandbox
 from nri_rdma.attach.rdma import issm_beside
-from nri_rdma.attach.sandbox import Sandbox
+from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber, ObjectKind, RdmaObject
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.model.usage import HostSocket
-from nri_rdma.placement import Placed
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel, Rdma, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, make_world, placed_on

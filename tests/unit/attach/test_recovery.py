@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.sandbox import Sandbox
-from nri_rdma.attach.sandboxes import ATTEMPT_PAUSES_S
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FaultyKernel, World

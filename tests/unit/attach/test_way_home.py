@@ -4,9 +4,9 @@ import errno
 
 import pytest
 
+from nri_rdma.attach.attachments import RETRY_SECONDS
 from nri_rdma.attach.port import KernelError
 from nri_rdma.attach.record import State
-from nri_rdma.attach.sandboxes import RETRY_SECONDS
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world

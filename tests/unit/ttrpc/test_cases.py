@@ -17,10 +17,10 @@ CLIENT_SERVER, SERVER, CLIENT = (
 STREAMS, TYPED, FRAMES, WIRE_STREAMS = (
     "ttrpc/test_streams.py",
     "ttrpc/test_typed.py",
-    "wire/test_ttrpc.py",
-    "wire/test_ttrpc_streams.py",
+    "ttrpc/wire/test_frames.py",
+    "ttrpc/wire/test_streams.py",
 )
-MUX, SESSION = "wire/test_mux.py", "nri/test_session_bytes.py"
+MUX, SESSION = "wire/test_mux.py", "doors/nri/test_session_bytes.py"
 
 TTRPC: dict[str, list[tuple[str, str]]] = {
     "TestReadWriteMessage": [(FRAMES, "test_byte_by_byte"), (FRAMES, "test_large_in_small_receives")],

@@ -17,7 +17,7 @@ import pytest
 
 from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server
-from nri_rdma.wire import WireError
+from nri_rdma.ttrpc.wire.error import ProtocolError
 
 MESSAGE_MAX = 4 << 20
 
@@ -220,7 +220,7 @@ class TestErrors:
             assert read_frame(peer) == (3, 2, pb.Response(payload=b"x").SerializeToString())
 
     def test_text_that_is_not_unicode_leaves_the_client_usable(self, client: Client) -> None:
-        with pytest.raises(WireError):
+        with pytest.raises(ProtocolError):
             client.call("\udcff", "m", b"", timeout_s=1)
         assert echo(client, b"x") == b"x"
 

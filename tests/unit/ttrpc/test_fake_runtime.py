@@ -13,8 +13,8 @@ from google.protobuf.message import Message
 
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
+from nri_rdma.ttrpc.wire import ClientConnection, Request, Response, ServerConnection
 from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
-from nri_rdma.wire.ttrpc import ClientConnection, Request, Response, ServerConnection
 from tests.fakes.runtime import RUNTIME_SERVICE, FakeRuntime
 
 Script = Callable[["Plugin", Request], Message | None]

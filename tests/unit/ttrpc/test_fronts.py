@@ -13,7 +13,7 @@ import pytest
 
 from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
-from nri_rdma.wire import WireError
+from nri_rdma.ttrpc.wire.error import ProtocolError
 from tests.unit.ttrpc.fronts import CLIENTS, SERVERS, SERVICE, ClientFront, ServerFront
 from tests.unit.ttrpc.peers import (
     CLOSED,
@@ -343,7 +343,7 @@ class TestClient:
             (1, DATA, 0),
             (1, DATA, CLOSED | NO_DATA),
         ]
-        with pytest.raises(WireError):
+        with pytest.raises(ProtocolError):
             stream.send(b"after the end")
         client.talk("Talk", b"p", client=False)
         request = peer.frame()

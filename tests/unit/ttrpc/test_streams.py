@@ -16,7 +16,7 @@ from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
 from nri_rdma.ttrpc.clientstream import ClientStream
 from nri_rdma.ttrpc.inbox import FULL, OVERHEAD, PATIENCE_S
-from nri_rdma.wire import WireError
+from nri_rdma.ttrpc.wire.error import ProtocolError
 from tests.unit.ttrpc.peers import (
     CLOSED,
     DATA,
@@ -281,11 +281,11 @@ class TestErrors:
             stream.send(b"x")
 
     def test_sending_where_nothing_is_to_be_sent(self, client: Client) -> None:
-        with replies(client, "Divide", b"1") as stream, pytest.raises(WireError, match="takes no messages"):
+        with replies(client, "Divide", b"1") as stream, pytest.raises(ProtocolError, match="takes no messages"):
             stream.send(b"x")
         with uploads(client) as stream:
             stream.close_send()
-            with pytest.raises(WireError, match="takes no messages"):
+            with pytest.raises(ProtocolError, match="takes no messages"):
                 stream.send(b"x")
             assert stream.result() == b"0"
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_rdma.ttrpc.wire import ClientConnection, ServerConnection
 from nri_rdma.wire import WireError
 from nri_rdma.wire.mux import (
     FIRST_FRAME_MAX,
@@ -19,7 +20,6 @@ from nri_rdma.wire.mux import (
     MuxDecoder,
     encode_message,
 )
-from nri_rdma.wire.ttrpc import ClientConnection, ServerConnection
 
 Frames = list[tuple[int, bytes]]
 

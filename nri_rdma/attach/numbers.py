@@ -1,0 +1,106 @@
+"""The character devices of an attach as they are at its end.
+
+The kernel makes them anew when an RDMA device changes namespace, so their numbers are read late. Whatever was asked for
+and is not there then fails the attach: a container must not start without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.errors import AttachError
+from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
+from nri_rdma.model.request import Mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """Devices with their character devices, and the node's rdma_cm, at one time.
+
+    `has_nodes` tells whether the node has RDMA device nodes at all; rdma_cm is only missed where there are some.
+    """
+
+    devices: tuple[RdmaDevice, ...]
+    rdma_cm: CharDevice | None
+    has_nodes: bool = True
+
+
+Resolve = Callable[[Resolved], Resolved]
+"""What was known when the devices were placed, as it is now: one call for each attach. Raises AttachError."""
+
+_MODULES = {CharKind.UVERBS: "ib_uverbs", CharKind.UMAD: "ib_umad", CharKind.ISSM: "ib_umad"}
+
+
+def with_char_devices(record: SandboxRecord, resolve: Resolve) -> SandboxRecord:
+    """The record with what its character devices are now. Raises AttachError when one that was asked for is missing."""
+    known = tuple(item.device for request in record.attached for item in request.devices)
+    now = resolve(Resolved(devices=known, rdma_cm=record.rdma_cm))
+    by_id = {device.id: device for device in now.devices}
+    attached = tuple(
+        replace(request, devices=tuple(replace(item, device=by_id[item.device.id]) for item in request.devices))
+        for request in record.attached
+    )
+    for request in attached:
+        refuse_missing(request, now, str(record.pod))
+    return replace(record, attached=attached, rdma_cm=now.rdma_cm)
+
+
+def with_names(record: SandboxRecord, names: Mapping[int, str]) -> SandboxRecord:
+    """The record with its devices' present names, by the kernel's numbers: a pod with NET_ADMIN can rename what it has,
+    the host what it shares, and rdma.max takes the present name only."""
+
+    def named(device: RdmaDevice) -> RdmaDevice:
+        name = names.get(device.kernel_index, device.name) if device.kernel_index is not None else device.name
+        return replace(device, name=name)
+
+    return replace(
+        record,
+        attached=tuple(
+            replace(request, devices=tuple(replace(item, device=named(item.device)) for item in request.devices))
+            for request in record.attached
+        ),
+    )
+
+
+def with_netdev_names(record: SandboxRecord, in_pod: Callable[[RdmaDevice], tuple[str, ...]]) -> SandboxRecord:
+    """The record with the netdevs that were in the pod before the attach: of devices that are the pod's alone and have
+    none on the host. `in_pod` names them, or raises."""
+    return replace(
+        record,
+        attached=tuple(
+            replace(
+                request,
+                devices=tuple(
+                    replace(item, netdev_names=in_pod(item.device)) if item.device.lacks_netdev else item
+                    for item in request.devices
+                ),
+            )
+            if request.admitted.mode is Mode.EXCLUSIVE
+            else request
+            for request in record.attached
+        ),
+    )
+
+
+def refuse_missing(attached: AttachedRequest, now: Resolved, where: str) -> None:
+    """Raise AttachError when a character device that was asked for is not there."""
+    asked = attached.admitted.request.char_kinds
+    for item in attached.devices:
+        found = {char.kind for char in item.device.char_devices}
+        for kind in sorted(asked & _MODULES.keys() - found):
+            raise AttachError(
+                f"its {kind} device node is missing",
+                device=item.device.name,
+                where=where,
+                hint=f"`modprobe {_MODULES[kind]}` on the node, or leave {kind} out of devices",
+            )
+    if CharKind.RDMA_CM in asked and now.rdma_cm is None and now.has_nodes:
+        raise AttachError(
+            "the node has no rdma_cm device node",
+            device=", ".join(item.device.name for item in attached.devices),
+            where=where,
+            hint="`modprobe rdma_ucm` on the node, or ask for devices: [uverbs]",
+        )

@@ -1,0 +1,203 @@
+"""What comes before an attach: look at the host and the pod, refuse what must be refused, decide.
+
+Nothing on the host changes here. The kernel is asked, the decisions are plan.py's and inventory.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from nri_rdma.attach.plan import Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried
+from nri_rdma.attach.port import Kernel, Namespace, Survey
+from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
+from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
+from nri_rdma.decide.placement import Placed
+from nri_rdma.decide.policy import refuse_misfits
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import CharDevice, RdmaNetns
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import Mode
+from nri_rdma.model.usage import HostUse
+
+
+class Host(Protocol):
+    """What is asked of nri_rdma.attach.port.Kernel here: nothing that changes anything."""
+
+    @property
+    def host(self) -> Namespace: ...
+
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace: ...
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]: ...
+
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey: ...
+
+    def rdma_netns(self) -> RdmaNetns: ...
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]: ...
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]: ...
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool: ...
+
+
+def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
+    """Whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
+    alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
+    if any(device.netdevs or device.lacks_netdev for device in alone):
+        return True
+    return bool(alone) and kernel.rdma_netns() is RdmaNetns.EXCLUSIVE
+
+
+def open_for(kernel: Host, pod: Pod) -> Namespace:
+    """The pod's namespace, held open, and entered while the host is asked. Raises PlacementError for a pod that has
+    none of its own."""
+    if not pod.netns_path:
+        raise PlacementError(
+            ErrorCode.NO_NETWORK_NAMESPACE,
+            "the runtime names no network namespace for this pod",
+            where=str(pod),
+            hint="a pod with hostNetwork can only ask for mode: shared",
+        )
+    namespace = kernel.open_namespace(pod.netns_path, entered=False)
+    if namespace.is_host:
+        namespace.close()
+        raise PlacementError(
+            ErrorCode.HOST_NETWORK,
+            "this pod runs on the host's network: a netdev cannot be moved into it",
+            where=str(pod),
+            hint="ask for mode: shared, or take hostNetwork away",
+        )
+    return namespace
+
+
+def prepare(
+    kernel: Host, namespace: Namespace | None, pod: Pod, placed: tuple[Placed, ...], rdma_cm: CharDevice | None
+) -> SandboxRecord:
+    """The record of an attach that is decided; `namespace` is None when nothing moves. Its moves have the links without
+    what they carry: they are to be `completed` before anything moves. The sandbox waits for this."""
+    survey = kernel.survey(_ifindexes(placed))
+    _refuse_use(_uses_by_host(placed, survey.use))
+    rdma_netns = kernel.rdma_netns()
+    refuse_misfits(rdma_netns, (item.admitted for item in placed))
+    plan = Plan()
+    if namespace is not None:
+        plan = plan_attach(placed, survey.links, kernel.links(namespace))
+        plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
+    return SandboxRecord(
+        pod=pod,
+        state=State.PLANNED,
+        namespace=namespace.identity if namespace is not None else None,
+        plan=plan,
+        attached=attached_requests(placed, plan),
+        rdma_cm=rdma_cm,
+    )
+
+
+def refuse_held(kernel: Host, record: SandboxRecord) -> None:
+    """Raise PlacementError for what the host has come to use since the node was read, as far as the kernel gives no
+    news of it: sockets, and who has RDMA devices open. A look through everything that a busy host has: no sandbox waits
+    for it."""
+    placed = placed_of(record)
+    ifindexes = _ifindexes(placed)
+    use = kernel.survey(ifindexes, sockets=True).use if ifindexes else HostUse()
+    _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed)))
+
+
+def completed(kernel: Kernel, plan: Plan) -> Plan:
+    """The same with all that the links carry now, for the way home. Raises PlacementError for one that is no longer
+    what was decided upon."""
+    carried = kernel.capture_all({move.link.ifindex for move in plan.moves}) if plan.moves else {}
+    return replace(plan, moves=tuple(with_carried(move, carried) for move in plan.moves))
+
+
+def _rdma_moves(
+    kernel: Host, namespace: Namespace, placed: tuple[Placed, ...], rdma_netns: RdmaNetns
+) -> tuple[RdmaMove, ...]:
+    """The RDMA devices that move: none where the kernel shows each in all namespaces, or has none at all."""
+    if rdma_netns is not RdmaNetns.EXCLUSIVE:
+        return ()
+    moves = plan_rdma_moves(placed, kernel.rdma_devices(kernel.host))
+    for move in moves:
+        if not kernel.can_move_rdma(move.index, namespace):
+            raise PlacementError(
+                ErrorCode.RDMA_NETNS,
+                f"the driver of {move.device} cannot move it into the pod, and this kernel shows RDMA devices in one"
+                " network namespace only",
+                hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
+            )
+    return moves
+
+
+def _ifindexes(placed: tuple[Placed, ...]) -> set[int]:
+    return {netdev.ifindex for item in placed for device in item.devices for netdev in device.netdevs}
+
+
+def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
+    """What the host has come to use since the inventory was read is not given, shared as little as exclusively. Sockets
+    on the addresses of a shared one may be those of other pods."""
+    modes = {
+        netdev.ifindex: item.admitted.mode for item in placed for device in item.devices for netdev in device.netdevs
+    }
+    given = [link for link in use.links if link.ifindex in modes]
+    alone = [link for link in given if modes[link.ifindex] is Mode.EXCLUSIVE]
+    return (
+        *(reason for link in given for reason in in_use_reasons(link, use)),
+        *(reason for link in alone for reason in socket_reasons(link, use)),
+    )
+
+
+def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
+    """Who has come to hold something on an RDMA device. The processes that have a shared one open may be those of other
+    pods."""
+    rdma_netns = kernel.rdma_netns()
+    for item in placed:
+        for device in item.devices:
+            if device.kernel_index is not None:
+                objects = kernel.rdma_objects(device.kernel_index)
+                yield from kernel_use_reasons(objects, rdma_netns)
+                if item.admitted.mode is Mode.EXCLUSIVE:
+                    yield from open_reasons(objects)
+
+
+def _refuse_use(reasons: tuple[str, ...]) -> None:
+    if reasons:
+        raise PlacementError(
+            ErrorCode.DEVICE_IN_USE,
+            f"the host uses this device: {'; '.join(reasons)}",
+            hint="free it on the host, or ask for another device",
+        )
+
+
+def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
+    """What was placed for a record; devices that move have the kernel's index of then."""
+    return tuple(
+        Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
+        for request in record.attached
+    )
+
+
+def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
+    """What the pod will have, with the netdev names as they will be in it."""
+    in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
+    indexes = {move.device: move.index for move in plan.rdma_moves}
+    return tuple(
+        AttachedRequest(
+            admitted=item.admitted,
+            devices=tuple(
+                AttachedDevice(
+                    device=replace(device, kernel_index=indexes[device.name]) if device.name in indexes else device,
+                    netdev_names=tuple(in_pod.get(netdev.ifindex, netdev.name) for netdev in device.netdevs)
+                    if item.admitted.mode is Mode.EXCLUSIVE
+                    else (),
+                )
+                for device in item.devices
+            ),
+        )
+        for item in placed
+    )

@@ -1,0 +1,1 @@
+"""Commands: read, ask the daemon, show. They may import anything below."""

@@ -1,0 +1,275 @@
+"""`nri-rdma cdi`: the CDI specs of this node, looked at, checked and written."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: JSON documents
+
+import click
+
+from nri_rdma.commands.cli.options import annotation_prefix_option, output_option, settings_options, snapshot_option
+from nri_rdma.commands.cli.screen import Screen, Table, print_json, printable
+from nri_rdma.config.settings import Settings
+from nri_rdma.model.request import Mode
+
+if TYPE_CHECKING:
+    from nri_rdma.cdi.registry import Registry, ResolvedDevice
+    from nri_rdma.cdi.spec import DeviceNode
+    from nri_rdma.errors import CdiError
+
+DOCUMENT_VERSION = 1
+EXIT_FAILED = 1
+_STDOUT = Path("-")
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def cdi(context: click.Context) -> None:
+    """Look at, check and write CDI specs.
+
+    \b
+    Example:
+      nri-rdma cdi list
+      nri-rdma cdi check /etc/cdi
+      nri-rdma cdi generate --output /etc/cdi
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+# list
+
+
+@cdi.command(name="list")
+@settings_options("cdi_dirs")
+@output_option
+def list_(settings: Settings, output: str) -> None:
+    """Show the devices that containers can ask for by CDI.
+
+    A file that cannot be used is told below, and the others count. Needs no root.
+
+    \b
+    Example:
+      nri-rdma cdi list
+      nri-rdma cdi list --cdi-dirs /etc/cdi,/run/cdi -o json
+    """
+    from nri_rdma.host.cdi.folder import read_registry
+
+    directories = settings.cdi_dirs
+    registry = read_registry(directories)
+    if output == "json":
+        print_json(_registry_document(registry, directories))
+        return
+    screen = Screen()
+    _show_devices(screen, registry, directories)
+    _show_problems(screen, registry.problems)
+
+
+def _show_devices(screen: Screen, registry: Registry, directories: tuple[Path, ...]) -> None:
+    if not registry.devices:
+        screen.line(f"There is no CDI device in {', '.join(map(str, directories))}.")
+        return
+    devices = sorted(registry.devices.values(), key=lambda item: item.file)  # stable: by name within a file
+    for number, (file, of_file) in enumerate(groupby(devices, key=lambda item: item.file)):
+        if number:
+            screen.line()
+        rows = tuple((it.name, "yes" if it.rdma_nodes else "no", _nodes_words(it.nodes)) for it in of_file)
+        screen.table(Table(title=file, headings=("DEVICE", "RDMA", "NODES"), rows=rows))
+
+
+def _nodes_words(nodes: tuple[DeviceNode, ...]) -> str:
+    return ", ".join(map(_node_words, nodes)) or "none"
+
+
+def _node_words(node: DeviceNode) -> str:
+    name = node.path.removeprefix("/dev/")
+    return name if node.major is None else f"{name} {node.major}:{node.minor or 0}"
+
+
+def _show_problems(screen: Screen, problems: tuple[CdiError, ...]) -> None:
+    if problems:
+        screen.line()
+        screen.line(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", bold=True)
+    for problem in problems:
+        screen.line(str(problem))
+
+
+def _registry_document(registry: Registry, directories: tuple[Path, ...]) -> dict[str, Any]:
+    return {
+        "version": DOCUMENT_VERSION,
+        "directories": list(map(str, directories)),
+        "devices": list(map(_device_document, registry.devices.values())),
+        "problems": list(map(_problem_document, registry.problems)),
+    }
+
+
+def _device_document(item: ResolvedDevice) -> dict[str, Any]:
+    from nri_rdma.cdi.encoding import edits_document
+
+    return {
+        "name": item.name,
+        "file": item.file,
+        "rdma": bool(item.rdma_nodes),
+        "nodes": [node.path for node in item.nodes],
+        "annotations": dict(item.device.annotations),
+        "edits": edits_document(item.device.edits),
+        "spec_edits": edits_document(item.spec_edits),
+    }
+
+
+def _problem_document(error: CdiError) -> dict[str, Any]:
+    return {
+        "code": str(error.code),
+        "file": error.file,
+        "line": error.line or None,
+        "path": error.path,
+        "what": error.what,
+        "hint": error.hint,
+        "text": str(error),
+    }
+
+
+# check
+
+
+@cdi.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path), metavar="FILE|DIR...")
+@annotation_prefix_option
+@output_option
+@click.pass_context
+def check(context: click.Context, paths: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
+    """Find what is wrong with CDI specs.
+
+    Of a directory every *.json and *.yaml is checked, and that no two have the same device. It is told what runtimes
+    refuse, what they take otherwise than its author meant, and what our annotation key asks that cannot be. Ends with 1
+    when there is anything. Needs no root.
+
+    \b
+    Example:
+      nri-rdma cdi check /etc/cdi /var/run/cdi
+      nri-rdma cdi check vendor.yaml -o json
+    """
+    files, problems = _check(paths, annotation_prefix)
+    if output == "json":
+        document = {
+            "version": DOCUMENT_VERSION,
+            "files": list(files),
+            "problems": list(map(_problem_document, problems)),
+        }
+        print_json(document)
+    else:
+        screen = Screen()
+        for problem in problems:
+            screen.raw(str(problem))  # a line each, for grep
+        count = f"{len(files)} file{'' if len(files) == 1 else 's'}"
+        screen.line(f"{count} checked, {len(problems)} problem{'' if len(problems) == 1 else 's'}.")
+    if problems:
+        context.exit(EXIT_FAILED)
+
+
+def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple[CdiError, ...]]:
+    """The files that were looked at, and what is wrong with them."""
+    from nri_rdma.cdi.asking import inspect_asking
+    from nri_rdma.cdi.registry import resolve
+    from nri_rdma.errors import CdiError
+    from nri_rdma.host.cdi.folder import read_file, scan
+
+    files: list[str] = []
+    problems: list[CdiError] = []
+    for path in paths:
+        if path.is_dir():
+            continue
+        files.append(str(path))
+        try:
+            problems += inspect_asking(read_file(path), str(path), prefix).problems
+        except CdiError as error:
+            problems.append(error)
+    found = scan([path for path in paths if path.is_dir()], partial(inspect_asking, prefix=prefix))
+    problems += resolve(found.specs, found.problems).problems
+    return (*files, *found.files), tuple(problems)
+
+
+# generate
+
+
+@cdi.command()
+@settings_options(
+    "sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server", "allow_default_pool", "annotation_prefix"
+)
+@snapshot_option
+@click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
+@click.option("--pool", metavar="NAME", help="Only the devices of this pool, as rdma.noderesource.dev/nic-NAME.")
+@click.option(
+    "--mode", type=click.Choice([mode.value for mode in Mode]), help="Have nri-rdma give the device in this mode."
+)
+@click.option("--memlock", metavar="unlimited|BYTES", help="Have it set RLIMIT_MEMLOCK.")
+@click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Have it limit the handles of each device.")
+@click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Have it limit the objects of each device.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(file_okay=False, allow_dash=True, path_type=Path),
+    default=_STDOUT,
+    show_default=True,
+    metavar="DIR",
+    help="Where to write the file, such as /etc/cdi; - is stdout. An older one is replaced once the new one is whole.",
+)
+def generate(
+    settings: Settings,
+    snapshot: Path | None,
+    devices: tuple[str, ...],
+    pool: str | None,
+    mode: str | None,
+    memlock: str | None,
+    hca_handles: int | None,
+    hca_objects: int | None,
+    output: Path,
+) -> None:
+    """Write a spec with the RDMA devices of this node.
+
+    Each is then a CDI device of its own, rdma.noderesource.dev/nic=NAME, with its character devices. What the host uses
+    is left out unless it is named. Write it anew when the hardware has changed. Needs no root but for the directory.
+
+    What --mode, --memlock and the limits ask of nri-rdma is an annotation of each device, which needs CDI 0.6.0.
+
+    \b
+    Example:
+      nri-rdma cdi generate --output /etc/cdi
+      podman run --device rdma.noderesource.dev/nic=mlx5_0 IMAGE
+      nri-rdma cdi generate --pool rails --mode exclusive --output /etc/cdi
+    """
+    from nri_rdma.cdi.encoding import encode
+    from nri_rdma.cdi.names import file_name
+    from nri_rdma.commands.cli.node import read_node
+    from nri_rdma.commands.generate_cdi import NIC, Asks, of_pool, spec_of
+    from nri_rdma.decide.policy import policy_of
+    from nri_rdma.host.cdi.write import write_spec
+
+    wanted = Mode(mode) if mode is not None else None
+    asks = Asks(mode=wanted, memlock=_memlock(memlock), hca_handles=hca_handles, hca_objects=hca_objects)
+    annotations = ((settings.annotation_prefix, asks.text),) if asks.text else ()
+    (node, _), kind = read_node(settings, snapshot), NIC
+    if pool is not None:
+        policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+        node, kind = of_pool(policy, node, pool, wanted, devices)
+    generated = spec_of(node, devices, kind=kind, annotations=annotations)
+    for sentence in generated.left_out:
+        click.echo(printable(sentence), err=True)
+    if output == _STDOUT:
+        click.echo(encode(generated.spec), nl=False)
+        return
+    path = write_spec(generated.spec, output, file_name(generated.spec.kind))
+    screen = Screen()
+    screen.line(f"{path} has {len(generated.spec.devices)} of this node's devices:")
+    for device in generated.spec.devices:
+        screen.raw(f"  {generated.spec.kind.qualified(device.name)}")
+
+
+def _memlock(text: str | None) -> int | str | None:
+    if text is None or text == "unlimited":
+        return text
+    if text.isascii() and text.isdecimal() and 0 < int(text) < 2**63:
+        return int(text)
+    raise click.BadParameter("write unlimited, or a number of bytes", param_hint="--memlock")

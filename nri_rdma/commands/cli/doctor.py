@@ -1,0 +1,110 @@
+"""`nri-rdma doctor`: what is right and wrong with this machine, and how to mend it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: settings as flags, and JSON documents
+
+import click
+
+from nri_rdma.commands.cli.options import output_option, setting_flags
+from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Document, Settings, load
+from nri_rdma.errors import SettingError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.finding import Finding
+
+DOCUMENT_VERSION = 1
+EXIT_PROBLEMS = 1
+
+
+@click.command()
+@setting_flags(
+    "nri_socket",
+    "containerd_socket",
+    "annotation_prefix",
+    "allow_default_pool",
+    "cdi_dirs",
+    "memlock",
+    "sysfs_root",
+    "dev_root",
+    "cgroup_root",
+    "state_dir",
+    "control_socket",
+)
+@click.option("--strict", is_flag=True, help="End with 1 for warnings, too.")
+@output_option
+def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None:
+    """Check this machine, and say how to mend what is wrong.
+
+    Nothing is changed. Works without root as far as it can: what it may not see it says. The runtime is asked what it
+    is by a plugin that registers and leaves. Ends with 1 when there is a problem; warnings do not count.
+
+    \b
+    Example:
+      nri-rdma doctor
+      nri-rdma doctor --strict -o json
+    """
+    from nri_rdma.commands.cli.node import notes, read_local_node
+    from nri_rdma.commands.doctor.examination import examine
+    from nri_rdma.commands.doctor.finding import Result
+    from nri_rdma.commands.doctor.machine import Machine
+
+    settings, error = _settings(flags, config)
+
+    def read_node() -> Any:
+        local = read_local_node(settings)
+        return local.node, notes(local, settings)
+
+    findings = examine(
+        Machine(
+            settings=settings,
+            setting_error=error,
+            config_file=config or DEFAULT_CONFIG_FILE,
+            read_node=read_node,
+        )
+    )
+    problems, warnings = (
+        sum(1 for it in findings if it.result is result) for result in (Result.PROBLEM, Result.WARNING)
+    )
+    if output == "json":
+        print_json(_document(findings, problems, warnings))
+    else:
+        _show(findings, problems, warnings)
+    if problems or (strict and warnings):
+        click.get_current_context().exit(EXIT_PROBLEMS)
+
+
+def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, SettingError | None]:
+    """What a daemon would have; when that is nothing, flags and defaults, and why."""
+    try:
+        return load(flags, os.environ, Document.read(config)).settings, None
+    except SettingError as error:
+        return load(flags, {}, Document(name="none")).settings, error
+
+
+def _show(findings: tuple[Finding, ...], problems: int, warnings: int) -> None:
+    screen = Screen()
+    screen.table(
+        Table(
+            headings=("RESULT", "CHECK", "FOUND"),
+            rows=tuple((it.result, it.check, it.found + (f"\nfix: {it.fix}" if it.fix else "")) for it in findings),
+        )
+    )
+    screen.line()
+    screen.line(f"{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}. Nothing was changed.", bold=True)
+
+
+def _document(findings: tuple[Finding, ...], problems: int, warnings: int) -> dict[str, Any]:
+    return {
+        "version": DOCUMENT_VERSION,
+        "checks": [{"check": it.check, "result": str(it.result), "found": it.found, "fix": it.fix} for it in findings],
+        "problems": problems,
+        "warnings": warnings,
+    }
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

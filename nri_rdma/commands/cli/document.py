@@ -1,0 +1,35 @@
+"""A node as a file: the one JSON document that `inventory -o json` prints and `snapshot` saves, and its reader."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any  # Any: a JSON document
+
+from nri_rdma.commands.cli.jsonfile import read_json_object
+from nri_rdma.doors.control.document import DOCUMENT_VERSION, node_document, node_from
+from nri_rdma.errors import ErrorCode, NotReadyError, SettingError
+from nri_rdma.model.device import Node
+
+
+def document_of(node: Node, sentences: tuple[str, ...]) -> dict[str, Any]:
+    """The node, with what a reader has to know about it."""
+    return {"version": DOCUMENT_VERSION, **node_document(node), "notes": list(sentences)}
+
+
+def read_document(path: Path) -> tuple[Node, tuple[str, ...]]:
+    """The node of a file, with the notes that were made on it. Raises SettingError when it holds none, or OSError."""
+    document = read_json_object(path, partial(_refused, path))
+    try:
+        node = node_from(document)
+    except NotReadyError as error:
+        raise _refused(path, error.what) from error
+    sentences = document.get("notes", [])
+    if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
+        raise _refused(path, "its notes are no list of sentences")
+    return node, tuple(sentences)
+
+
+def _refused(path: Path, why: str) -> SettingError:
+    hint = "save one with `nri-rdma snapshot -o FILE`, of this version"
+    return SettingError(ErrorCode.SETTING, f"this is no snapshot of a node: {why}", where=str(path), hint=hint)

@@ -1,0 +1,352 @@
+"""`nri-rdma explain`: what a pod would get on this node, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
+
+import click
+
+from nri_rdma.commands.cli.options import output_option, settings_options, snapshot_option
+from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.config.settings import Settings
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.model.edits import RDMA_MAX
+from nri_rdma.model.request import UNLIMITED
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.cli.gather import Source
+    from nri_rdma.commands.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
+    from nri_rdma.model.request import DeviceRequest
+    from nri_rdma.text.manifest import PodManifest
+
+EXIT_REFUSED = 1
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@settings_options(
+    "sysfs_root",
+    "dev_root",
+    "proc_root",
+    "cgroup_root",
+    "node_ip",
+    "api_server",
+    "allow_default_pool",
+    "memlock",
+    "annotation_prefix",
+    "cdi_dirs",
+    "state_dir",
+    "control_socket",
+)
+@snapshot_option
+@click.option(
+    "--cdi-device",
+    "cdi_devices",
+    multiple=True,
+    metavar="CONTAINER=NAME",
+    help="A CDI device that a container would have (main=vendor.example.com/class=name), as its driver prepares it.",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    metavar="CONTAINER=ID[,ID]",
+    help="The GPUs that the kubelet would give to a container: UUIDs, indexes or PCI addresses.",
+)
+@output_option
+@click.pass_context
+def explain(
+    context: click.Context,
+    manifest: Path,
+    settings: Settings,
+    snapshot: Path | None,
+    cdi_devices: tuple[str, ...],
+    gpus: tuple[str, ...],
+    output: str,
+) -> None:
+    """Show what a pod would get on this node, and why.
+
+    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job, RayCluster or other workload (- reads stdin). When the
+    daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a container gets; which
+    they are, --gpu says. Ends with 1 when a pod would be refused. Needs no root.
+
+    \b
+    Example:
+      nri-rdma explain pod.yaml
+      nri-rdma explain pod.yaml --allow-default-pool --sysfs-root ./node/sys --dev-root ./node/dev
+      nri-rdma explain pod.yaml --snapshot node.json
+      nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
+      nri-rdma explain pod.yaml --gpu trainer=0,1
+    """
+    pods = _read_manifest(manifest)
+    from nri_rdma.commands.cli.gather import gather
+    from nri_rdma.commands.explain import explain as explain_pod
+
+    source = gather(settings, snapshot)
+    if cdi_devices:
+        from nri_rdma.commands.cli.with_cdi import with_cdi_devices
+
+        source = with_cdi_devices(source, cdi_devices, settings.cdi_dirs, pods)
+    if gpus:
+        from nri_rdma.commands.cli.gpus import with_gpus
+
+        source = with_gpus(source, gpus, pods)
+    explanations = [explain_pod(pod, source.facts) for pod in pods]
+    if output == "json":
+        print_json(_document(explanations, source))
+    else:
+        _show(explanations, source)
+    for item in explanations:
+        if item.refusal is not None:
+            whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
+            click.echo(f"{whose}{item.refusal}", err=True)
+    if any(item.refusal is not None for item in explanations):
+        context.exit(EXIT_REFUSED)
+
+
+# The manifest
+
+
+def _read_manifest(path: Path) -> tuple[PodManifest, ...]:
+    from nri_rdma.text.manifest import read_pods
+
+    pods = tuple(pod for place, document in _documents(path) for pod in read_pods(document, place))
+    if not pods:
+        hint = "give a Pod, or a workload such as a Deployment or a Job"
+        raise SettingError(ErrorCode.SETTING, "there is no pod in the manifest", where=str(path), hint=hint)
+    return pods
+
+
+def _documents(path: Path) -> Iterator[tuple[str, object]]:
+    from nri_rdma.text.placed_yaml import MAX_BYTES, Placed, read_documents
+
+    with click.open_file(str(path), "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    for document in read_documents(data):
+        if not isinstance(document, Placed):
+            where = ":".join(str(part) for part in (path, document.line, document.column) if part)
+            what = f"the manifest cannot be read: {document.what}"
+            raise SettingError(ErrorCode.SETTING, what, where=where, hint=document.hint) from document
+        yield f"{path.name}:{document.place_of(()).line}", document.value
+
+
+# For people
+
+
+def _show(explanations: list[Explanation], source: Source) -> None:
+    screen = Screen()
+    for sentence in source.sentences:
+        screen.line(sentence)
+    for item in explanations:
+        screen.line()
+        _show_one(screen, item, source)
+
+
+def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
+    screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+    if item.holds:
+        screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
+    for note in item.notes:
+        screen.line(note)
+    for request in item.requests:
+        screen.line()
+        screen.table(_request_table(request))
+    if item.moves:
+        screen.line()
+        screen.table(_moves_table(item))
+    for container in item.containers:
+        if not item.requests and not container.container.resources and not container.container.claims:
+            continue  # a pod that asks for nothing is told so above
+        screen.line()
+        screen.line(f"Container {container.container.name}", bold=True)
+        screen.facts(tuple(_container_facts(container, source.memlock_reason)), indent=2)
+
+
+def _result(item: Explanation) -> str:
+    if item.refusal is not None:
+        return f"refused, {item.refusal.code}"
+    count = sum(1 for request in item.requests for candidate in request.candidates if candidate.given)
+    if not item.requests:
+        return "asks for nothing and gets nothing"
+    return f"gets {count} device{'' if count == 1 else 's'}"
+
+
+def _request_table(item: ExplainedRequest) -> Table:
+    request = item.admitted.request
+    count = "all" if request.count is None else str(request.count)
+    return Table(
+        title=f"Request {request.name}: {count} of {_origin(request)}, mode {item.admitted.mode}"
+        f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)} ({request.where})",
+        headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
+        rows=tuple(
+            (
+                candidate.device.name,
+                str(candidate.device.pci or "-"),
+                "-" if candidate.device.numa_node is None else str(candidate.device.numa_node),
+                _verdict(candidate),
+                candidate.why,
+            )
+            for candidate in item.candidates
+        ),
+        indent=2,
+    )
+
+
+def _gpu_words(request: DeviceRequest) -> str:
+    told = f", told by {request.gpus_from}" if request.gpus_from else ""
+    known = f", for GPU {', '.join(map(str, request.gpus))}{told}" if request.gpus else ""
+    return f"{known}; {request.gpus_problem}" if request.gpus_problem else known
+
+
+def _origin(request: DeviceRequest) -> str:
+    return f"CDI device {request.cdi_device}" if request.cdi_device else f"pool {request.pool}"
+
+
+def _verdict(candidate: Candidate) -> str:
+    if candidate.given:
+        return "GIVEN"
+    return "left" if candidate.free else "no"
+
+
+def _moves_table(item: Explanation) -> Table:
+    return Table(
+        title="Netdevs that move into the pod",
+        headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES"),
+        rows=tuple(
+            (
+                move.device,
+                move.link.name,
+                move.pod_name,
+                str(move.mtu or move.link.mtu),
+                ", ".join(map(str, move.addresses)) or "none",
+            )
+            for move in item.moves
+        ),
+        indent=2,
+    )
+
+
+def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
+    if item.container.privileged:
+        yield "note", "it is privileged: it sees every device of the host, whatever it is given"
+    yield from _from_others(item)
+    if not item.requests:
+        yield "gets", "nothing"
+        return
+    yield "requests", ", ".join(item.requests)
+    for number, char in enumerate(item.edits.char_devices):
+        yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
+    for number, (name, value) in enumerate(item.edits.env):
+        yield ("" if number else "env"), f"{name}={value}"
+    if item.kept_env:
+        yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
+    because = "asked by the pod" if item.asks_memlock else memlock_reason
+    yield "memlock", f"{_memlock(item.edits.memlock)} ({because})"
+    for number, line in enumerate(item.edits.rdma_max):
+        yield ("" if number else RDMA_MAX), line
+
+
+def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
+    """What it gets that nri-rdma has no say in."""
+    container = item.container
+    if item.gpus:
+        yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
+    for name, count in container.resources:
+        yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
+    for name in container.claims:
+        hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
+        yield "claim", f"{name}, which its DRA driver prepares; {hint}"
+
+
+def _memlock(value: int | None) -> str:
+    if value is None:
+        return "as the runtime has it"
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+# For programs
+
+
+def _document(explanations: list[Explanation], source: Source) -> dict[str, Any]:
+    from nri_rdma.doors.control.document import DOCUMENT_VERSION
+
+    return {
+        "version": DOCUMENT_VERSION,
+        "source": list(source.sentences),
+        "pods": [_pod_document(item) for item in explanations],
+    }
+
+
+def _pod_document(item: Explanation) -> dict[str, Any]:
+    return {
+        "kind": item.pod.kind,
+        "pod": str(item.pod),
+        "holds": list(item.holds),
+        "notes": list(item.notes),
+        "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
+        "requests": [_request_document(request) for request in item.requests],
+        "netdevs": [
+            {
+                "device": move.device,
+                "host_name": move.link.name,
+                "mac": move.link.mac,
+                "pod_name": move.pod_name,
+                "mtu": move.mtu or move.link.mtu,
+                "addresses": [str(address) for address in move.addresses],
+            }
+            for move in item.moves
+        ],
+        "containers": [_container_document(container) for container in item.containers],
+    }
+
+
+def _refusal_document(error: NriRdmaError) -> dict[str, str]:
+    return {"code": str(error.code), "what": error.what, "where": error.where, "hint": error.hint, "text": str(error)}
+
+
+def _request_document(item: ExplainedRequest) -> dict[str, Any]:
+    return {
+        "name": item.admitted.request.name,
+        "where": item.admitted.request.where,
+        "pool": "" if item.admitted.request.cdi_device else item.admitted.request.pool,
+        "cdi_device": item.admitted.request.cdi_device,
+        "mode": str(item.admitted.mode),
+        "isolation": str(item.isolation or ""),
+        "gpus": [str(pci) for pci in item.admitted.request.gpus],
+        "gpus_from": item.admitted.request.gpus_from,
+        "gpus_problem": item.admitted.request.gpus_problem,
+        "devices": [candidate.device.name for candidate in item.candidates if candidate.given],
+        "candidates": [_candidate_document(it) for it in item.candidates],
+    }
+
+
+def _candidate_document(item: Candidate) -> dict[str, Any]:
+    return {
+        "device": item.device.name,
+        "given": item.given,
+        "free": item.free,
+        "why": item.why,
+        "gpu": str(item.gpu) if item.gpu is not None else None,
+        "distance": item.far.name if item.far is not None else None,
+    }
+
+
+def _container_document(item: ExplainedContainer) -> dict[str, Any]:
+    return {
+        "name": item.container.name,
+        "privileged": item.container.privileged,
+        "resources": dict(item.container.resources),
+        "claims": list(item.container.claims),
+        "gpus": [str(pci) for pci in item.gpus],
+        "requests": list(item.requests),
+        "char_devices": [
+            {"path": char.path, "major": char.major, "minor": char.minor, "mode": f"{char.mode:04o}"}
+            for char in item.edits.char_devices
+        ],
+        "env": dict(item.edits.env),
+        "kept_env": list(item.kept_env),
+        "memlock": "unlimited" if item.edits.memlock == UNLIMITED else item.edits.memlock,
+        "unified": {RDMA_MAX: "\n".join(item.edits.rdma_max)} if item.edits.rdma_max else {},
+    }

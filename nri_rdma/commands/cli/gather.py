@@ -1,0 +1,103 @@
+"""What `explain` decides with: what the daemon knows now, or else the node as it is with nothing taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any  # Any: the daemon's JSON document
+
+import msgspec
+
+from nri_rdma.commands.cli.holders import taken_from
+from nri_rdma.commands.cli.node import read_node
+from nri_rdma.commands.cli.status_check import look_through
+from nri_rdma.commands.explain import Away, Facts
+from nri_rdma.config.settings import Settings
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.document import node_from, policy_from
+from nri_rdma.doors.control.status import MEMLOCK_IS_SET
+from nri_rdma.errors import NotReadyError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.device import Netdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Facts, and where they are from as sentences."""
+
+    facts: Facts
+    sentences: tuple[str, ...]
+    memlock_reason: str
+
+
+def gather(settings: Settings, snapshot: Path | None = None) -> Source:
+    """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's. A
+    snapshot is of another time or machine: no daemon is asked."""
+    if snapshot is not None:
+        return _from_node(settings, "What pods hold is not in a snapshot: all counts as free.", snapshot)
+    try:
+        document = ask_status(settings.control_path)
+    except NotReadyError as error:
+        return _from_node(settings, f"What pods hold now counts as free: {error.what} ({settings.control_path}).")
+    look_through(document)
+    told = Path(document["sysfs_root"])
+    default = next(item.default for item in fields(Settings) if item.name == "sysfs_root")
+    if settings.sysfs_root not in {told, default}:
+        return _from_node(
+            settings,
+            f"The daemon reads its hardware from {told}, not from {settings.sysfs_root}: what pods hold there is not"
+            " counted.",
+        )
+    return _from_daemon(document)
+
+
+def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) -> Source:
+    node, notes = read_node(settings, snapshot)
+    source = "the snapshot's hardware" if snapshot is not None else f"the hardware of {settings.sysfs_root}"
+    facts = Facts(
+        node=node,
+        policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+        taken=MappingProxyType({}),
+        annotation_prefix=settings.annotation_prefix,
+        default_memlock=settings.memlock.bytes,
+        adoption=settings.adopt,
+    )
+    reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
+    return Source(
+        facts=facts,
+        sentences=(f"Decided on {source}. {sentence}", *notes),
+        memlock_reason=reason,
+    )
+
+
+def _from_daemon(document: Mapping[str, Any]) -> Source:
+    memlock = document["memlock"]
+    facts = Facts(
+        node=node_from(document),
+        policy=policy_from(document),
+        taken=taken_from(document),
+        away=_away(document),
+        annotation_prefix=document["annotation_prefix"],
+        default_memlock=memlock["bytes"],
+        memlock_ceiling=memlock["ceiling"],
+        memlock_dropped_by=memlock.get("dropped_by", ""),
+        adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # a daemon before this field observes
+        kubelet_tells=bool(document.get("kubelet_tells")),
+    )
+    held = sum(1 for device in document["devices"] if device["holders"])
+    sentence = (
+        f"Decided with what the daemon (pid {document['daemon']['pid']}) knows now: {held} of"
+        f" {len(document['devices'])} devices are held by pods."
+    )
+    return Source(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
+
+
+def _away(document: Mapping[str, Any]) -> tuple[Away, ...]:
+    return tuple(
+        Away(owner=sandbox["pod"], device=move["device"], netdev=Netdev(**move["netdev"]))
+        for sandbox in document["sandboxes"]
+        for move in sandbox["moves"]
+    )

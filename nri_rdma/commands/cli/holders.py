@@ -1,0 +1,38 @@
+"""Who holds what, as the daemon's status document tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any  # Any: the daemon's JSON document
+
+from nri_rdma.decide.placement import Holding, Taken
+from nri_rdma.model.device import DeviceId
+from nri_rdma.model.pci import PciAddress, parse_pci_address
+from nri_rdma.model.request import Mode
+
+
+def taken_from(document: Mapping[str, Any]) -> Taken:
+    """The holders in a document that was looked through."""
+    return MappingProxyType(
+        {
+            DeviceId(device["id"]): frozenset(map(_holding, device["holders"]))
+            for device in document["devices"]
+            if device["holders"]
+        }
+    )
+
+
+def holder_document(holding: Holding) -> dict[str, Any]:
+    """A holder as that document has it."""
+    return {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
+
+
+def _holding(holder: Mapping[str, Any]) -> Holding:
+    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder))
+
+
+def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:
+    """A daemon of an earlier version tells none."""
+    addresses = map(parse_pci_address, holder.get("gpus", ()))
+    return frozenset(address for address in addresses if address is not None)

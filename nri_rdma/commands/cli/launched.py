@@ -1,0 +1,118 @@
+"""What `nri-rdma` does when the runtime starts it: no arguments, three variables, a connection, no terminal.
+
+Nobody reads what is printed here. What goes wrong is a line of the log, and, from Configure on, an answer to the
+runtime, which has it in its own log.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.commands.cli.errors import told
+from nri_rdma.config.settings import Document, Settings, load
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.observe.logs import hold_logging, set_up_logging
+from nri_rdma.text.annotations import asks
+
+if TYPE_CHECKING:
+    from nri_rdma.daemon.daemon import Daemon
+    from nri_rdma.doors.nri.launched import Launched
+    from nri_rdma.doors.nri.plugin import Plugin
+
+log = logging.getLogger(__name__)
+
+
+def serve(environment: Mapping[str, str], program: str) -> int:
+    """Serve the runtime until it closes the connection or SIGTERM; the exit code. What is attached stays attached."""
+    gc.disable()  # until the daemon is made: it is no garbage
+    process = _Process(environment)
+    try:
+        return process.serve(program)
+    except (NriRdmaError, KernelError, OSError) as error:
+        process.log_by_default()
+        log.critical("ended", extra={"error": str(told(error))})
+        return 1
+    except Exception:  # there is no stderr for a traceback
+        process.log_by_default()
+        log.exception("ended by a bug")
+        return 1
+    finally:
+        process.close()
+
+
+class _Process:
+    """The daemon of this process, from Configure on. What is logged before is kept: Configure says where it goes."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._held: list[logging.LogRecord] | None = hold_logging()
+        self._prefix = Settings().annotation_prefix
+        self.daemon: Daemon | None = None
+
+    def serve(self, program: str) -> int:
+        """One session; the exit code. Raises what keeps it from beginning."""
+        # Before we register: the runtime waits 5 s for that, and 2 s for the answer to Configure.
+        from nri_rdma.daemon import daemon as _daemon  # noqa: F401
+        from nri_rdma.doors.nri.identity import SOCKET_VARIABLE, identify
+        from nri_rdma.doors.nri.launched import Launched, inherited_socket
+        from nri_rdma.doors.nri.session import RegistrationError
+        from nri_rdma.wire.error import WireError
+
+        connection = inherited_socket(self._environment.get(SOCKET_VARIABLE, ""))
+        identity = identify(name=None, index=None, environment=self._environment, program=program)
+        log.info("started by the runtime", extra={"plugin": f"{identity.index}-{identity.name}"})
+        try:
+            Launched(connection, identity, self.start, self.asks).run()
+        except (RegistrationError, WireError, OSError) as error:
+            self.log_by_default()
+            log.warning("session ended", extra={"error": str(error)})
+            return 1
+        self.log_by_default()
+        log.info("the runtime closed the connection")
+        return 0 if self.daemon is not None else 1
+
+    def start(self, door: Launched, sent: str, by: float) -> Plugin:
+        """Make the daemon from the settings of this moment. Raises NriRdmaError: the runtime is told."""
+        from nri_rdma.daemon.daemon import Daemon
+
+        try:
+            loaded = load({}, self._environment, Document.sent_or_read(sent, None))
+            settings = loaded.settings
+            self._prefix = settings.annotation_prefix
+            self._log_as(settings)
+            self.daemon = Daemon(settings, door=door, by=by, reread=loaded.again)
+            self.daemon.open()
+        except (NriRdmaError, KernelError, OSError) as error:
+            self.close()
+            raise told(error) from error
+        finally:
+            self.log_by_default()  # unless there were settings: the runtime kills who answers with an error
+        return self.daemon.make_plugin(door.runtime_pid)
+
+    def asks(self, annotations: Mapping[str, str]) -> bool:
+        """Whether a pod with these annotations asks us for devices, as far as the settings could be read."""
+        return asks(annotations, self._prefix)
+
+    def close(self) -> None:
+        """End the daemon, if there is one."""
+        daemon, self.daemon = self.daemon, None
+        if daemon is not None:
+            daemon.close()
+
+    def log_by_default(self) -> None:
+        """Log where lines go without settings, if nobody has said so far where they go."""
+        if self._held is not None:
+            self._log_as(Settings())
+
+    def _log_as(self, settings: Settings) -> None:
+        set_up_logging(
+            settings.log_level, settings.log_format, settings.log_file, launched=True, fallback=settings.fallback_log
+        )
+        held, self._held = self._held or [], None
+        for record in held:
+            if logging.getLogger().isEnabledFor(record.levelno):
+                logging.getLogger().handle(record)

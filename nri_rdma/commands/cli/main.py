@@ -1,0 +1,155 @@
+"""The command `nri-rdma`: its sub-commands, its exit codes, its way to tell errors.
+
+Exit codes: 0 done, 1 refused or check failed, 2 usage, 3 daemon not reachable, 4 lacks privilege. What a user can cause
+ends as one line on stderr that begins with `nri-rdma: CODE:`.
+
+Nothing here or in the modules of the commands imports rich, pyroute2, protobuf or opentelemetry before a command runs:
+`--help` and `--version` answer at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import sys
+
+import click
+
+from nri_rdma import __version__
+from nri_rdma.attach.port import KernelError
+from nri_rdma.commands.cli.cdi import cdi
+from nri_rdma.commands.cli.config import config
+from nri_rdma.commands.cli.doctor import doctor
+from nri_rdma.commands.cli.errors import told
+from nri_rdma.commands.cli.explain import explain
+from nri_rdma.commands.cli.inventory import inventory
+from nri_rdma.commands.cli.options import loaded_options, settings_options
+from nri_rdma.commands.cli.snapshot import snapshot
+from nri_rdma.commands.cli.status import status
+from nri_rdma.commands.cli.topology import topology
+from nri_rdma.commands.cli.trace import trace
+from nri_rdma.commands.cli.validate import validate
+from nri_rdma.config.settings import Loaded
+from nri_rdma.doors.nri.identity import SOCKET_VARIABLE
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+
+__all__ = ["commands", "main", "settings_options"]
+
+EXIT_REFUSED, EXIT_USAGE, EXIT_NO_DAEMON, EXIT_PRIVILEGE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+
+def main() -> None:
+    """Run the command line and end the process with its exit code."""
+    _print_whatever_there_is()
+    try:
+        code: object = commands(standalone_mode=False, prog_name="nri-rdma")
+        sys.stdout.flush()
+    except click.Abort:
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python flushes once more, and complains
+        sys.exit(EXIT_REFUSED)
+    except (NriRdmaError, KernelError, click.ClickException, OSError) as error:
+        ours = _usage(error) if isinstance(error, click.ClickException) else told(error)
+        click.echo(str(ours), err=True)
+        sys.exit(_exit_code(ours))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@click.group(
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
+@click.version_option(__version__, prog_name="nri-rdma", message="%(prog)s %(version)s")
+@click.pass_context
+def commands(context: click.Context) -> int | None:
+    """Give containers their own RDMA hardware.
+
+    \b
+    Example:
+      nri-rdma doctor                 what this machine lacks
+      nri-rdma inventory              what this node has
+      nri-rdma topology               what of it is near to what
+      nri-rdma explain pod.yaml       what a pod would get here, and why
+      nri-rdma validate pod.yaml      what is wrong in what you wrote
+      nri-rdma run --dry-run          what would be done for the pods here
+      nri-rdma run                    the daemon
+    """
+    if context.invoked_subcommand is not None:
+        return None
+    if SOCKET_VARIABLE in os.environ:  # the runtime started us
+        from nri_rdma.commands.cli.launched import serve
+
+        return serve(os.environ, sys.argv[0])
+    click.echo(context.get_help())
+    return None
+
+
+@commands.command()
+@loaded_options()
+@click.option("--dry-run", is_flag=True, help="Report what would be done for each pod, and do nothing.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="With --dry-run: lines for people, or a JSON object per line for programs.",
+)
+def run(loaded: Loaded, dry_run: bool, output: str) -> None:
+    """Run the daemon.
+
+    It connects to the runtime over NRI and serves until SIGTERM; devices that pods have then stay theirs. SIGHUP has
+    the configuration file read again.
+
+    The runtime can start it instead: link its plugin folder's 90-nri-rdma to this program. It gets no arguments then,
+    and its settings from /etc/nri/conf.d/90-nri-rdma.conf, written like the configuration file.
+
+    With --dry-run it says on stdout what it would do for each pod and container that there is or comes, and does none
+    of it: no pod is refused, and a daemon may run beside it.
+
+    \b
+    Example:
+      nri-rdma run --allow-default-pool
+      nri-rdma run --dry-run -o json
+      ln -s /opt/nri-rdma/bin/nri-rdma /opt/nri/plugins/90-nri-rdma
+    """
+    if output != "text" and not dry_run:
+        raise click.UsageError("-o is for --dry-run")
+    from nri_rdma.observe.logs import set_up_logging
+
+    settings = loaded.settings
+    if dry_run:
+        from nri_rdma.commands.cli.dry_run import dry_run as report_only
+
+        set_up_logging(settings.log_level, settings.log_format)  # not log_file: a daemon may write there
+        report_only(settings, output)
+        return
+    set_up_logging(settings.log_level, settings.log_format, settings.log_file)
+    gc.disable()  # until the daemon is made: it is no garbage
+    from nri_rdma.daemon.daemon import Daemon
+
+    Daemon(settings, reread=loaded.again).run()
+
+
+for command in (doctor, cdi, inventory, topology, explain, validate, snapshot, status, trace, config):
+    commands.add_command(command)
+
+
+def _print_whatever_there_is() -> None:
+    """Names come from hardware and pods: one that the terminal cannot show must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _usage(error: click.ClickException) -> SettingError:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    what = " ".join(error.format_message().split()).rstrip(".")
+    return SettingError(ErrorCode.SETTING, what, hint=f"{context.command_path if context else 'nri-rdma'} --help")
+
+
+def _exit_code(error: NriRdmaError) -> int:
+    if isinstance(error, SettingError):
+        return EXIT_USAGE
+    return {ErrorCode.DAEMON_ABSENT: EXIT_NO_DAEMON, ErrorCode.PRIVILEGE: EXIT_PRIVILEGE}.get(error.code, EXIT_REFUSED)

@@ -1,0 +1,111 @@
+"""Options that several commands share: a flag for each setting, --config, --snapshot, -o."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, TypeAlias  # Any: click hands commands what their options say
+
+import click
+
+from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT
+from nri_rdma.text.refusals import bounded
+
+Command: TypeAlias = Callable[..., Any]
+
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="A table for people, or a JSON document for programs.",
+)
+
+
+def _prefix(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not ANNOTATION_PREFIX.fullmatch(value):
+        what = f"--annotation-prefix {bounded(repr(value))} cannot be used"
+        raise SettingError(ErrorCode.SETTING, what, hint=f"write {ANNOTATION_PREFIX_HINT}")
+    return value
+
+
+annotation_prefix_option = click.option(
+    "--annotation-prefix",
+    default=Settings().annotation_prefix,
+    show_default=True,
+    envvar="NRI_RDMA_ANNOTATION_PREFIX",
+    metavar="TEXT",
+    callback=_prefix,
+    help="Prefix of the annotations that are ours; what is before a slash in it is our driver.",
+)
+
+snapshot_option = click.option(
+    "--snapshot",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The node that `nri-rdma snapshot` saved, in the place of this machine.",
+)
+
+
+def settings_options(*names: str) -> Callable[[Command], Command]:
+    """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
+    return _options(names, "settings", lambda loaded: loaded.settings)
+
+
+def loaded_options() -> Callable[[Command], Command]:
+    """As settings_options, of all settings; the command gets them with their origins, `loaded`."""
+    return _options((), "loaded", lambda loaded: loaded)
+
+
+def setting_flags(*names: str) -> Callable[[Command], Command]:
+    """--config and a flag for each of these settings, not yet read: the command gets the values that were given."""
+    flags: list[Callable[[Command], Command]] = [*(_flag(it) for it in fields(Settings) if it.name in names), _CONFIG]
+
+    def decorate(command: Command) -> Command:
+        decorated = command
+        for flag in reversed(flags):
+            decorated = flag(decorated)
+        return decorated
+
+    return decorate
+
+
+def _options(
+    names: tuple[str, ...], argument: str, chosen_of: Callable[[Loaded], object]
+) -> Callable[[Command], Command]:
+    settable = [item for item in fields(Settings) if not item.metadata.get("table")]
+    chosen = [item for item in settable if not names or item.name in names]
+    flags: list[Callable[[Command], Command]] = [*map(_flag, chosen), _CONFIG]
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def with_settings(config: Path | None, **arguments: Any) -> Any:
+            given = {item.name: arguments.pop(item.name) for item in chosen}
+            loaded = load(given, os.environ, Document.read(config))
+            return command(**{argument: chosen_of(loaded)}, **arguments)
+
+        decorated: Command = with_settings
+        for flag in reversed(flags):
+            decorated = flag(decorated)
+        return decorated
+
+    return decorate
+
+
+_CONFIG = click.option(
+    "--config", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Configuration file (TOML)."
+)
+
+
+def _flag(item: Field[Any]) -> Callable[[Command], Command]:
+    name = "--" + item.name.replace("_", "-")
+    text = f"{item.metadata['help']} [{ENVIRONMENT_PREFIX}{item.name.upper()}]"
+    if isinstance(item.default, bool):
+        return click.option(f"{name}/--no-{name.removeprefix('--')}", item.name, default=None, help=text)
+    return click.option(name, item.name, default=None, metavar=item.metadata["metavar"], help=text)

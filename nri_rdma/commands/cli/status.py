@@ -1,0 +1,250 @@
+"""`nri-rdma status`: what the daemon is doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any  # Any: the daemon's JSON document
+
+import click
+
+from nri_rdma.commands.cli.options import output_option, settings_options
+from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.config.settings import Settings
+from nri_rdma.model.request import UNLIMITED
+
+_ID_LENGTH = 13
+"""As crictl shortens the ids of sandboxes."""
+
+
+@click.command()
+@settings_options("state_dir", "control_socket")
+@output_option
+def status(settings: Settings, output: str) -> None:
+    """Show what the daemon is doing, and who holds which device.
+
+    What containers use of a device, and may, is read from their cgroups when you ask.
+
+    Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
+    the daemon does not answer.
+
+    \b
+    Example:
+      nri-rdma status
+      nri-rdma status -o json
+    """
+    from nri_rdma.commands.cli.status_check import look_through
+    from nri_rdma.doors.control.client import ask_status
+
+    document = ask_status(settings.control_path)
+    if output == "json":
+        print_json(document)
+        return
+    look_through(document)
+    screen = Screen()
+    screen.facts(tuple(_facts(document)))
+    for table in _tables(document):
+        screen.line()
+        screen.table(table)
+
+
+def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    daemon, runtime, guard = document["daemon"], document["runtime"], document["guard"]
+    yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {_age(time.time() - daemon['started'])}"
+    who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
+    how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
+    yield "Runtime", f"{who}: {runtime['link']}, {how}"
+    if runtime["error"]:
+        yield "", f"last error: {runtime['error']}"
+    if runtime.get("name"):
+        yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
+    for lack in runtime.get("lacks", ()):
+        yield "", f"does not apply: {lack}"
+    if document.get("reload_error"):  # a daemon before this field has none
+        yield "Settings", f"WARNING, as before: {document['reload_error']}"
+    yield from _guard(guard)
+    for pool in document["pools"]:
+        yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
+        if pool["contested"]:
+            yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
+    if document["policy"]["rules"]:
+        yield "Rules", f"{len(document['policy']['rules'])}, see `nri-rdma config show`"
+    yield "RDMA netns", document["rdma_netns"]
+    yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
+    yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
+    yield "Namespaces", f"{document['namespaces_held']} held open"
+    if closing := document.get("pinned", {}).get("closing"):
+        yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+
+
+def _guard(guard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if guard["active"] == "none":
+        yield "Guard", f"WARNING, none: {guard['warning']}"
+        return
+    refused = f" ({guard['refused']} refused)" if guard["refused"] else ""
+    times = f"{guard['asked']} container{'' if guard['asked'] == 1 else 's'}{refused}"
+    yield "Guard", f"{guard['active']}: asked about {times}, last {_age(time.time() - guard['last'])} ago"
+    if guard["warning"]:
+        yield "", f"WARNING, {guard['warning']}: {'; '.join(guard['unguarded'])}"
+
+
+def _devices_of(pool: dict[str, Any]) -> str:
+    count = len(pool["devices"])
+    return f"{count} device{'' if count == 1 else 's'}"
+
+
+def _tables(document: dict[str, Any]) -> Iterator[Table]:
+    if document["devices"]:
+        yield _devices(document)
+    else:
+        yield Table(title="This machine has no RDMA device.", headings=(), rows=())
+    if document["sandboxes"]:
+        yield _sandboxes(document["sandboxes"])
+    if unstarted := tuple(_unstarted(document["sandboxes"])):
+        title = "WARNING: containers that did not start after our answer; the pod's events say who refused them"
+        yield Table(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
+    if document.get("rdma_use"):  # a daemon before this field has none
+        yield _rdma_use(document["rdma_use"])
+    if document.get("from_others"):  # a daemon before this field has none
+        yield _from_others(document["from_others"])
+    if document.get("alignment"):  # a daemon before this field has none
+        yield _alignment(document["alignment"])
+    if document["unserved"]:
+        rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
+        title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
+        yield Table(title=title, headings=("POD", "WHY"), rows=rows)
+
+
+def _since_start(document: dict[str, Any]) -> str:
+    """How many there were, where some have ended."""
+    count = document.get("unserved_count", 0)  # a daemon before this field has none
+    return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
+
+
+def _devices(document: dict[str, Any]) -> Table:
+    moves = [move for sandbox in document["sandboxes"] for move in sandbox["moves"]]
+    return Table(
+        title="",
+        headings=("DEVICE", "PCI", "NUMA", "STATE", "NETDEV", "HELD BY"),
+        rows=tuple(
+            (
+                device["name"],
+                device["pci"] or "-",
+                "-" if device["numa_node"] is None else str(device["numa_node"]),
+                device["state"] or "-",
+                _netdev_words(device, moves),
+                _held_by(device),
+            )
+            for device in document["devices"]
+        ),
+    )
+
+
+def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
+    """Where its netdevs are. The daemon may not have read the node since they left."""
+    gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
+    here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
+    away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]
+    return ", ".join([*here, *away]) or "none"
+
+
+def _held_by(device: dict[str, Any]) -> str:
+    holders = [f"{holder['pod']} ({holder['mode']})" for holder in device["holders"]]
+    if holders:
+        return ", ".join(holders)
+    uses = [*device["in_use"], *device["used_by_some"]]
+    if uses:
+        return f"the host: {'; '.join(uses)}"
+    ties = [f"{it['name']} {reason}" for it in device["netdevs"] for reason in it.get("unreturnable", ())]
+    return f"nobody, can only be shared: {'; '.join(ties)}" if ties else "-"
+
+
+def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="",
+        headings=("POD", "SANDBOX", "STATE", "DEVICES"),
+        rows=tuple(
+            (
+                item["pod"],
+                item["id"][:_ID_LENGTH] + (f" (container {item['part']})" if item.get("part") else ""),
+                item["state"],
+                _device_words(item) + (f"\nUNDO FAILED: {item['undo_error']}" if item["undo_error"] else ""),
+            )
+            for item in sandboxes
+        ),
+    )
+
+
+def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for sandbox in sandboxes:
+        for it in sandbox.get("unstarted", ()):  # a daemon before this field has none
+            yield sandbox["pod"], it["container"], str(it["answers"]), _age(it["seconds"])
+
+
+def _device_words(sandbox: dict[str, Any]) -> str:
+    words = ", ".join(sandbox["devices"])
+    return f"{words}\nisolation {sandbox['isolation']}" if sandbox["isolation"] else words
+
+
+def _rdma_use(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="",
+        headings=("POD", "CONTAINER", "DEVICE", "HCA HANDLES", "HCA OBJECTS"),
+        rows=tuple(
+            (it["pod"], it["container"], it["device"], _counted(it["hca_handle"]), _counted(it["hca_object"]))
+            for it in rows
+        ),
+    )
+
+
+def _from_others(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="Devices that others gave to containers",
+        headings=("POD", "CONTAINER", "WHAT", "DEVICES", "KNOWN BY", "ADOPT"),
+        rows=tuple(
+            (
+                it["pod"],
+                it["container"] + (" (privileged)" if it["is_privileged"] else ""),
+                it["what"],
+                ", ".join(it["devices"]) or "-",
+                it["source"],
+                it["adopt"],
+            )
+            for it in rows
+        ),
+    )
+
+
+def _alignment(rows: list[dict[str, Any]]) -> Table:
+    return Table(
+        title="Devices beside the GPUs of their containers",
+        headings=("POD", "CONTAINER", "ALIGNMENT", "GPUS KNOWN BY"),
+        rows=tuple(
+            (
+                it["pod"],
+                it["container"],
+                it["words"] + (f"\nPROBLEM: {it['problem']}" if it["problem"] else ""),
+                it["gpus_from"],
+            )
+            for it in rows
+        ),
+    )
+
+
+def _counted(value: dict[str, Any]) -> str:
+    return f"{value['used']}/{'max' if value['limit'] is None else value['limit']}"
+
+
+def _memlock(value: int | None) -> str:
+    if value is None:
+        return "as the runtime has it"
+    return "unlimited" if value == UNLIMITED else f"{value} bytes"
+
+
+def _age(seconds: float) -> str:
+    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{int(seconds)} s"

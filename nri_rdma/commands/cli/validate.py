@@ -1,0 +1,108 @@
+"""`nri-rdma validate`: what is wrong with what people write, before a cluster or a node sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: a JSON document
+
+import click
+
+from nri_rdma.commands.cli.options import annotation_prefix_option, output_option
+from nri_rdma.commands.cli.screen import Screen, print_json
+from nri_rdma.errors import ErrorCode, SettingError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.validate.files import Checked
+
+DOCUMENT_VERSION = 1
+EXIT_FAILED = 1
+_STDIN = Path("-")
+
+
+@click.command()
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(exists=True, allow_dash=True, path_type=Path), metavar="FILE..."
+)
+@annotation_prefix_option
+@output_option
+@click.pass_context
+def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
+    """Find what is wrong in files for nri-rdma: all of it, with its line.
+
+    FILE is YAML or JSON of pods, workloads, resource claims and device classes (many documents in one file; - reads
+    stdin), a CDI spec, or a configuration. Its content says which. Other kinds are skipped. Needs no node and no root:
+    which pools and devices there are, `explain` knows. Ends with 1 when anything is wrong.
+
+    \b
+    Example:
+      nri-rdma validate pod.yaml claims.yaml
+      kubectl kustomize . | nri-rdma validate -
+      nri-rdma validate /etc/nri-rdma/config.toml -o json
+    """
+    from nri_rdma.commands.validate.files import check
+
+    checked = [check(_read(path), "stdin" if path == _STDIN else str(path), annotation_prefix) for path in files]
+    if output == "json":
+        print_json(_document(checked))
+    else:
+        _show(checked)
+    if any(item.problems for item in checked):
+        context.exit(EXIT_FAILED)
+
+
+def _read(path: Path) -> bytes:
+    """One byte more than anything may have, which is for the checks to refuse."""
+    from nri_rdma.text.placed_yaml import MAX_BYTES
+
+    if path != _STDIN and path.is_dir():
+        hint = f"name its files, such as {path}/*.yaml; `nri-rdma cdi check` takes directories of CDI specs"
+        raise SettingError(ErrorCode.SETTING, "this is a directory", where=str(path), hint=hint)
+    with click.open_file(str(path), "rb") as file:
+        return bytes(file.read(MAX_BYTES + 1))
+
+
+def _show(checked: list[Checked]) -> None:
+    screen = Screen()
+    for item in checked:
+        for problem in item.problems:
+            screen.raw(str(problem))  # a line each, for grep
+        for document in item.documents:
+            if document.skipped:
+                screen.raw(f"{item.file}:{document.line}: skipped: {document.skipped}.")
+    good = [document for item in checked for document in item.documents if not document.skipped]
+    skipped = sum(len(item.documents) for item in checked) - len(good)
+    problems = sum(len(item.problems) for item in checked)
+    counts = (_counted(len(good), "document"), f"{skipped} skipped", _counted(problems, "problem"))
+    screen.line(f"{_counted(len(checked), 'file')}: {counts[0]} checked, {counts[1]}, {counts[2]}.")
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _document(checked: list[Checked]) -> dict[str, Any]:
+    return {
+        "version": DOCUMENT_VERSION,
+        "files": [
+            {
+                "file": item.file,
+                "documents": [
+                    {"kind": it.kind, "name": it.name, "line": it.line, "skipped": it.skipped} for it in item.documents
+                ],
+                "problems": [
+                    {
+                        "code": str(it.code),
+                        "file": it.file,
+                        "line": it.line or None,
+                        "column": it.column or None,
+                        "path": it.path,
+                        "what": it.what,
+                        "hint": it.hint,
+                        "text": str(it),
+                    }
+                    for it in item.problems
+                ],
+            }
+            for item in checked
+        ],
+    }

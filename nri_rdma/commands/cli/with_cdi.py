@@ -1,0 +1,57 @@
+"""CDI devices that `explain` is told a container would have, looked up where their drivers write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from nri_rdma.cdi.index import Index
+from nri_rdma.cdi.names import parse_qualified
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.commands.cli.gather import Source
+from nri_rdma.decide.granted import Grant
+from nri_rdma.decide.granted import Source as Known
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.host.cdi.folder import read_registry
+from nri_rdma.text.manifest import PodManifest
+
+
+def with_cdi_devices(
+    source: Source, told: tuple[str, ...], directories: tuple[Path, ...], pods: tuple[PodManifest, ...]
+) -> Source:
+    """The same facts with these CDI devices (``CONTAINER=VENDOR/CLASS=NAME``). Raises SettingError for one that is not
+    written so, that no spec of the directories has, or whose container no pod has."""
+    return with_registry(source, told, read_registry(directories), ", ".join(map(str, directories)), pods)
+
+
+def with_registry(
+    source: Source, told: tuple[str, ...], registry: Registry, where: str, pods: tuple[PodManifest, ...]
+) -> Source:
+    """The same with specs that were read; `where` names the directories."""
+    index = Index(registry, source.facts.node, source.facts.annotation_prefix)
+    containers = {container.name for pod in pods for container in pod.containers}
+    grants: list[Grant] = []
+    present: dict[str, Mapping[str, tuple[int, int]]] = {}
+    for text in told:
+        container, _, name = text.partition("=")
+        if parse_qualified(name) is None:
+            raise _refused(text, "it is not CONTAINER=VENDOR/CLASS=NAME", "write trainer=dra.example.com/nic=claim-7f3")
+        if container not in containers:
+            raise _refused(text, f"no pod has a container {container}", f"there are {', '.join(sorted(containers))}")
+        if name not in registry.devices:
+            raise _refused(text, f"no spec in {where} has the CDI device {name}", "see `nri-rdma cdi list`")
+        grants.append(_grant(index, container, name))
+        present[container] = {**present.get(container, {}), **index.nodes(name)}
+    return replace(source, facts=replace(source.facts, grants=tuple(grants), present=present))
+
+
+def _grant(index: Index, container: str, name: str) -> Grant:
+    try:
+        return Grant(container=container, name=name, source=Known.RUNTIME, meaning=index.meaning(name))
+    except NriRdmaError as problem:
+        return Grant(container=container, name=name, source=Known.RUNTIME, problem=problem)
+
+
+def _refused(text: str, what: str, hint: str) -> SettingError:
+    return SettingError(ErrorCode.SETTING, what, where=f"--cdi-device {text}", hint=hint)

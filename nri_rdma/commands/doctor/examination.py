@@ -1,0 +1,39 @@
+"""All checks, in the order in which one depends on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from nri_rdma.commands.doctor import guard, hardware, kernel, runtime, service, software
+from nri_rdma.commands.doctor.finding import Finding
+from nri_rdma.commands.doctor.machine import Machine
+
+Check: TypeAlias = Callable[[Machine], Finding]
+
+CHECKS: tuple[Check, ...] = (
+    software.python,
+    software.packages,
+    software.configuration,
+    kernel.release,
+    kernel.privileges,
+    kernel.rdma_netns,
+    kernel.rdma_cgroup,
+    hardware.devices,
+    hardware.device_nodes,
+    hardware.pools,
+    runtime.nri_socket,
+    runtime.runtime,
+    runtime.containerd_socket,
+    runtime.memlock,
+    service.daemon,
+    guard.guard,
+    service.state,
+    service.cdi,
+    service.links,
+)
+
+
+def examine(machine: Machine) -> tuple[Finding, ...]:
+    """The findings of all checks. Nothing is changed."""
+    return tuple(check(machine) for check in CHECKS)

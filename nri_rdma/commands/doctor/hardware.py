@@ -1,0 +1,120 @@
+"""Checks of the RDMA devices, their nodes, and what pools have of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Collection, Iterator
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.decide.policy import offer, policy_of
+from nri_rdma.errors import InventoryError
+from nri_rdma.model.device import CharDevice, CharKind, Node, RdmaDevice
+from nri_rdma.model.request import Mode
+
+
+def devices(machine: Machine) -> Finding:
+    """What there is, and what the host uses itself."""
+    if isinstance(machine.node, InventoryError):
+        return problem("devices", f"{machine.node.what} ({machine.node.where})", machine.node.hint)
+    node, notes = machine.node
+    if not node.devices:
+        return problem(
+            "devices",
+            f"this machine has no RDMA device ({machine.settings.sysfs_root}/class/infiniband is absent or empty)",
+            "load the driver of the NIC; to look at another machine's node: nri-rdma inventory --snapshot FILE",
+        )
+    found = " ".join((f"{_counted(len(node.devices), 'RDMA device')}{_use_words(node)}.", *notes)).strip()
+    if all(device.in_use for device in node.devices):
+        return warning("devices", found, "free one on the host: see IN USE in `nri-rdma inventory`")
+    return ok("devices", found)
+
+
+def device_nodes(machine: Machine) -> Finding:
+    """Whether each device can be opened: its uverbs, and the node's rdma_cm."""
+    if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
+        return not_applicable("device nodes", "there is no RDMA device")
+    node, _ = machine.node
+    bare = [
+        device.name for device in node.devices if not any(char.kind is CharKind.UVERBS for char in device.char_devices)
+    ]
+    if bare:
+        return problem(
+            "device nodes", f"no uverbs of {', '.join(bare)}: pods that ask are refused", "modprobe ib_uverbs"
+        )
+    if node.rdma_cm is None:
+        return problem(
+            "device nodes", "no rdma_cm: requests are refused, unless devices: [uverbs]", "modprobe rdma_ucm"
+        )
+    chars = [node.rdma_cm, *(char for device in node.devices for char in device.char_devices)]
+    wrong = list(_wrong_nodes(machine, chars))
+    if wrong:
+        return warning(
+            "device nodes",
+            f"{'; '.join(wrong)}. Containers get the kernel's numbers all the same",
+            "`udevadm trigger --subsystem-match=infiniband_verbs`; in a container mount the host's /dev/infiniband",
+        )
+    return ok("device nodes", f"{_counted(len(chars), 'node')} in {machine.settings.dev_root}/infiniband")
+
+
+def pools(machine: Machine) -> Finding:
+    """Whether pods can get anything."""
+    if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
+        return not_applicable("pools", "there is no RDMA device")
+    node, settings = machine.node[0], machine.settings
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    offered = offer(policy, node)
+    names = {device.id: device.name for device in node.devices}
+    if offered.contested:
+        words = [f"{names[key]} by {' and '.join(both)}" for key, both in sorted(offered.contested.items())]
+        return problem(
+            "pools",
+            f"selected by several pools, so that none has them: {', '.join(words)}",
+            "give the pools select or exclude that take different devices",
+        )
+    words = [
+        f"{pool.name} ({', '.join(pool.modes)}): {', '.join(it.name for it in offered.by_pool[pool.name]) or 'none'}"
+        for pool in policy.pools.values()
+    ]
+    empty = [
+        pool.name
+        for pool in policy.pools.values()
+        if not any(_can_be_given(device, pool.modes) for device in offered.by_pool[pool.name])
+    ]
+    if empty:
+        return warning(
+            "pools",
+            f"{'; '.join(words)}. Nothing to give in {', '.join(empty)}",
+            "compare select and exclude with `nri-rdma inventory`; `nri-rdma config show` says what each pool has",
+        )
+    return ok("pools", "; ".join(words))
+
+
+def _can_be_given(device: RdmaDevice, modes: Collection[Mode]) -> bool:
+    return not device.in_use and (Mode.SHARED in modes or not device.ties)
+
+
+def _use_words(node: Node) -> str:
+    used = [f"{device.name} ({'; '.join(device.in_use)})" for device in node.devices if device.in_use]
+    tied = [f"{it.name} ({'; '.join(it.ties)})" for it in node.devices if it.ties and not it.in_use]
+    words = f", of which the host uses {', '.join(used)}" if used else ", none in use by the host"
+    return f"{words}; nobody can have alone {', '.join(tied)}" if tied else words
+
+
+def _wrong_nodes(machine: Machine, chars: list[CharDevice]) -> Iterator[str]:
+    for char in chars:
+        path = machine.settings.dev_root / char.path.removeprefix("/dev/")
+        try:
+            found = path.stat()
+        except OSError as error:
+            yield f"{path}: {error.strerror}"
+            continue
+        if not stat.S_ISCHR(found.st_mode):
+            yield f"{path} is no character device"
+        elif (os.major(found.st_rdev), os.minor(found.st_rdev)) != (char.major, char.minor):
+            yield f"{path} is not {char.major}:{char.minor}"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,113 @@
+"""Checks of the kernel and of what this process may ask of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.nri.runtimes import parse_release
+from nri_rdma.errors import InventoryError
+from nri_rdma.host.cgroup import RDMA_PEAK, has_rdma_controller
+from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.edits import RDMA_MAX
+from nri_rdma.model.request import Mode
+
+OLDEST_KERNEL = (5, 14, 0)
+"""SO_NETNS_COOKIE, by which a pod's namespace is known."""
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # include/uapi/linux/capability.h
+
+
+def release(machine: Machine) -> Finding:
+    """Whether the kernel has what every attach needs."""
+    try:
+        text = (machine.proc / "sys/kernel/osrelease").read_text().strip()
+    except OSError as error:
+        return not_applicable("kernel", f"its release cannot be read: {error}")
+    known = parse_release(text)
+    if known is not None and known < OLDEST_KERNEL:
+        return problem("kernel", f"Linux {text}, and 5.14 is needed (SO_NETNS_COOKIE)", "boot Linux 5.14 or newer")
+    return ok("kernel", f"Linux {text}")
+
+
+def privileges(machine: Machine) -> Finding:
+    """Whether this process could do what the daemon does."""
+    try:
+        status = (machine.proc / "self/status").read_text()
+    except OSError as error:
+        return not_applicable("privileges", f"they cannot be read: {error}")
+    line = next((line for line in status.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
+    held = int(line.split()[1], 16)
+    lacking = [name for name, bit in _CAPABILITIES.items() if not held >> bit & 1]
+    if not lacking:
+        return ok("privileges", " and ".join(_CAPABILITIES))
+    words = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing: netdevs cannot be moved"
+    if machine.is_root:
+        fix = f"give its container {', '.join(lacking)}, or run it on the host"
+        return problem("privileges", words, fix)
+    return not_applicable("privileges", f"this user is not root; {words} by it", "run `nri-rdma doctor` as root, too")
+
+
+def rdma_netns(machine: Machine) -> Finding:
+    """Whether the kernel has RDMA, and what its namespace mode means for pods."""
+    if isinstance(machine.node, InventoryError):
+        return not_applicable("rdma netns", machine.node.what)
+    node, _ = machine.node
+    settings = machine.settings
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    modes = {mode for pool in policy.pools.values() for mode in pool.modes}
+    match node.rdma_netns:
+        case RdmaNetns.SHARED:
+            return ok(
+                "rdma netns",
+                "shared: exclusive devices give pods their netdevs, and stay visible to others (isolation soft);"
+                " isolation: hard is refused",
+            )
+        case RdmaNetns.EXCLUSIVE if Mode.SHARED in modes:
+            return warning(
+                "rdma netns",
+                "exclusive: devices move into pods, and mode shared, which a pool serves, is refused",
+                'modes = ["exclusive"] in the pool, or `rdma system set netns shared` on the idle node',
+            )
+        case RdmaNetns.EXCLUSIVE:
+            return ok("rdma netns", "exclusive: devices move into pods, where nobody else sees them (isolation hard)")
+        case RdmaNetns.NONE:
+            if node.devices:
+                return warning(
+                    "rdma netns",
+                    f"the mode cannot be read, and {settings.sysfs_root} shows RDMA devices: only their netdevs"
+                    " will move",
+                    "`rdma system show`; a tree that is not the machine's own sysfs has none",
+                )
+            return problem(
+                "rdma netns",
+                "the kernel has no RDMA subsystem (ib_core is not there)",
+                "load the driver of the NIC, such as `modprobe mlx5_ib`; without such a NIC, `modprobe rdma_rxe`",
+            )
+
+
+def rdma_cgroup(machine: Machine) -> Finding:
+    """Whether containers can have limits."""
+    root = machine.settings.cgroup_root
+    if not (root / "cgroup.controllers").exists():
+        return warning(
+            "rdma cgroup",
+            f"{root} is no unified (v2) hierarchy: requests with limits are refused",
+            "boot with systemd.unified_cgroup_hierarchy=1, or give --cgroup-root",
+        )
+    if not has_rdma_controller(root):
+        return warning(
+            "rdma cgroup",
+            f"{root} has no rdma controller: requests with limits are refused",
+            "use a kernel with CONFIG_CGROUP_RDMA, and load ib_core",
+        )
+    return ok("rdma cgroup", f"v2, with the rdma controller{_peak_words(root)}")
+
+
+def _peak_words(root: Path) -> str:
+    """The root itself has no rdma.max. Which kernel it is shows in any other cgroup that has."""
+    limited = next((folder.parent for folder in sorted(root.glob(f"*/{RDMA_MAX}"))), None)
+    if limited is None or (limited / RDMA_PEAK).exists():
+        return ""
+    return "; this kernel keeps limits of a removed cgroup, so the daemon lifts them at a container's end"

@@ -1,0 +1,64 @@
+"""The machine that is looked at: where its facts are, each read when a check first asks for it.
+
+Every path is a parameter, so that a check can be given a machine with any fault.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any  # Any: the daemon's JSON document
+
+from nri_rdma.commands.doctor.visit import Visited, visit
+from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Settings
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.errors import InventoryError, NotReadyError, SettingError
+from nri_rdma.model.device import Node
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: cached properties need a place
+class Machine:
+    """`settings` are those that a daemon would have; `setting_error` is why it would have none, and then they are the
+    defaults. `read_node` gives the hardware with what a reader has to know about it, or raises InventoryError."""
+
+    settings: Settings
+    read_node: Callable[[], tuple[Node, tuple[str, ...]]]
+    setting_error: SettingError | None = None
+    config_file: Path = DEFAULT_CONFIG_FILE
+    proc: Path = Path("/proc")
+    etc: Path = Path("/etc")
+    run: Path = Path("/run")
+    share: Path = Path("/usr/share")
+    package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
+    python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])
+    user: int = field(default_factory=os.geteuid)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether what cannot be done here cannot be done by the daemon either."""
+        return self.user == 0
+
+    @cached_property
+    def node(self) -> tuple[Node, tuple[str, ...]] | InventoryError:
+        """The hardware with its notes, or why it cannot be read."""
+        try:
+            return self.read_node()
+        except InventoryError as error:
+            return error
+
+    @cached_property
+    def runtime(self) -> Visited:
+        """What the runtime says of itself."""
+        return visit(self.settings.nri_socket)
+
+    @cached_property
+    def daemon(self) -> dict[str, Any] | NotReadyError:
+        """The status of the daemon that runs, or why there is none."""
+        try:
+            return ask_status(self.settings.control_path)
+        except NotReadyError as error:
+            return error

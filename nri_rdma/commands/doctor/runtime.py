@@ -1,0 +1,140 @@
+"""Checks of the container runtime: its NRI socket, what it is, and what it may give a container."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.doors.nri.peer import memlock_ceiling, peer_pid
+from nri_rdma.errors import NotReadyError
+from nri_rdma.model.request import UNLIMITED
+
+CONTAINERD_TOML = """version = 2
+[plugins."io.containerd.nri.v1.nri"]
+disable = false
+disable_connections = false"""
+"""For /etc/containerd/config.toml: before 2.0 NRI is off. Later releases read this version too."""
+CRIO_TOML = """[crio.nri]
+enable_nri = true"""
+_CONTAINERD = "containerd"
+_CONNECT_S = 2.0
+_NEWER = "or update containerd to 2.2.6, 2.3.3 or later"
+_CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
+
+
+def nri_socket(machine: Machine) -> Finding:
+    """Whether the runtime has NRI, and takes plugins that connect."""
+    path, daemon = machine.settings.nri_socket, machine.daemon
+    if not isinstance(daemon, NotReadyError) and daemon["runtime"].get("launched"):
+        return ok("NRI socket", "not needed: the runtime has started the daemon itself")
+    seen = machine.runtime
+    if seen.lacks_privilege:
+        return not_applicable("NRI socket", f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
+    if seen.refused:
+        return problem("NRI socket", f"{path}: {seen.refused}{_off_words(machine)}", _how_to_turn_on(machine))
+    if seen.unheard:
+        return problem(
+            "NRI socket",
+            f"{path}: somebody listens, and does not let a plugin register ({seen.unheard})",
+            "see the runtime's log; another plugin may keep it waiting",
+        )
+    return ok("NRI socket", f"{path}: the runtime lets plugins register")
+
+
+def runtime(machine: Machine) -> Finding:
+    """Which runtime it is, and what it is known not to do."""
+    facts = machine.runtime.runtime
+    if facts is None:
+        return not_applicable("runtime", "it could not be asked")
+    name = f"{facts.name} {facts.version}".strip() or "a runtime without a name"
+    found = f"{name}, NRI {facts.abilities.nri_text or 'of a release that is not known'}"
+    if facts.abilities.lacks:
+        lacks = "; ".join(facts.abilities.lacks)
+        return warning("runtime", f"{found}; does not apply: {lacks}", "see docs/runtimes.md, or update the runtime")
+    return ok("runtime", found)
+
+
+def containerd_socket(machine: Machine) -> Finding:
+    """Whether a containerd that leaves parts of refused sandboxes can be asked to remove them."""
+    facts, path = machine.runtime.runtime, machine.settings.containerd_socket
+    if facts is None:
+        return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
+    if not facts.abilities.leaves_refused:
+        return not_applicable(_CONTAINERD, "nothing is asked of this runtime but what NRI has")
+    harm = f"{facts.name} {facts.version} leaves parts of refused pods, with which it may not start again"
+    if path is None:
+        return warning(_CONTAINERD, f"{harm}: the setting containerd_socket is empty", f"set it, {_NEWER}")
+    return _reachable(path, machine.runtime.pid, harm)
+
+
+def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
+    try:
+        pid = _served_by(path)
+    except PermissionError:
+        return not_applicable(_CONTAINERD, f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
+    except OSError as error:
+        found = f"{harm}, and cannot be asked to remove them: {path}: {error.strerror or error}"
+        return warning(_CONTAINERD, found, f"set containerd_socket (in a container, mount it too), {_NEWER}")
+    if 0 not in {pid, runtime_pid} and pid != runtime_pid:
+        found = f"{harm}, and {path} is another process's (pid {pid}) than the NRI socket (pid {runtime_pid})"
+        return warning(_CONTAINERD, found, "set containerd_socket to that of the runtime with our NRI socket")
+    return ok(_CONTAINERD, f"{path}: what this release leaves of refused pods can be removed")
+
+
+def memlock(machine: Machine) -> Finding:
+    """How much memory a container may lock: RDMA programs register what they send."""
+    seen, setting = machine.runtime, machine.settings.memlock
+    if seen.refused or not seen.pid:
+        return not_applicable("memlock", "the runtime's process cannot be seen")
+    ceiling = memlock_ceiling(seen.pid, machine.proc)
+    if ceiling == UNLIMITED:
+        return ok("memlock", "the runtime may give a container any RLIMIT_MEMLOCK")
+    fix = "CAP_SYS_RESOURCE for the runtime, or LimitMEMLOCK=infinity in its unit"
+    found = f"the runtime (pid {seen.pid}) may not raise RLIMIT_MEMLOCK above {ceiling} bytes"
+    if setting.bytes is not None and setting.bytes > ceiling:
+        return problem(
+            "memlock", f"{found}, and the setting memlock is {setting.bytes}", f"a smaller memlock, or {fix}"
+        )
+    return warning("memlock", f"{found}: a pod that asks for more is refused", fix)
+
+
+def _served_by(path: Path) -> int:
+    """The process that listens there, 0 when it cannot be seen. Raises OSError."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONNECT_S)
+        connection.connect(str(path))
+        return peer_pid(connection)
+
+
+def _how_to_turn_on(machine: Machine) -> str:
+    if (machine.etc / "crio").exists() and not (machine.etc / "containerd").exists():
+        return f"in a file of {machine.etc / 'crio/crio.conf.d'}, then `systemctl restart crio`:\n{CRIO_TOML}"
+    return (
+        "start the runtime, or turn its NRI on (off by default before containerd 2.0 and CRI-O 1.30): in"
+        f" {machine.etc / 'containerd/config.toml'}, which may have its first line already, then `systemctl restart"
+        f" containerd`:\n{CONTAINERD_TOML}"
+    )
+
+
+def _off_words(machine: Machine) -> str:
+    off = list(_turned_off(machine.etc))
+    return f"; {'; '.join(off)}" if off else ""
+
+
+def _turned_off(etc: Path) -> Iterator[str]:
+    """Which configuration keeps plugins out, as far as it can be read."""
+    containerd = etc / "containerd/config.toml"
+    plugin = table_at(read_toml(containerd), "plugins", _CONTAINERD_PLUGIN)
+    for key in ("disable", "disable_connections"):
+        if plugin.get(key) is True:
+            yield f"{containerd} says {key} = true"
+    for path in crio_files(etc):
+        nri = table_at(read_toml(path), "crio", "nri")
+        if nri.get("enable_nri") is False:
+            yield f"{path} says enable_nri = false"
+        if nri.get("nri_disable_connections") is True:
+            yield f"{path} says nri_disable_connections = true"

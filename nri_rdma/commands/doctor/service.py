@@ -1,0 +1,125 @@
+"""Checks of the daemon that runs, and of what it leaves on the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any  # Any: the daemon's JSON document
+
+from nri_rdma import __version__
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.host.cdi.folder import read_registry
+
+_DIES_WITH_THE_BOOT = frozenset({"tmpfs", "ramfs"})
+
+
+def daemon(machine: Machine) -> Finding:
+    """Whether one runs, and is well."""
+    status = machine.daemon
+    if isinstance(status, NotReadyError):
+        if status.code is ErrorCode.PRIVILEGE:
+            return not_applicable("daemon", status.what, "run `nri-rdma doctor` as root")
+        return not_applicable("daemon", f"none answers on {machine.settings.control_path}", "nri-rdma run")
+    found = f"nri-rdma {status['daemon']['version']}, pid {status['daemon']['pid']}"
+    ills = list(_ills(status))
+    if ills:
+        return problem("daemon", f"{found}: {'; '.join(ills)}", "see `nri-rdma status` and the daemon's log")
+    if status["reload_error"]:
+        return warning("daemon", f"{found}: {status['reload_error']}", "mend the file, then SIGHUP")
+    if status["daemon"]["version"] != __version__:
+        return warning("daemon", f"{found}, and this program is {__version__}", "restart the daemon: pods keep theirs")
+    return ok("daemon", f"{found}, {status['runtime']['link']}")
+
+
+def state(machine: Machine) -> Finding:
+    """Where the journal is: it has to be writable, and to die with the boot as the moves do."""
+    folder = machine.settings.state_dir
+    there = next(path for path in (folder, *folder.parents) if _exists(path))
+    if not os.access(there, os.W_OK | os.X_OK):
+        words = f"{folder}: {there} cannot be written"
+        if machine.is_root:
+            return problem("state", words, "give a --state-dir that is writable")
+        return not_applicable("state", f"{words} by this user", "run `nri-rdma doctor` as root")
+    aside = sorted((folder / "journal").glob("*.unreadable"))
+    if aside:
+        return problem(
+            "state",
+            f"journal records that could not be read were set aside: {', '.join(map(str, aside))}",
+            "compare each with `ip link`, bring its devices home by hand, then remove the file",
+        )
+    kind = _file_system(there, machine.proc)
+    if kind and kind not in _DIES_WITH_THE_BOOT:
+        return warning(
+            "state",
+            f"{folder} is on {kind}: its records would outlive the boot",
+            "mount a tmpfs there, or give a --state-dir that is on one",
+        )
+    return ok("state", f"{folder} is writable{f', on {kind}' if kind else ''}")
+
+
+def cdi(machine: Machine) -> Finding:
+    """What is wrong with the CDI specs of the node."""
+    registry = read_registry(machine.settings.cdi_dirs)
+    where = ", ".join(map(str, machine.settings.cdi_dirs))
+    if registry.problems:
+        first, count = registry.problems[0], len(registry.problems)
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        return warning("CDI", f"{first.where}: {first.what}{more}", f"{first.hint}; nri-rdma cdi check FILE")
+    return ok("CDI", f"{len(registry.devices)} devices in {where}")
+
+
+def links(machine: Machine) -> Finding:
+    """Who else configures netdevs that come home."""
+    managers = [
+        name
+        for name, place in (("networkd", "systemd/netif"), ("NetworkManager", "NetworkManager"))
+        if (machine.run / place).is_dir()
+    ]
+    if (machine.run / "udev/control").exists():
+        by = f"udev{''.join(f' and {name}' for name in managers)}"
+        return ok("links", f"{by} may configure netdevs that come home; 2 s later the daemon restores what they undid")
+    if managers:
+        return warning(
+            "links",
+            f"{' and '.join(managers)} run, and {machine.run / 'udev/control'} is not there: what they undo is not"
+            " restored",
+            "in a container mount the host's /run/udev, read-only",
+        )
+    return ok("links", "nobody else configures netdevs that come home")
+
+
+def _ills(status: dict[str, Any]) -> Iterator[str]:
+    runtime = status["runtime"]
+    if runtime["link"] != "synchronized":
+        yield f"{runtime['link']} from the runtime" + (f" ({runtime['error']})" if runtime["error"] else "")
+    for sandbox in status["sandboxes"]:
+        if sandbox["undo_error"]:
+            yield f"devices of {sandbox['pod']} are not home: {sandbox['undo_error']}"
+    if status["unserved"]:
+        pods = ", ".join(item["pod"] for item in status["unserved"])
+        yield f"pods run without what they ask for: {pods}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:
+        return False
+
+
+def _file_system(path: Path, proc: Path) -> str:
+    """The type of the file system that a path is on; "" when that cannot be read."""
+    try:
+        lines = (proc / "self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    real, best, kind = path.resolve(), "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        place = left.split()[4].replace("\\040", " ")
+        if real.is_relative_to(place) and len(place) >= len(best):  # of two at one place the later is on top
+            best, kind = place, right.split()[0]
+    return kind

@@ -1,0 +1,84 @@
+"""Checks of the program itself: Python, packages, configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import Distribution
+
+from nri_rdma import __version__
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem
+from nri_rdma.commands.doctor.machine import Machine
+
+OLDEST_PYTHON = (3, 11)
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*?)\s*(?:;(.*))?")
+_BOUND = re.compile(r"(>=|<)\s*([0-9.]+)")
+
+
+def python(machine: Machine) -> Finding:
+    """The interpreter that runs this."""
+    found = f"Python {'.'.join(map(str, machine.python))}"
+    if machine.python < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return problem("python", f"{found}, and nri-rdma needs {oldest}", f"install it with Python {oldest} or newer")
+    return ok("python", found)
+
+
+def packages(machine: Machine) -> Finding:
+    """nri-rdma, and what it depends on."""
+    ours = _distribution("nri-rdma", machine)
+    if ours is None:
+        return not_applicable("packages", f"nri-rdma {__version__} runs without being installed")
+    faults = list(_faults(ours, machine))
+    if faults:
+        return problem(
+            "packages",
+            f"nri-rdma {ours.version}: {'; '.join(faults)}",
+            "install it again with what it needs: pip install --force-reinstall FILE.whl",
+        )
+    return ok("packages", f"nri-rdma {ours.version}, with all that it depends on")
+
+
+def configuration(machine: Machine) -> Finding:
+    """Whether a daemon would start with it."""
+    error = machine.setting_error
+    if error is not None:
+        where = f"{error.where}: " if error.where else ""
+        return problem("configuration", f"{where}{error.what}", error.hint or "nri-rdma config check FILE")
+    if not machine.config_file.exists():
+        return ok("configuration", f"{machine.config_file} is not there: defaults, flags and environment count")
+    pools, rules = len(machine.settings.pools), len(machine.settings.rules)
+    return ok("configuration", f"{machine.config_file}: {pools} pools, {rules} rules")
+
+
+def _faults(ours: Distribution, machine: Machine) -> Iterator[str]:
+    for text in ours.requires or ():
+        match = _REQUIREMENT.fullmatch(text)
+        if match is None or "extra" in (match[3] or ""):
+            continue
+        name, bounds = match[1], match[2]
+        there = _distribution(name, machine)
+        if there is None:
+            yield f"{name} is missing"
+        elif not _is_within(there.version, bounds):
+            yield f"{name} is {there.version}, and has to be {bounds}"
+
+
+def _distribution(name: str, machine: Machine) -> Distribution | None:
+    return next(iter(Distribution.discover(name=name, path=list(machine.package_folders))), None)
+
+
+def _is_within(version: str, bounds: str) -> bool:
+    """Whether a version keeps the bounds that our requirements have: at least, and below."""
+    have = _numbers(version)
+    for sign, limit in _BOUND.findall(bounds):
+        wanted = _numbers(limit)
+        padded = have + (0,) * (len(wanted) - len(have))
+        if (padded < wanted) if sign == ">=" else (padded >= wanted):
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"[0-9]+(?:\.[0-9]+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,0 +1,1 @@
+"""The daemon that only reports what it would do."""

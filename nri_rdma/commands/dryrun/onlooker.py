@@ -1,0 +1,56 @@
+"""The host's kernel for somebody who only looks: no pod's namespace is opened or entered."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from nri_rdma.attach.port import KernelError, Namespace, NamespaceIdentity, Survey
+from nri_rdma.attach.survey import Host
+from nri_rdma.commands.dryrun.planned import Unopened
+from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
+
+_OWN = Path("/proc/self/ns/net")
+
+
+class Onlooker:
+    """What nri_rdma.attach.survey asks of a kernel, of the host as it is; what only a look into the pod would tell
+    is taken to be as runtimes make it."""
+
+    def __init__(self, kernel: Host, pod_links: tuple[LinkState, ...]) -> None:
+        self._kernel = kernel
+        self._pod_links = pod_links
+
+    @property
+    def host(self) -> Namespace:
+        return self._kernel.host
+
+    def open_namespace(self, path: str, *, entered: bool = True) -> Unopened:
+        """Only named, never entered. Raises KernelError when there is none."""
+        try:
+            is_host = Path(path).samefile(_OWN)
+        except OSError as error:
+            raise KernelError(f"look for the network namespace {path}", error.errno or 0) from error
+        return Unopened(NamespaceIdentity(boot_id="", cookie=0, path=path), is_host)
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
+        """Of a pod those that every pod has."""
+        return self._kernel.links(namespace) if namespace is self._kernel.host else self._pod_links
+
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
+        return self._kernel.survey(ifindexes, sockets=sockets)
+
+    def rdma_netns(self) -> RdmaNetns:
+        return self._kernel.rdma_netns()
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        return self._kernel.rdma_devices(self._kernel.host)
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        return self._kernel.rdma_objects(index)
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        """Whether the driver can at all."""
+        return True

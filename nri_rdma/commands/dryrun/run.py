@@ -1,0 +1,168 @@
+"""A daemon that only looks: it decides for every pod as the daemon would, reports that, and changes nothing.
+
+It may run beside a daemon. It takes no lock, serves no socket, writes no file, and has another name at the runtime.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from functools import partial
+
+from nri_rdma.commands.dryrun.onlooker import Onlooker
+from nri_rdma.commands.dryrun.planned import PlannedSandboxes
+from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
+from nri_rdma.commands.explain import POD_LINKS
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.daemon import CLOSE_WORKERS_S, preload_grammar, set_memlock
+from nri_rdma.daemon.signals import Signals
+from nri_rdma.daemon.sources import Others
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.nri.identity import Identity, identify
+from nri_rdma.doors.nri.peer import memlock_ceiling
+from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
+from nri_rdma.doors.nri.runner import Runner
+from nri_rdma.doors.nri.session import Answers
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.run_pod import Chooser
+from nri_rdma.errors import NotReadyError
+from nri_rdma.host.host_node import read_host, resolve_on_host
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.model.device import Node
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.workers import Workers
+from nri_rdma.ttrpc.wire import Request
+
+log = logging.getLogger(__name__)
+
+NAME_SUFFIX = "-dry-run"
+_ANSWERED = frozenset({"Configure", "Synchronize"})
+"""The calls whose answers say which events we want, and that we have the pods."""
+
+
+class Unheard:
+    """Answers for a plugin, whose answers the runtime never gets: no adjustment, and no error, is given to a pod."""
+
+    def __init__(self, plugin: Answers) -> None:
+        self._plugin = plugin
+
+    def answer(self, request: Request) -> bytes:
+        """Empty for every event. Raises UnknownMethodError."""
+        try:
+            answer = self._plugin.answer(request)
+        except UnknownMethodError:
+            raise
+        except Exception:
+            if request.method in _ANSWERED:
+                raise
+            log.exception("bug in a handler; the runtime is not told", extra={"call": request.method})
+            return b""
+        return answer if request.method in _ANSWERED else b""
+
+
+class NoLimits:
+    """Limits nobody."""
+
+    def write(self, cgroups_path: str, lines: object, where: str) -> None:
+        """No cgroup is written."""
+
+    def lift_at_end(self, cgroups_path: str, where: str) -> None:
+        """Nor will be."""
+
+
+class DryRun:
+    """`run` blocks until SIGTERM or SIGINT. `report` is told what would become of each pod and container."""
+
+    def __init__(self, settings: Settings, report: Report) -> None:
+        self._settings = settings
+        self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
+        self._node = NodeSource(lambda: read_host(settings, self._kernel)[2])
+        self._workers, self._readers = Workers(), Workers(1, name="node-reader")
+        self._spans = Recorder(capacity=0)
+        allocations = Allocations()
+        self._others = Others(settings, self._node, self._workers)
+        self._verdicts = Verdicts(
+            report,
+            lambda: attached_by_daemon(settings),
+            chooser=Chooser(
+                node=self._node,
+                policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+                allocations=allocations,
+                adopter=self._others.adopter,
+                readers=self._readers,
+                spans=self._spans,
+                annotation_prefix=settings.annotation_prefix,
+            ),
+            allocations=allocations,
+            sandboxes=PlannedSandboxes(
+                Onlooker(self._kernel, POD_LINKS),
+                self._workers,
+                partial(resolve_on_host, settings),
+                allocations.release,
+            ),
+            workers=self._workers,
+            spans=self._spans,
+            limits=NoLimits(),
+            default_memlock=settings.memlock.bytes,
+            waits=replace(settings.waits, blocking=True),  # nothing is attached: the plan is all there is to wait for
+        )
+        identity = dry_identity(settings)
+        self._door = Runner(str(settings.nri_socket), self._make_plugin, name=identity.name, index=identity.index)
+
+    @property
+    def node(self) -> Node:
+        """The node as last read."""
+        return self._node.current
+
+    def run(self) -> None:
+        """Report until a signal ends it. To be called by the main thread."""
+        signals = Signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), self.stop))
+        preload_grammar()
+        try:
+            self._door.run()
+        finally:
+            signals.close()
+            self._workers.close(CLOSE_WORKERS_S)
+            self._readers.close(CLOSE_WORKERS_S)
+            self._others.close()
+
+    def stop(self) -> None:
+        """Have `run` return. For another thread."""
+        self._door.stop()
+
+    def _make_plugin(self, runtime_pid: int) -> Unheard:
+        self._verdicts.chooser.memlock_ceiling = memlock_ceiling(runtime_pid)
+        return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
+
+    def _configured(self, runtime: RuntimeFacts) -> None:
+        set_memlock(self._verdicts, self._settings.memlock, runtime)
+
+    def _synchronized(self, runtime: RuntimeFacts) -> None:
+        self._door.synchronized()
+        self._others.open_later()
+        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "dry_run": True})
+
+
+def attached_by_daemon(settings: Settings) -> Attached:
+    """What the daemon of these settings has attached; nothing when none answers."""
+    try:
+        document = ask_status(settings.control_path)
+    except NotReadyError:
+        return {}
+    attached: dict[str, tuple[str, ...]] = {}
+    for sandbox in document["sandboxes"]:  # one may have several parts
+        attached[sandbox["id"]] = attached.get(sandbox["id"], ()) + tuple(sandbox["devices"])
+    return attached
+
+
+def dry_identity(settings: Settings) -> Identity:
+    """Another name than the daemon's, and the place before it: its answers are not there yet, others' are."""
+    daemon = identify(
+        name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
+    )
+    return Identity(name=daemon.name + NAME_SUFFIX, index=f"{max(int(daemon.index) - 1, 0):02}")

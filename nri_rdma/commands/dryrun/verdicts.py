@@ -1,0 +1,227 @@
+"""What the daemon would do for each pod and container that the runtime tells of.
+
+The decisions are Lifecycle's own: this one only asks them of every pod, hands on what they were, and answers the
+runtime with nothing. No pod is refused and no container changed by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias  # Any: the arguments of Lifecycle
+
+from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.decide.inject import NOTHING
+from nri_rdma.decide.policy import Asker
+from nri_rdma.engine.engine import Lifecycle, Show
+from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.synchronize import Listed, brought_by
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+
+log = logging.getLogger(__name__)
+
+LISTED_S = 5.0
+"""How long a plan may take for a pod that was there before: the runtime has its answer and waits for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVerdict:
+    """What a pod would get: a refusal, a record of what would be attached, or neither (it asks for nothing). What a
+    daemon has given it is not decided again."""
+
+    pod: Pod
+    record: SandboxRecord | None = None
+    refusal: NriRdmaError | None = None
+    was_there: bool = False
+    """Whether the pod is older than the dry run."""
+    has: tuple[str, ...] = ()
+    """The devices that a daemon has attached to it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerVerdict:
+    """What a container of a pod would get; with a refusal it would not be made. `served`: a daemon answers for it."""
+
+    sandbox_id: str
+    pod_name: str
+    container: str
+    edits: ContainerEdits = NOTHING
+    refusal: NriRdmaError | None = None
+    served: bool = False
+
+
+Attached: TypeAlias = Mapping[str, tuple[str, ...]]
+"""Names of devices by sandbox id."""
+
+
+class Report(Protocol):
+    """Who is told. Called by one thread at a time."""
+
+    def pod(self, verdict: PodVerdict) -> None: ...
+
+    def container(self, verdict: ContainerVerdict) -> None: ...
+
+    def ended(self, pod: Pod) -> None:
+        """The sandbox has ended: what it would have held is free."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A pod that was reported, or is about to be."""
+
+    pod: Pod
+    decided: threading.Event = field(default_factory=threading.Event)
+    refusal: NriRdmaError | None = None
+    has: tuple[str, ...] = ()
+
+
+class Verdicts(Lifecycle):
+    """A Lifecycle that reports instead of answering. Its sandboxes are PlannedSandboxes."""
+
+    def __init__(self, report: Report, attached: Callable[[], Attached], **lifecycle: Any) -> None:
+        """`attached` says what a daemon beside this one has attached."""
+        super().__init__(**lifecycle)
+        self._report = report
+        self._attached = attached
+        self._telling = threading.RLock()
+        self._seen: dict[str, _Seen] = {}
+
+    def asks(self, annotations: Mapping[str, str]) -> bool:
+        """Every pod is of interest, and reported."""
+        return True
+
+    def remembers(self, sandbox_id: str) -> bool:
+        """Whether the pod was reported."""
+        return sandbox_id in self._seen
+
+    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+        """Report what the pod would get. Never raises for what it asks."""
+        if pod.sandbox_id in self._seen:
+            return  # told twice: in Synchronize, and as an event
+        seen = self._seen[pod.sandbox_id] = _Seen(pod)
+        self._decide(seen, annotations, deadline, asker, was_there=False)
+
+    def edits(
+        self,
+        sandbox_id: str,
+        pod_name: str,
+        annotations: Mapping[str, str],
+        container: str,
+        present_env: Collection[str],
+        present_devices: Mapping[str, tuple[int, int]],
+        deadline: float,
+        brought: Brought | None = None,
+        shown: Show | None = None,
+    ) -> ContainerEdits:
+        """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
+        seen = self._seen.get(sandbox_id)
+        if seen is not None:
+            seen.decided.wait(min(self.waits.barrier_s, deadline - time.monotonic()))
+        refusal = seen.refusal if seen is not None else None
+        served = seen is not None and bool(seen.has)
+        edits = NOTHING
+        if refusal is None and not served:
+            try:
+                edits = super().edits(
+                    sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
+                )
+            except NriRdmaError as error:
+                refusal = error
+        with self._telling:
+            self._report.container(
+                ContainerVerdict(
+                    sandbox_id=sandbox_id,
+                    pod_name=pod_name,
+                    container=container,
+                    edits=edits,
+                    refusal=refusal,
+                    served=served,
+                )
+            )
+        return NOTHING
+
+    def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+        """The container got nothing from us: its start is no matter of ours."""
+
+    def starting(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
+        """No cgroup is touched."""
+
+    def stop(self, sandbox_id: str, deadline: float) -> None:
+        """What the pod would have held is free."""
+        seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
+        super().stop(sandbox_id, deadline)
+        if seen is not None:
+            with self._telling:
+                self._report.ended(seen.pod)
+
+    def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
+        """Report the pods that are there, in a worker; those that were and are not any more have ended."""
+        listed = {item.pod.sandbox_id for item in pods}
+        gone = tuple(known for known in self._seen if known not in listed)
+        new = tuple((item, _Seen(item.pod)) for item in pods if item.pod.sandbox_id not in self._seen)
+        for item, seen in new:  # here, in the order of events: one that ends before the worker comes to it is known
+            self._seen[item.pod.sandbox_id] = seen
+        return self._workers.submit("reconcile", lambda: self._list(gone, new))
+
+    def _list(self, gone: Collection[str], new: Collection[tuple[Listed, _Seen]]) -> None:
+        for sandbox_id in gone:
+            self.stop(sandbox_id, time.monotonic())
+        attached = self._attached()
+        self.adopter.await_ready(None, time.monotonic() + LISTED_S)
+        for item, seen in new:
+            if self._has_ended(seen):
+                continue
+            until = time.monotonic() + LISTED_S
+            seen.has = attached.get(item.pod.sandbox_id, ())
+            self._decide(seen, item.annotations, until, item.asker, was_there=True)
+            if self._has_ended(seen):  # meanwhile
+                super().stop(item.pod.sandbox_id, until)
+                continue
+            for it in item.containers:
+                brought = brought_by(self.adopter, item.pod, item.asker, it)
+                self.edits(
+                    item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until, brought
+                )
+
+    def _has_ended(self, seen: _Seen) -> bool:
+        return self._seen.get(seen.pod.sandbox_id) is not seen
+
+    def _decide(
+        self, seen: _Seen, annotations: Mapping[str, str], deadline: float, asker: Asker, *, was_there: bool
+    ) -> None:
+        try:
+            if not seen.has:
+                super().start(seen.pod, annotations, deadline, asker)
+        except NriRdmaError as refusal:
+            self._tell(seen, None, refusal, was_there)
+            return
+        sandbox = self._sandboxes.get(seen.pod.sandbox_id)
+        if sandbox is None:
+            self._tell(seen, None, None, was_there)
+        else:  # at once, or when its plan is done
+            sandbox.attach_done.add_done_callback(lambda done: self._planned(seen, sandbox, done, was_there))
+
+    def _planned(self, seen: _Seen, sandbox: Sandbox, done: Future[None], was_there: bool) -> None:
+        if done.cancelled():
+            return  # we are ending
+        error = done.exception()
+        if error is None or isinstance(error, NriRdmaError):
+            self._tell(seen, sandbox.record, error, was_there)
+        else:
+            log.error("bug in a plan", exc_info=error, extra={"pod": str(seen.pod)})
+
+    def _tell(self, seen: _Seen, record: SandboxRecord | None, refusal: NriRdmaError | None, was_there: bool) -> None:
+        seen.refusal = refusal
+        seen.decided.set()
+        with self._telling:
+            if not self._has_ended(seen):
+                self._report.pod(
+                    PodVerdict(pod=seen.pod, record=record, refusal=refusal, was_there=was_there, has=seen.has)
+                )

@@ -1,0 +1,389 @@
+"""What a pod would get on a node, and why.
+
+The decision is the daemon's, made by the same functions; this module only asks them without a pod being there, and asks
+on for what a person wants to know besides: why not the other devices. Pure.
+
+It sees the pod's containers, which the daemon does not when the sandbox starts: a name that no container has is refused
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from nri_rdma.attach.numbers import Resolved, refuse_missing
+from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
+from nri_rdma.attach.survey import attached_requests
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, informed, is_gpu_resource, may_use_gpus
+from nri_rdma.decide.granted import Grant, Wanted, granted, wanted, with_grants
+from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.decide.placement import Holding, Placed, Taken, place
+from nri_rdma.decide.policy import Admitted, Offer, Policy, admit, isolation_of, offer, refuse_memlock
+from nri_rdma.decide.scoping import scoped
+from nri_rdma.decide.topology import Distance, distance
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, Isolation, PodRequest
+from nri_rdma.text.annotations import parse_pod_request
+from nri_rdma.text.manifest import ContainerManifest, PodManifest, unknown_containers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """A netdev that a pod has, as it was on the host."""
+
+    owner: str
+    device: str
+    netdev: Netdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the lifecycle has them."""
+
+    node: Node
+    policy: Policy
+    taken: Taken
+    annotation_prefix: str
+    away: tuple[Away, ...] = ()
+    default_memlock: int | None = None
+    memlock_ceiling: int = UNLIMITED
+    memlock_dropped_by: str = ""
+    grants: tuple[Grant, ...] = ()
+    """The CDI devices that the containers would have, of those that concern us."""
+    present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    """The device nodes that the containers have with them: by container, path to numbers."""
+    adoption: Adoption = field(default_factory=Adoption)
+    kubelet_tells: bool = False
+    """Whether the daemon knows which containers have devices from the kubelet."""
+    gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
+    """The GPUs that the kubelet would give, by container; a container that is not in it has none that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A device of the node beside one request: `given` to it, or not, and `free` for it, or not. `gpu` is the one that
+    it serves, or else the nearest of those that the request is for, and `far` is the distance; None without any."""
+
+    device: RdmaDevice
+    given: bool
+    free: bool
+    why: str
+    gpu: PciAddress | None = None
+    far: Distance | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedRequest:
+    """A request with all devices of the node; those it gets come first, in its order."""
+
+    admitted: Admitted
+    isolation: Isolation | None
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedContainer:
+    """What a container gets. `kept_env` are variables that it sets itself, so that ours are left out."""
+
+    container: ContainerManifest
+    edits: ContainerEdits
+    requests: tuple[str, ...]
+    kept_env: tuple[str, ...]
+    asks_memlock: bool
+    """Whether the limit is what the pod asks for, and not the node's."""
+    gpus: tuple[PciAddress, ...] = ()
+    """Those that it was said to be given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers.
+
+    `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are
+    sentences about what nobody can know from the manifest.
+    """
+
+    pod: PodManifest
+    holds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    requests: tuple[ExplainedRequest, ...] = ()
+    moves: tuple[NetdevMove, ...] = ()
+    containers: tuple[ExplainedContainer, ...] = ()
+    refusal: NriRdmaError | None = None
+
+
+def explain(pod: PodManifest, facts: Facts) -> Explanation:
+    """What the pod would get, after giving back what it holds now."""
+    facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
+    holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
+    facts = _given_back(facts, str(pod))
+    admitted: tuple[Admitted, ...] = ()
+    notes: tuple[str, ...] = ()
+    try:
+        request = parse_pod_request(pod.annotations, facts.annotation_prefix)
+        refuse_unknown_containers(pod, request, facts.annotation_prefix)
+        items = _informed_items(wanted(facts.grants, facts.adoption), facts)
+        if request is None and not items:
+            containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
+            return Explanation(pod=pod, holds=holds, containers=containers)
+        request = _informed(_narrowed(request or PodRequest(requests=()), pod, facts), facts)
+        notes = tuple(_gpu_notes(pod, request, facts))
+        refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
+        admitted = admit(facts.policy, facts.node, request, pod.asker)
+        given = granted(facts.node, facts.taken, items, pod.asker, str(pod))
+        taken = with_grants(facts.taken, given, str(pod))
+        placed = (*place(facts.node, offer(facts.policy, facts.node), taken, admitted), *given)
+        plan = _plan(placed)
+        _refuse_missing(facts.node, attached_requests(placed, plan), pod)
+    except NriRdmaError as refusal:
+        requests = _requests(facts, admitted, ())
+        return Explanation(pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal)
+    return Explanation(
+        pod=pod,
+        holds=holds,
+        notes=notes,
+        requests=_requests(facts, admitted, placed),
+        moves=plan.moves,
+        containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
+    )
+
+
+def _own_grants(pod: PodManifest, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    """Those to containers of this pod: a manifest may have several."""
+    names = {container.name for container in pod.containers}
+    return tuple(grant for grant in grants if grant.container in names)
+
+
+def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
+    """Those of containers of this pod, in its order."""
+    return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
+
+
+def _informed(request: PodRequest, facts: Facts) -> PodRequest:
+    """As the daemon does that a kubelet has told so."""
+    if not facts.gpus:
+        return request
+    told = PodGpus(by_container=facts.gpus)
+    return PodRequest(requests=tuple(informed(item, told) for item in request.requests))
+
+
+def _informed_items(items: tuple[Wanted, ...], facts: Facts) -> tuple[Wanted, ...]:
+    told = PodGpus(by_container=facts.gpus)
+    return tuple(replace(item, request=informed(item.request, told)) for item in items)
+
+
+def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
+    """What keeps requests for GPUs from knowing them: a manifest has their number only."""
+    for container in pod.containers:
+        asking = [it for it in request.requests if may_use_gpus(it) and it.scope.covers(container.name)]
+        for name, count in container.resources if asking and container.name not in facts.gpus else ():
+            if is_gpu_resource(name):
+                how_many = f"{name}: {count} of container {container.name} says how many GPUs it gets, and not which"
+                yield f"{how_many}: the kubelet tells the daemon; here --gpu {container.name}=ID[,ID] says it."
+
+
+def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest:
+    """As the daemon narrows it that a kubelet tells: containers with resources of device plugins, or claims."""
+    if not facts.kubelet_tells and not facts.gpus:
+        return request
+    allocation = PodAllocation(
+        containers=tuple(
+            ContainerAllocation(
+                name=container.name,
+                resources=tuple(DeviceIds(resource=name, ids=()) for name in _resources(container, facts)),
+                claims=tuple(
+                    ClaimDevice(namespace=pod.namespace, claim=name, driver="", pool="", device="", cdi_devices=())
+                    for name in container.claims
+                ),
+            )
+            for container in pod.containers
+        )
+    )
+    return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests))
+
+
+def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
+    """What device plugins give to a container; GPUs also where only the question names them."""
+    yield from (name for name, _ in container.resources)
+    if container.name in facts.gpus:
+        yield "GPUs"
+
+
+def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
+    """Raise RequestError for a container that is asked for and that the pod does not have."""
+    for refusal in unknown_containers(pod, request, prefix):
+        raise refusal
+
+
+def _holds(pod: PodManifest, holders: frozenset[Holding]) -> bool:
+    return any(holding.owner == str(pod) for holding in holders)
+
+
+def _given_back(facts: Facts, owner: str) -> Facts:
+    taken = {key: frozenset(holding for holding in held if holding.owner != owner) for key, held in facts.taken.items()}
+    home = [item for item in facts.away if item.owner == owner]
+    devices = tuple(
+        replace(
+            device,
+            netdevs=(*device.netdevs, *(item.netdev for item in home if item.device == device.name)),
+            used_by_some=device.used_by_some if taken.get(device.id) == facts.taken.get(device.id) else (),
+        )
+        for device in facts.node.devices
+    )
+    return replace(facts, taken=taken, node=replace(facts.node, devices=devices))
+
+
+def _refuse_missing(node: Node, attached: tuple[AttachedRequest, ...], pod: PodManifest) -> None:
+    """As the attach does at its end."""
+    has_nodes = any(device.char_devices for device in node.devices)
+    now = Resolved(devices=node.devices, rdma_cm=node.rdma_cm, has_nodes=has_nodes)
+    for request in attached:
+        refuse_missing(request, now, str(pod))
+
+
+def _plan(placed: tuple[Placed, ...]) -> Plan:
+    captured = {
+        netdev.ifindex: _link(netdev) for item in placed for device in item.devices for netdev in device.netdevs
+    }
+    return plan_attach(placed, captured, POD_LINKS)
+
+
+def _link(netdev: Netdev) -> LinkState:
+    """What the plan asks of a link; the rest is for the way back, which nobody goes here."""
+    return LinkState(
+        ifindex=netdev.ifindex,
+        name=netdev.name,
+        kind="",
+        parent="",
+        permanent_mac="",
+        mac=netdev.mac,
+        mtu=netdev.mtu,
+        txqlen=0,
+        alias="",
+        alt_names=(),
+        up=netdev.up,
+        unreturnable=netdev.unreturnable,
+    )
+
+
+POD_LINKS = tuple(
+    _link(Netdev(name=name, ifindex=ifindex, mac="", mtu=1500, up=True))
+    for ifindex, name in enumerate(("lo", "eth0"), 1)
+)
+"""What a pod's namespace has before us: runtimes have every CNI plugin name the pod's interface eth0."""
+
+
+def _container(
+    container: ContainerManifest, placed: tuple[Placed, ...], plan: Plan, facts: Facts
+) -> ExplainedContainer:
+    attached = attached_requests(placed, plan)
+    edits, everything = (
+        inject(
+            attached,
+            facts.node.rdma_cm,
+            container.name,
+            env,
+            facts.present.get(container.name, {}),
+            facts.default_memlock,
+        )
+        for env in (container.env, frozenset[str]())
+    )
+    requests = [item.admitted.request for item in placed if item.admitted.request.scope.covers(container.name)]
+    return ExplainedContainer(
+        container=container,
+        edits=edits,
+        requests=tuple(request.name for request in requests),
+        kept_env=tuple(name for name, _ in everything.env if name in container.env),
+        asks_memlock=any(request.memlock is not None for request in requests),
+        gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
+    )
+
+
+# Why this device and not that one
+
+
+def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
+    given = {device.id: item.admitted.request.name for item in placed for device in item.devices}
+    own = {item.admitted.request.name: item for item in placed}
+    return tuple(
+        ExplainedRequest(
+            admitted=item,
+            isolation=isolation_of(facts.node.rdma_netns, item.mode),
+            candidates=(*_given(facts, own.get(item.request.name)), *_others(facts, item, given)),
+        )
+        for item in admitted
+    ) + tuple(
+        ExplainedRequest(
+            admitted=item.admitted,
+            isolation=isolation_of(facts.node.rdma_netns, item.admitted.mode),
+            candidates=tuple(_given(facts, item)),
+        )
+        for item in placed
+        if item.admitted.request.cdi_device
+    )
+
+
+def _given(facts: Facts, placed: Placed | None) -> Iterator[Candidate]:
+    if placed is None:
+        return
+    request = placed.admitted.request
+    serves = placed.serves or (None,) * len(placed.devices)
+    for device, reason, gpu in zip(placed.devices, placed.reasons, serves, strict=True):
+        near = _nearest(facts, request, device, gpu)
+        why = reason.removeprefix(f"{device.name}: ")
+        if request.cdi_device and near.gpu is not None and near.far is not None:
+            why = f"{why}; {near.far.words}, from GPU {near.gpu}"
+        yield replace(near, given=True, why=why)
+
+
+def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciAddress | None = None) -> Candidate:
+    """A device that is free, beside the GPU that it serves, or else the nearest of the request's."""
+    own = {gpu} if gpu is not None else set(request.gpus)
+    found = [(distance(device, it), it.pci) for it in facts.node.gpus if it.pci in own]
+    far, nearest = min(found, default=(None, None))
+    return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
+
+
+def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
+    offered = offer(facts.policy, facts.node)
+    for device in facts.node.devices:
+        to = given.get(device.id)
+        if to is None:
+            why_not = _why_not(facts, offered, admitted, device)
+            why = why_not or _why_later(facts.node, admitted, device)
+            yield replace(_nearest(facts, admitted.request, device), free=not why_not, why=why)
+        elif to != admitted.request.name:
+            why = f"given to request {to} of this pod"
+            yield replace(_nearest(facts, admitted.request, device), free=False, why=why)
+
+
+def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
+    """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
+    request = admitted.request
+    if request.match.device not in {None, device.name}:
+        return "it is not what match asks for"
+    only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
+    try:
+        place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
+    except PlacementError as error:
+        if error.code is ErrorCode.NOT_IN_POOL:
+            return error.detail.removeprefix(f"{device.name} is ")
+        if error.where.endswith(".match"):
+            return "it is not what match asks for"
+        return error.what.removeprefix(f"{device.name} is ")
+    return ""
+
+
+def _why_later(node: Node, admitted: Admitted, device: RdmaDevice) -> str:
+    gpus = [gpu for gpu in node.gpus if gpu.pci in admitted.request.gpus]
+    if not gpus:
+        return "free"
+    nearest = min(gpus, key=lambda gpu: distance(device, gpu))
+    return f"free; from GPU {nearest.pci} it is {distance(device, nearest).words}"

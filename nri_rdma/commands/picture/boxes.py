@@ -1,0 +1,113 @@
+"""The boxes of a picture as large as their words need, not yet in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nri_rdma.commands.picture.drawing import NAME_SIZE, SIZE, TAG_HEIGHT, Box, Kind, State, Text
+from nri_rdma.commands.picture.tree import Branch, Level
+from nri_rdma.commands.picture.view import Adapter, View, gpu_name
+from nri_rdma.commands.picture.words import (
+    adapter_facts,
+    adapter_lines,
+    adapter_title,
+    count_of,
+    fitted,
+    gpu_facts,
+    gpu_title,
+    width_of,
+)
+from nri_rdma.model.device import Gpu
+
+PAD = 12
+GPU_WIDTH, ADAPTER_WIDTH = 272, 352
+NAME_COLUMNS = {Level.NUMA: 118, Level.ROOT: 124, Level.BRIDGE: 140}
+"""What a frame has at its left for its name."""
+_LINE = 20
+_BASELINE = 28
+"""Of the first line, a name."""
+_USUAL_LINES = 2
+"""Below the name. A box with less is as high, so that a GPU and an adapter stand side by side."""
+
+
+def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Box:
+    """The frame of a branch, around what is below it."""
+    above, name, title = _frame_words(branch)
+    size = NAME_SIZE if branch.level is Level.NUMA else SIZE
+    room = NAME_COLUMNS[branch.level] - PAD
+    texts = (
+        Text(x=x + PAD, y=y + _BASELINE, text=above),
+        Text(x=x + PAD, y=y + _BASELINE + _LINE + 2, text=fitted(name, room, size), size=size, is_bold=True),
+    )
+    kind = Kind(branch.level.value)
+    return Box(kind=kind, name=branch.name, x=x, y=y, width=width, height=height, texts=texts, title=title)
+
+
+def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
+    """A GPU at the top of the sheet, high enough for the classes of its lines."""
+    name, owners = gpu_name(view.gpus.index(gpu)), view.owners.get(gpu.pci, ())
+    lines = sum(pair.gpu is gpu for pair in view.pairs)
+    pods = owners if len(owners) <= 1 else (count_of(len(owners), "pod"),)
+    box = _leaf(Kind.GPU, name, "", (gpu_facts(gpu), *pods), x, GPU_WIDTH)
+    return replace(
+        box,
+        height=max(box.height, lines * (TAG_HEIGHT + 4) + PAD),
+        title=gpu_title(name, gpu, owners),
+        state=State.HELD if owners else State.FREE,
+    )
+
+
+def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
+    """An adapter at the top of the sheet."""
+    rail = "" if adapter.rail is None else f"rail {adapter.rail}"
+    lines = sum(pair.adapter.id == adapter.id for pair in view.pairs)
+    words = (adapter_facts(adapter), *adapter_lines(view, adapter))
+    box = _leaf(Kind.ADAPTER, adapter.head.name, rail, words, x, ADAPTER_WIDTH)
+    return replace(
+        box,
+        height=max(box.height, lines * 8 + PAD),
+        title=adapter_title(view, adapter),
+        state=_state(view, adapter),
+    )
+
+
+def moved(box: Box, y: float) -> Box:
+    """The box with its top there."""
+    texts = tuple(replace(text, y=text.y - box.y + y) for text in box.texts)
+    return replace(box, y=y, texts=texts)
+
+
+def _frame_words(branch: Branch) -> tuple[str, str, str]:
+    """What stands above its name, the name, and the title."""
+    match branch.level:
+        case Level.NUMA:
+            title = f"NUMA node {branch.name}" if branch.name else "the kernel tells no NUMA node"
+            return "NUMA node", branch.name or "unknown", title
+        case Level.ROOT if not branch.name:
+            return "not on", "PCI", "devices without a PCI function"
+        case Level.ROOT:
+            return "PCI root", branch.name, f"PCI root complex {branch.name}"
+        case Level.BRIDGE:
+            return "switch", branch.name, f"PCI switch or bridge {branch.name}"
+
+
+def _leaf(kind: Kind, name: str, beside: str, lines: Iterable[str], x: float, width: float) -> Box:
+    room = width - 2 * PAD
+    taken = width_of(beside, SIZE) + PAD if beside else 0
+    texts = [
+        Text(x=x + PAD, y=_BASELINE, text=fitted(name, room - taken, NAME_SIZE), size=NAME_SIZE, is_bold=True),
+        *([Text(x=x + width - PAD, y=_BASELINE, text=beside, at_end=True)] if beside else []),
+    ]
+    y = _BASELINE
+    for line in lines:
+        y += _LINE
+        texts.append(Text(x=x + PAD, y=y, text=fitted(line, room, SIZE)))
+    bottom = max(y, _BASELINE + _USUAL_LINES * _LINE) + PAD
+    return Box(kind=kind, name=name, x=x, y=0, width=width, height=bottom, texts=tuple(texts), title="")
+
+
+def _state(view: View, adapter: Adapter) -> State:
+    if any(device.id in view.holdings for device in adapter.devices):
+        return State.HELD
+    return State.FREE if any(map(view.is_free, adapter.devices)) else State.HOST

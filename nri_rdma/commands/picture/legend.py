@@ -1,0 +1,33 @@
+"""What lines and boxes of a picture mean, below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nri_rdma.commands.picture.drawing import Sample, State, Text
+from nri_rdma.decide.topology import Distance
+
+_ROW = 27
+_WIDTH, _HEIGHT = 72, 18
+_COLUMN = 372
+_STATES = (
+    (State.HELD, "a pod has it, or a part"),
+    (State.FREE, "free, or nobody is known to have it"),
+    (State.HOST, "the host uses it"),
+)
+_THICKNESS = ((True, "one pod has both"), (False, "nearest of a GPU that no pod is known to have"))
+
+
+def legend(x: float, y: float, *, has_pairs: bool) -> Iterator[Sample]:
+    """The samples with their texts, from (x, y) on: of lines too where the picture `has_pairs`."""
+    if has_pairs:
+        yield from (_sample(x, y, row, shows, shows.words) for row, shows in enumerate(Distance))
+        yield from (_sample(x + _COLUMN, y, row, shows, text) for row, (shows, text) in enumerate(_THICKNESS))
+        x, y = x + _COLUMN, y + _ROW * len(_THICKNESS)
+    yield from (_sample(x, y, row, shows, text) for row, (shows, text) in enumerate(_STATES))
+
+
+def _sample(x: float, y: float, row: int, shows: Distance | State | bool, text: str) -> Sample:
+    top = y + row * _ROW
+    words = Text(x=x + _WIDTH + 14, y=top + _HEIGHT - 4, text=text)
+    return Sample(x=x, y=top, width=_WIDTH, height=_HEIGHT, text=words, shows=shows)

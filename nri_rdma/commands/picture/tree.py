@@ -1,0 +1,131 @@
+"""The PCI tree of a node, pruned to what tells distances: NUMA nodes, root complexes, switches.
+
+A bridge is kept where several cards part below it; root ports and bridges on the way to one card say nothing that the
+root complex does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from nri_rdma.commands.picture.view import Adapter, View
+from nri_rdma.model.device import Gpu, RdmaDevice
+
+
+class Level(StrEnum):
+    """What a branch stands for."""
+
+    NUMA = "numa"
+    ROOT = "root"
+    BRIDGE = "bridge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A NUMA node, root complex or bridge with what hangs on it directly; `name` is "" where nobody knows."""
+
+    level: Level
+    name: str
+    gpus: tuple[Gpu, ...] = ()
+    adapters: tuple[Adapter, ...] = ()
+    branches: tuple[Branch, ...] = ()
+
+    @property
+    def depth(self) -> int:
+        """How many levels of branches are below."""
+        return max((1 + branch.depth for branch in self.branches), default=0)
+
+
+_Leaf: TypeAlias = Gpu | Adapter
+_Way: TypeAlias = tuple[tuple[str, ...], _Leaf]
+"""The bridges on the way to a leaf, from the root complex down."""
+
+
+def tree_of(view: View) -> tuple[Branch, ...]:
+    """The NUMA nodes by number, the unknown one last; in each its root complexes, what is not on PCI last."""
+    roots: dict[str, list[_Leaf]] = {}
+    leaves: tuple[_Leaf, ...] = (*view.gpus, *view.adapters)
+    for leaf in leaves:
+        roots.setdefault(_located(leaf).pci_root, []).append(leaf)
+    nodes: dict[int | None, list[Branch]] = {}
+    for root, below in sorted(roots.items(), key=lambda item: (not item[0], item[0])):
+        if root:
+            nodes.setdefault(_numa_node(below), []).append(_root(root, below))
+            continue
+        for leaf in below:
+            nodes.setdefault(_located(leaf).numa_node, []).append(_root("", [leaf]))
+    return tuple(
+        Branch(level=Level.NUMA, name="" if number is None else str(number), branches=tuple(_joined(nodes[number])))
+        for number in sorted(nodes, key=lambda number: (number is None, number))
+    )
+
+
+def _located(leaf: _Leaf) -> Gpu | RdmaDevice:
+    """What of it has a place."""
+    return leaf if isinstance(leaf, Gpu) else leaf.head
+
+
+def _numa_node(leaves: Iterable[_Leaf]) -> int | None:
+    """That of most leaves: a root complex is in one NUMA node, whatever a firmware says of some function."""
+    numbers = Counter(number for leaf in leaves if (number := _located(leaf).numa_node) is not None)
+    return min(numbers, key=lambda number: (-numbers[number], number), default=None)
+
+
+def _joined(branches: Iterable[Branch]) -> Iterator[Branch]:
+    """What is not on PCI as one branch."""
+    off_pci: list[Adapter] = []
+    for branch in branches:
+        if branch.name:
+            yield branch
+        else:
+            off_pci.extend(branch.adapters)
+    if off_pci:
+        yield Branch(level=Level.ROOT, name="", adapters=tuple(off_pci))
+
+
+def _root(root: str, leaves: Iterable[_Leaf]) -> Branch:
+    ways = []
+    for leaf in leaves:
+        path = _located(leaf).pci_path
+        ways.append((path[1:-1] if path[:1] == (root,) else path[:-1], leaf))
+    return _branch(Level.ROOT, root, ways)
+
+
+def _branch(level: Level, name: str, ways: list[_Way]) -> Branch:
+    """Ways that part at once, each group below a first bridge of its own."""
+    groups: dict[str, list[_Way]] = {}
+    direct: list[_Leaf] = []
+    for way, leaf in ways:
+        if way:
+            groups.setdefault(way[0], []).append((way[1:], leaf))
+        else:
+            direct.append(leaf)
+    branches: list[Branch] = []
+    for bridge, group in groups.items():
+        if len({_card(leaf) for _way, leaf in group}) > 1:
+            branches.append(_parting(bridge, group))
+        else:
+            direct.extend(leaf for _way, leaf in group)
+    return Branch(
+        level=level,
+        name=name,
+        gpus=tuple(leaf for leaf in direct if isinstance(leaf, Gpu)),
+        adapters=tuple(leaf for leaf in direct if isinstance(leaf, Adapter)),
+        branches=tuple(sorted(branches, key=lambda branch: branch.name)),
+    )
+
+
+def _parting(bridge: str, ways: list[_Way]) -> Branch:
+    """The last bridge that all these ways have."""
+    while all(way for way, _leaf in ways) and len({way[0] for way, _leaf in ways}) == 1:
+        bridge, ways = ways[0][0][0], [(way[1:], leaf) for way, leaf in ways]
+    return _branch(Level.BRIDGE, bridge, ways)
+
+
+def _card(leaf: _Leaf) -> tuple[int, int, int] | None:
+    address = _located(leaf).pci
+    return None if address is None else (address.domain, address.bus, address.device)

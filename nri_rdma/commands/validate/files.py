@@ -1,0 +1,169 @@
+"""A file of any kind that is for nri-rdma: what each of its documents is, and everything that is wrong with it.
+
+What a document is, its content says, not its name: pods and workloads, resource claims with parameters for us, a node's
+configuration (TOML), a CDI spec. Law: any bytes become a Checked, in bounded time, and nothing is raised.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.cdi.asking import inspect_asking
+from nri_rdma.commands.validate.claims import claim_problems, is_claim
+from nri_rdma.commands.validate.pods import is_workload, pod_problems
+from nri_rdma.commands.validate.problem import NOWHERE, Problem
+from nri_rdma.config.problems import problems_of
+from nri_rdma.config.settings import Document
+from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.text.annotations import PREFIX
+from nri_rdma.text.placed_yaml import Path, Place, Placed, read_documents
+from nri_rdma.text.refusals import bounded
+
+MAX_CONFIG_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedDocument:
+    """A document of a file. `skipped` says why there is nothing in it for nri-rdma; "" when it was checked."""
+
+    kind: str
+    name: str
+    line: int
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """A file: its documents, and what is wrong with them, by line."""
+
+    file: str
+    documents: tuple[CheckedDocument, ...]
+    problems: tuple[Problem, ...]
+
+
+def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
+    """What is in a file, and what is wrong with it; the prefix is that of our annotations."""
+    if _is_toml(data):
+        return _configuration(data, file)
+    documents = read_documents(data)
+    if _is_cdi(documents, data):
+        return _cdi(data, file, prefix)
+    lines = data.decode("utf-8-sig", errors="replace").split("\n")
+    found: list[CheckedDocument] = []
+    problems: list[Problem] = []
+    for document in documents:
+        if isinstance(document, Placed):
+            _objects(document, lines, file, prefix, found, problems)
+        else:
+            problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
+    if not problems and all(item.skipped for item in found):
+        problems.append(_nothing(file, found))
+    ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
+    return Checked(file=file, documents=tuple(found), problems=tuple(ordered))
+
+
+def _nothing(file: str, found: list[CheckedDocument]) -> Problem:
+    what = f"nothing in it could be checked: {found[0].skipped if found else 'it is empty'}"
+    hint = "give a pod, a workload, a resource claim or device class, a CDI spec or a configuration"
+    return Problem.of(NriRdmaError(ErrorCode.NOTHING_TO_CHECK, what, hint=hint), file, NOWHERE, "")
+
+
+# Configurations and CDI specs
+
+_TOML = re.compile(
+    r"""(?:[ \t]*(?:\#[^\n]*)?\r?\n)*             # blank lines and comments
+    [ \t]*(?:\[\[?[ \t]*[\w."' -]+\]\]?[ \t]*(?:\#[^\n]*)?\r?$   # then a header
+    |(?:[\w-]+|"[^"\n]*"|'[^'\n]*')(?:[ \t]*\.[ \t]*(?:[\w-]+|"[^"\n]*"|'[^'\n]*'))*[ \t]*=)  # or a setting""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+
+def _is_toml(data: bytes) -> bool:
+    return _TOML.match(data[: MAX_CONFIG_BYTES + 1].decode("utf-8", errors="replace")) is not None
+
+
+def _configuration(data: bytes, file: str) -> Checked:
+    problems = tuple(
+        Problem.of(error, file, Place(error.line, 0), error.path) for error in _configuration_errors(data, file)
+    )
+    return Checked(file=file, documents=(CheckedDocument(kind="configuration", name="", line=1),), problems=problems)
+
+
+def _configuration_errors(data: bytes, file: str) -> tuple[SettingError, ...]:
+    if len(data) > MAX_CONFIG_BYTES:
+        what = f"the configuration is larger than {MAX_CONFIG_BYTES} bytes"
+        return (SettingError(ErrorCode.SETTING, what, hint="write fewer pools and rules"),)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return (SettingError(ErrorCode.SETTING, "it is not UTF-8", hint="save it as UTF-8", line=line),)
+    return problems_of(Document(name=file, text=text))
+
+
+_CDI = re.compile(rb"""^(\{\s*)?["']?cdiVersion["']?\s*:|"cdiVersion"\s*:""", re.MULTILINE)
+"""In a text that cannot be read."""
+
+
+def _is_cdi(documents: tuple[Placed | NriRdmaError, ...], data: bytes) -> bool:
+    if not documents or not isinstance(documents[0], Placed):
+        return bool(documents) and _CDI.search(data) is not None
+    return isinstance(documents[0].value, dict) and "cdiVersion" in documents[0].value
+
+
+def _cdi(data: bytes, file: str, prefix: str) -> Checked:
+    inspected = inspect_asking(data, file, prefix)
+    name = str(inspected.spec.kind) if inspected.spec is not None else ""
+    return Checked(
+        file=file,
+        documents=(CheckedDocument(kind="CDI spec", name=name, line=1),),
+        problems=tuple(Problem.of(error, file, Place(error.line, 0), error.path) for error in inspected.problems),
+    )
+
+
+# Kubernetes
+
+
+def _objects(
+    placed: Placed, lines: list[str], file: str, prefix: str, found: list[CheckedDocument], problems: list[Problem]
+) -> None:
+    for value, path in _items(placed.value, ()):
+        skipped = _why_skipped(value)
+        found.append(_document(value, placed.place_of(path).line, skipped))
+        if skipped:
+            continue
+        if is_workload(value):
+            problems += pod_problems(value, path, placed, lines, file, prefix)
+        else:
+            problems += claim_problems(value, path, placed, file, prefix.partition("/")[0])
+
+
+def _items(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
+    """The document, or the items of a list."""
+    items = value.get("items") if isinstance(value, dict) else None
+    if isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _items(item, (*path, "items", index))
+    else:
+        yield value, path
+
+
+def _why_skipped(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "it is no object of Kubernetes"
+    if is_workload(value) or is_claim(value):
+        return ""
+    kind = value.get("kind")
+    return f"kind {bounded(kind)} has nothing for nri-rdma" if isinstance(kind, str) else "it has no kind"
+
+
+def _document(value: Any, line: int, skipped: str) -> CheckedDocument:
+    fields = value if isinstance(value, dict) else {}
+    metadata = fields.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return CheckedDocument(
+        kind=str(fields.get("kind", "")), name=name if isinstance(name, str) else "", line=line, skipped=skipped
+    )

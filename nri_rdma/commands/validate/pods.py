@@ -1,0 +1,183 @@
+"""The annotations of pods and of workloads' templates, with the line of everything that is wrong with them.
+
+What each text asks for is parsed alone, so that an error in one hides no other; then all together, as the daemon does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.cdi.problems import path_text
+from nri_rdma.commands.validate.problem import Problem, steps_of
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.request import DeviceRequest, PodRequest
+from nri_rdma.text.annotations import asks, parse_pod_request
+from nri_rdma.text.manifest import PodManifest, Way, read_pod, unknown_containers, ways_to_pods
+from nri_rdma.text.placed_yaml import Path, Place, Placed, place_within, read_one
+from nri_rdma.text.refusals import bounded, refused
+
+MAX_KEY_NAME = 63
+"""Characters of an annotation's key behind the slash; Kubernetes takes no more."""
+
+
+def is_workload(document: Mapping[str, Any]) -> bool:
+    """Whether it is a pod or has a template of one."""
+    return ways_to_pods(document) is not None
+
+
+def pod_problems(
+    document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
+) -> Iterator[Problem]:
+    """What is wrong with a document, which stands at a path of a file of these lines."""
+    ways = ways_to_pods(document) or ()
+    for number, way in enumerate(ways):
+        checked = _Checked(path=(*at, *way, "metadata", "annotations"), placed=placed, lines=lines, file=file)
+        if way and not number:
+            yield from _misplaced(document, at, way, checked, prefix)
+        yield from _pod_problems(document, way, at, checked, prefix)
+
+
+def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
+    """Those of the pod at the end of the way."""
+    placed, file = checked.placed, checked.file
+    written = _annotations(document, way)
+    asked: list[DeviceRequest] = []
+    problems = list(_of_each(written, prefix, checked, asked))
+    yield from problems
+    try:
+        pod = read_pod(_with(document, (*way, "metadata", "annotations"), _readable(written, prefix)), way, "")
+    except RequestError as error:
+        path = (*at, *steps_of(error.where))
+        yield Problem.of(error, file, placed.place_of((*path, error.key)), path_text(path))
+        return
+    yield from _of_all(pod, prefix, checked, asked, is_sound=not problems)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """Where the annotations are."""
+
+    path: Path
+    placed: Placed
+    lines: list[str]
+    file: str
+
+    def problem(self, error: RequestError, key: str) -> Problem:
+        """An error in the text of a key, with its place: in the text where that is known, else of the key."""
+        path = (*self.path, key)
+        place, text, written = self.placed.place_of(path), self._text(key), self.placed.texts.get(path)
+        if text is not None and written is not None:
+            inner = _place_in_text(error, key, text)
+            place = place_within(self.lines, written, text, inner) if inner is not None else place
+        return Problem.of(error, self.file, place, _path(error, key))
+
+    def _text(self, key: str) -> str | None:
+        value: Any = self.placed.value  # there are annotations at the path, or nothing would be wrong with them
+        for step in self.path:
+            value = value[step]
+        text = value.get(key)
+        return text if isinstance(text, str) else None
+
+
+def _place_in_text(error: RequestError, key: str, text: str) -> Place | None:
+    """None when the error is about all of it."""
+    if error.line:
+        return Place(error.line, error.column)
+    below = steps_of(error.where.removeprefix(key)) if error.where.startswith(key) else ()
+    document = read_one(text)
+    if document is None or not (below or error.key):
+        return None
+    return document.place_of((*below, error.key) if error.key else below)
+
+
+def _path(error: RequestError, key: str) -> str:
+    """The key in the text; where only the line is known, that of the text."""
+    return bounded(key) if error.line or not error.where.startswith(key) else error.where
+
+
+# Each text
+
+
+def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
+    value: Any = document
+    for key in (*way, "metadata", "annotations"):
+        value = value[key] if isinstance(key, int) else value.get(key) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _readable(written: Mapping[str, object], prefix: str) -> Mapping[str, object]:
+    """Without what is ours and no text: that has been told."""
+    return {key: text for key, text in written.items() if isinstance(text, str) or not asks({key: ""}, prefix)}
+
+
+def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
+    """The document with these in the place of the annotations that it has at the end of the way, if it has any."""
+    if not way:
+        return annotations if isinstance(value, dict) else value
+    key, *rest = way
+    if isinstance(key, int):
+        return [_with(item, tuple(rest), annotations) if place == key else item for place, item in enumerate(value)]
+    if not isinstance(value, dict) or key not in value:
+        return value
+    return {**value, key: _with(value[key], tuple(rest), annotations)}
+
+
+def _misplaced(document: Mapping[str, Any], at: Path, way: Way, checked: _Checked, prefix: str) -> Iterator[Problem]:
+    for key in _annotations(document, ()):
+        if asks({key: ""}, prefix):
+            path = (*at, "metadata", "annotations", key)
+            what = f"an annotation of a {document['kind']} is not one of its pods"
+            hint = f"move it to {path_text((*way, 'metadata', 'annotations'))}"
+            error = RequestError(ErrorCode.ANNOTATION_PLACE, what, hint=hint)
+            yield Problem.of(error, checked.file, checked.placed.place_of(path), bounded(key))
+
+
+def _of_each(
+    written: Mapping[str, object], prefix: str, checked: _Checked, asked: list[DeviceRequest]
+) -> Iterator[Problem]:
+    """The problems of the texts, one by one; what the others ask for is added to `asked`."""
+    for key, text in written.items():
+        if not asks({key: ""}, prefix):
+            continue
+        try:
+            _refuse_long(key, prefix)
+            if not isinstance(text, str):
+                hint = f'put it in quotes, such as {key}: "{text}", or below {key}: |'
+                raise refused(key, f"{key} is not text, and Kubernetes takes nothing else", hint)
+            request = parse_pod_request({key: text}, prefix)
+        except RequestError as error:
+            yield checked.problem(error, key)
+        else:
+            asked += request.requests if request is not None else ()
+
+
+def _refuse_long(key: str, prefix: str) -> None:
+    name = key.removeprefix(f"{prefix}/")
+    if len(name) > MAX_KEY_NAME:
+        container = name.removeprefix("container.")
+        what = f"the key is {len(name)} characters behind the slash, and Kubernetes takes {MAX_KEY_NAME}"
+        hint = f"ask in {prefix}/pod, with containers: [{bounded(container)}]"
+        raise refused(bounded(key), what, hint)
+
+
+# All of them together
+
+
+def _of_all(
+    pod: PodManifest, prefix: str, checked: _Checked, asked: list[DeviceRequest], *, is_sound: bool
+) -> Iterator[Problem]:
+    if is_sound:
+        try:
+            parse_pod_request(pod.annotations, prefix)
+        except RequestError as error:
+            yield checked.problem(error, _key_of(error, pod))
+    for unknown in unknown_containers(pod, PodRequest(requests=tuple(asked)), prefix):
+        yield checked.problem(unknown, _key_of(unknown, pod))
+
+
+def _key_of(error: RequestError, pod: PodManifest) -> str:
+    """The annotation that an error is about; the place it names when it is about them all."""
+    about = [key for key in pod.annotations if error.where.startswith(key)]
+    return max(about, key=len, default=error.where)

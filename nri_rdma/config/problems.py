@@ -1,0 +1,66 @@
+"""What is wrong with a configuration: each setting, and the first thing of each pool, each rule and `adopt`. Loading it
+stops at the first of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any  # Any: values before they are parsed
+
+from nri_rdma.config.settings import Document, check_setting, load, parse_table, refusal_in, refuse_unknown
+from nri_rdma.errors import RequestError, SettingError
+
+
+def problems_of(document: Document) -> tuple[SettingError, ...]:
+    """What is wrong, by line: with each setting, and the first thing with each pool and rule. What concerns several of
+    them is told once each of them is right."""
+    try:
+        load({}, {}, document)
+    except SettingError as first:
+        return tuple(sorted(_each(document), key=lambda error: error.line)) or (first,)
+    return ()
+
+
+def _each(document: Document) -> Iterator[SettingError]:
+    try:
+        table = parse_table(document)
+    except SettingError as error:
+        yield error
+        return
+    for key, value in table.items():
+        try:
+            refuse_unknown(key, document)
+            check_setting(key, value, document)
+        except SettingError as error:
+            yield error
+    yield from _of_tables(table, document)
+
+
+def _of_tables(table: Mapping[str, Any], document: Document) -> Iterator[SettingError]:
+    for read in (*_readers(table.get("pools"), table.get("rules")), *_adoption(table.get("adopt"))):
+        try:
+            read()
+        except RequestError as error:
+            yield refusal_in(document, error)
+
+
+def _adoption(adopt: object) -> Iterator[Callable[[], object]]:
+    """A call for the table `adopt`, if there is one."""
+    from nri_rdma.text.pools import node_of, read_adoption
+
+    if adopt is not None:
+        yield partial(read_adoption, node_of(adopt))
+
+
+def _readers(pools: object, rules: object) -> Iterator[Callable[[], object]]:
+    """A call for each pool and each rule; one for all of them where they are no table or no list."""
+    from nri_rdma.text.pools import node_of, read_pools, read_rule, read_rules  # late: imports YAML
+
+    if isinstance(pools, dict) and pools:
+        yield from (partial(read_pools, node_of({name: pool})) for name, pool in pools.items())
+    elif pools is not None:
+        yield partial(read_pools, node_of(pools))
+    if isinstance(rules, list) and rules:
+        yield from (partial(read_rule, node_of(it), f"rules[{index}]", index + 1) for index, it in enumerate(rules))
+    elif rules is not None:
+        yield partial(read_rules, node_of(rules))

@@ -1,0 +1,86 @@
+"""The JSON Schema of the configuration, made of what reads it: the fields of Settings and the tables of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from typing import Any  # Any: a JSON document
+
+from nri_rdma.config.settings import Memlock, Settings
+from nri_rdma.model.request import UNLIMITED
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
+from nri_rdma.text.requests import POOL_NAME
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def config_schema() -> dict[str, Any]:
+    """What a configuration may hold. Some of what it takes only the daemon refuses: what depends on several keys (pools
+    differ, rules are about pools that there are), and the spelling of names and addresses."""
+    tables: dict[str, Mapping[str, object]] = {
+        "pools": {
+            "type": "object",
+            "propertyNames": {"pattern": f"^(?:{POOL_NAME.pattern})$"},
+            "additionalProperties": {"$ref": "#/$defs/pool"},
+            "minProperties": 1,
+        },
+        "rules": {"type": "array", "items": {"$ref": "#/$defs/rule"}, "minItems": 1},
+        "adopt": {
+            **_table(ADOPT_KEYS),
+            "properties": {
+                **_table(ADOPT_KEYS)["properties"],
+                "vendors": {
+                    "description": "The same for the CDI devices of these vendors",
+                    "type": "object",
+                    "additionalProperties": {"$ref": "#/$defs/adoption"},
+                    "minProperties": 1,
+                },
+            },
+        },
+    }
+    return {
+        "$schema": _DRAFT,
+        "title": "Configuration of nri-rdma",
+        "type": "object",
+        "properties": {item.name: _setting(item, tables) for item in fields(Settings)},
+        "additionalProperties": False,
+        "$defs": {
+            "pool": {**_table(POOL_KEYS), "required": ["modes"]},
+            "rule": _table(RULE_KEYS),
+            "adoption": _table(ADOPT_KEYS),
+            "selector": {**_table(SELECTOR_KEYS), "minProperties": 1},
+        },
+    }
+
+
+def setting_text(value: object) -> str:
+    """A setting's value as it is written."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case Memlock():
+            if value.automatic:
+                return "auto"
+            return "keep" if value.bytes is None else "unlimited" if value.bytes == UNLIMITED else str(value.bytes)
+        case None:
+            return ""
+        case tuple():
+            return ",".join(map(str, value))
+        case _:
+            return str(value)
+
+
+def _setting(item: Field[Any], tables: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    if item.name in tables:
+        return {"description": item.metadata["help"], **tables[item.name]}
+    default = item.default if isinstance(item.default, bool) else setting_text(item.default)
+    known = {} if item.default is None else {"default": default}
+    return {"description": item.metadata["help"], **item.metadata["schema"], **known}
+
+
+def _table(keys: tuple[Key, ...]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {key.name: {"description": key.text, **key.form.schema} for key in keys},
+        "additionalProperties": False,
+    }

@@ -1,0 +1,523 @@
+"""The settings: one field each, from which flag, environment variable, TOML key and documentation derive.
+
+A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. Pools and rules are
+tables: they come from the file only (nri_rdma.text.pools). A runtime that starts the daemon itself may send a
+text in the place of that file.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any  # Any: values before they are parsed
+
+from nri_rdma.errors import ErrorCode, RequestError, SettingError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
+from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
+from nri_rdma.model.usage import Address, Lifelines, parse_address
+from nri_rdma.model.waits import Waits
+from nri_rdma.text.refusals import bounded, nearest
+from nri_rdma.text.toml import line_of, lines_of
+
+DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
+CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
+"""In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
+SENT_CONFIG = "the configuration that the runtime sent"
+ENVIRONMENT_PREFIX = "NRI_RDMA_"
+MAX_DOTS = 2048
+"""Of a line: what tomllib needs for a key grows with the square of the tables that it names."""
+LONGEST_WAIT_S = 1.5
+"""A runtime drops a plugin that does not answer within 2 s; a wait beyond this would leave no time for the answer."""
+MAX_DEPTH = 16
+"""Of tables and lists; a label's value in a list of a rule is five deep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memlock:
+    """The RLIMIT_MEMLOCK of containers that get devices: bytes, or None to leave it alone.
+
+    `automatic` raises it to unlimited where the runtime may, and leaves it alone elsewhere.
+    """
+
+    bytes: int | None = None
+    automatic: bool = False
+
+
+def _setting(default: object, text: str, parse: Callable[[str, Any], object], metavar: str = "TEXT") -> Any:
+    schema = {"enum": list(parse.words)} if isinstance(parse, _Choice) else _SCHEMAS[parse]
+    return field(default=default, metadata={"help": text, "parse": parse, "metavar": metavar, "schema": schema})
+
+
+def _table(text: str, default: object = ()) -> Any:
+    return field(default=default, metadata={"help": text, "table": True})
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _refused(name, value, "a text")
+    return value
+
+
+def _prefix(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not ANNOTATION_PREFIX.fullmatch(text):
+        raise _refused(name, value, ANNOTATION_PREFIX_HINT)
+    return text
+
+
+def _path(name: str, value: Any) -> Path:
+    return Path(_text(name, value))
+
+
+def _path_or_none(name: str, value: Any) -> Path | None:
+    """Without a text there is none."""
+    text = _text(name, value)
+    return Path(text) if text else None
+
+
+def _paths(name: str, value: Any) -> tuple[Path, ...]:
+    """A list, or a text with commas between the directories; the last counts most."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
+        raise _refused(name, value, "a list of directories")
+    return tuple(Path(item) for item in items)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise _refused(name, value, "true or false")
+
+
+def _index(name: str, value: Any) -> str:
+    text = str(value)
+    if not re.fullmatch(r"[0-9]{2}", text):
+        raise _refused(name, value, "two digits: runtimes call plugins in this order")
+    return text
+
+
+def _plugin_name(name: str, value: Any) -> str:
+    text = _text(name, value)
+    if not re.fullmatch(r"[a-zA-Z0-9_.+-]+", text):  # what NRI 0.12 lets register
+        raise _refused(name, value, "letters, digits and _.+-")
+    return text
+
+
+def _memlock(name: str, value: Any) -> Memlock:
+    text = str(value)
+    if text == "auto":
+        return Memlock(automatic=True)
+    if text == "keep":
+        return Memlock()
+    if text == "unlimited":
+        return Memlock(bytes=UNLIMITED)
+    if text.isdigit() and 0 < int(text) < UNLIMITED:
+        return Memlock(bytes=int(text))
+    raise _refused(name, value, "auto, unlimited, keep or a number of bytes")
+
+
+def _node_ips(name: str, value: Any) -> tuple[Address, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    allowed = "an address, or several with commas between them, as the kubelet's --node-ip"
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise _refused(name, value, allowed)
+    found = tuple(address for item in items if (address := parse_address(item.strip())) is not None)
+    if len(found) != len(items):  # also for 0.0.0.0 and ::, which are no address of the node's
+        raise _refused(name, value, allowed)
+    return found
+
+
+def _api_server(name: str, value: Any) -> Address:
+    """The port is of no interest: routes know none."""
+    address = parse_address(_without_port(_text(name, value)))
+    if address is None:
+        raise _refused(name, value, "an address, or ADDRESS:PORT; names are not resolved")
+    return address
+
+
+def _without_port(text: str) -> str:
+    """``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
+    bracketed = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text)
+    plain = re.fullmatch(r"([^:]*):[0-9]+", text)
+    found = bracketed or plain
+    return found[1] if found else text
+
+
+def _wait(name: str, value: Any) -> float:
+    """Seconds in which every pod of the node waits with this one."""
+    try:
+        seconds = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST_WAIT_S:
+        raise _refused(name, value, f"a number of seconds from 0 to {LONGEST_WAIT_S:g}")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Reads one of some words."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, name: str, value: Any) -> str:
+        if value not in self.words:
+            raise _refused(name, value, " or ".join(self.words))
+        return str(value)
+
+
+_SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
+    _text: {"type": "string"},
+    _prefix: {"type": "string", "pattern": f"^{ANNOTATION_PREFIX.pattern}$"},
+    _path: {"type": "string"},
+    _path_or_none: {"type": "string"},
+    _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _flag: {"type": "boolean"},
+    _index: {"type": "string", "pattern": "^[0-9]{2}$"},
+    _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
+    _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _api_server: {"type": "string"},
+    _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
+    _memlock: {
+        "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
+    },
+}
+"""The JSON Schema of what each of these reads from a file."""
+
+
+def _refused(name: str, value: Any, allowed: str) -> SettingError:
+    what, hint = f"{name} = {bounded(repr(value))} cannot be used", f"{name.replace('_', '-')} is {allowed}"
+    return SettingError(ErrorCode.SETTING, what, hint=hint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of the daemon."""
+
+    nri_socket: Path = _setting(Path("/var/run/nri/nri.sock"), "Socket of the runtime's NRI.", _path, "PATH")
+    plugin_name: str | None = _setting(
+        None,
+        "Name under which the runtime knows this plugin; default: of a program NN-NAME, or nri-rdma.",
+        _plugin_name,
+    )
+    plugin_index: str | None = _setting(
+        None,
+        "Order among the runtime's plugins: late ones see what others inject; default: of a program NN-NAME, or 90.",
+        _index,
+        "NN",
+    )
+    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of the annotations that are ours.", _prefix)
+    allow_default_pool: bool = _setting(
+        False, "Let the pool `default` serve exclusive requests too, not only shared ones.", _flag
+    )
+    memlock: Memlock = _setting(
+        Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"
+    )
+    attach: str = _setting(
+        "overlapped",
+        "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before the sandbox is"
+        " answered for, while every pod of the node waits.",
+        _Choice(("overlapped", "blocking")),
+        "overlapped|blocking",
+    )
+    sandbox_wait: float = _setting(
+        0.0, "Seconds that an overlapped attach is waited for before the sandbox is answered for.", _wait, "SECONDS"
+    )
+    barrier_wait: float = _setting(
+        0.2,
+        "Seconds that a container waits for an attach that still runs, before the kubelet is told to come again.",
+        _wait,
+        "SECONDS",
+    )
+    sysfs_root: Path = _setting(
+        Path("/sys"), "Where the hardware is read: the machine's sysfs or a tree like it.", _path, "DIR"
+    )
+    dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _path, "DIR")
+    proc_root: Path = _setting(
+        Path("/proc"), "Where NVIDIA's driver tells of its GPUs: the machine's procfs or a tree like it.", _path, "DIR"
+    )
+    cgroup_root: Path = _setting(
+        Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
+    )
+    cdi_dirs: tuple[Path, ...] = _setting(
+        CDI_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[,DIR...]"
+    )
+    kubelet_socket: Path = _setting(
+        Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+        "Socket where the kubelet tells what it allocated to pods (PodResources); it need not be there.",
+        _path,
+        "PATH",
+    )
+    containerd_socket: Path | None = _setting(
+        Path("/run/containerd/containerd.sock"),
+        "Socket of containerd's own API: releases that leave parts of a refused sandbox are asked there to remove them;"
+        " empty: they are not asked.",
+        _path_or_none,
+        "PATH",
+    )
+    state_dir: Path = _setting(
+        Path("/run/nri-rdma"), "Journal and lock; on a tmpfs, it dies with the boot.", _path, "DIR"
+    )
+    control_socket: Path | None = _setting(
+        None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
+    )
+    tracing: bool = _setting(True, "Record a span of every event and step of pods that ask.", _flag, "true|false")
+    log_level: str = _setting(
+        "info", "Least level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
+    )
+    log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
+
+    node_ip: tuple[Address, ...] | None = _setting(
+        None,
+        "The node's own addresses (the kubelet's --node-ip, several with commas): the netdev that has one is in use."
+        " Without it the netdev with the default route is, as always.",
+        _node_ips,
+        "ADDRESS[,ADDRESS]",
+    )
+    api_server: Address | None = _setting(
+        None,
+        "Address of the API server (ADDRESS or ADDRESS:PORT): the netdev that the route to it leads to is in use."
+        " Default: KUBERNETES_SERVICE_HOST of the environment.",
+        _api_server,
+        "ADDRESS[:PORT]",
+    )
+    log_file: Path | None = _setting(
+        None,
+        "File of the log; default: stderr, or syslog when the runtime starts the daemon (what syslog does not take goes"
+        " to nri-rdma.log in the state directory).",
+        _path,
+        "PATH",
+    )
+    pools: tuple[Pool, ...] = _table("What pods may ask for; without any, the pool `default` has every device.")
+    rules: tuple[Rule, ...] = _table("Who may ask which pool for what; the first that is for a pod decides.")
+    adopt: Adoption = _table(
+        "What is done with RDMA devices that others gave to containers; without it they are observed.", Adoption()
+    )
+
+    @property
+    def control_path(self) -> Path:
+        """The control socket."""
+        return self.control_socket or self.state_dir / "control.sock"
+
+    def lifelines(self, environment: Mapping[str, str]) -> Lifelines:
+        """The addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is passed
+        over: to resolve it could take longer than all else."""
+        told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
+        return Lifelines(node_ips=self.node_ip or (), api_server=self.api_server or told)
+
+    @property
+    def waits(self) -> Waits:
+        """How long the runtime is kept waiting."""
+        return Waits(blocking=self.attach == "blocking", sandbox_s=self.sandbox_wait, barrier_s=self.barrier_wait)
+
+    @property
+    def fallback_log(self) -> Path:
+        """Where log lines go that syslog does not take."""
+        return self.state_dir / "nri-rdma.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """The text of a configuration (TOML), with what errors call it; and its file, if it is of one and that is there."""
+
+    name: str
+    text: str = ""
+    file: Path | None = None
+    is_sent: bool = False
+
+    @classmethod
+    def sent_or_read(cls, sent: str, config_file: Path | None) -> Document:
+        """What the runtime sent, else the file. Raises as `read`."""
+        return cls(name=SENT_CONFIG, text=sent, is_sent=True) if sent.strip() else cls.read(config_file)
+
+    @classmethod
+    def read(cls, config_file: Path | None) -> Document:
+        """The file that was named, which must be there; else the usual one, which need not. Raises SettingError."""
+        path = config_file or DEFAULT_CONFIG_FILE
+        try:
+            return cls(name=str(path), text=path.read_text(), file=path)
+        except FileNotFoundError as error:
+            if config_file is None:
+                return cls(name=str(path))
+            raise _bad_document(str(path), "it does not exist") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise _bad_document(str(path), str(error)) from error
+
+    def again(self) -> Document:
+        """As it is now. A file that was there has to be there still: without it, pods would be offered what the default
+        offers. What was sent is not sent again. Raises as `read`."""
+        return self if self.is_sent else Document.read(self.file)
+
+    def line_of(self, path: str) -> int:
+        """The line of a key (``rules[0].namespaces``), 0 when there is none."""
+        return line_of(lines_of(self.text), path)
+
+    def place_of(self, path: str) -> str:
+        """Name and line of a key."""
+        line = self.line_of(path)
+        return f"{self.name}:{line}" if line else self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`.
+
+    `again` reads all sources once more. Raises SettingError.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+    again: Callable[[], Settings]
+
+
+def load_settings(
+    flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
+) -> Settings:
+    """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
+    file, "" when it sent nothing. Raises SettingError that names the setting."""
+    return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
+
+
+def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
+    """Settings from all sources, with their origins. Raises as load_settings."""
+    table = parse_table(document)
+    for key in table:
+        refuse_unknown(key, document)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for item in fields(Settings):
+        if item.metadata.get("table"):
+            continue
+        sources: tuple[tuple[str, object], ...] = (
+            (f"--{item.name.replace('_', '-')}", flags.get(item.name)),
+            (variable := ENVIRONMENT_PREFIX + item.name.upper(), environment.get(variable)),
+            (document.name, table.get(item.name)),
+        )
+        origin, value = next((source for source in sources if source[1] is not None), ("default", None))
+        if value is not None:
+            line = 0
+            if origin == document.name:
+                origin, line = document.place_of(item.name), document.line_of(item.name)
+            values[item.name] = _parsed(item.metadata["parse"], item.name, value, origin, line)
+        origins[item.name] = origin
+    tables = _read_tables(table, document)
+    settings = Settings(**values, **tables)
+    origins["pools"] = settings.pools[0].where if settings.pools else "default"
+    origins["rules"] = settings.rules[0].where if settings.rules else "default"
+    origins["adopt"] = document.place_of("adopt") if "adopt" in table else "default"
+    if settings.pools and settings.allow_default_pool:
+        raise SettingError(
+            ErrorCode.SETTING,
+            "allow_default_pool is for a configuration without pools",
+            where=origins["allow_default_pool"],
+            line=document.line_of("allow_default_pool"),
+            path="allow_default_pool",
+            hint=f'take it away, or write modes = ["exclusive", "shared"] in a pool {DEFAULT_POOL}',
+        )
+    return Loaded(settings=settings, origins=origins, again=lambda: load(flags, environment, document.again()).settings)
+
+
+def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origin: str, line: int) -> object:
+    try:
+        return parse(name, value)
+    except SettingError as error:
+        raise SettingError(error.code, error.what, where=origin, hint=error.hint, line=line, path=name) from error
+
+
+def parse_table(document: Document) -> Mapping[str, Any]:
+    """The keys of a text, unread. Raises SettingError when it is no TOML."""
+    for number, line in enumerate(document.text.split("\n"), start=1):
+        if line.count(".") > MAX_DOTS:
+            raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {number}", number)
+    try:
+        table = tomllib.loads(document.text)
+    except tomllib.TOMLDecodeError as error:
+        raise _bad_document(document.name, str(error), _line_told(str(error), document.text)) from error
+    except ValueError as error:
+        raise _bad_document(document.name, "a number in it has too many digits") from error
+    except RecursionError as error:
+        raise _bad_document(document.name, "it is nested too deep") from error
+    if _is_deeper(table, MAX_DEPTH):
+        raise _bad_document(document.name, f"it is nested deeper than {MAX_DEPTH} levels")
+    return table
+
+
+def _line_told(told: str, text: str) -> int:
+    """The line that tomllib names, 0 when it names none."""
+    if "(at end of document)" in told:
+        return text.count("\n") + 1
+    found = re.search(r"\(at line (\d+), ", told)
+    return int(found[1]) if found else 0
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return depth < 0 or any(_is_deeper(item, depth - 1) for item in inner)
+
+
+def refuse_unknown(key: str, document: Document) -> None:
+    """Raise SettingError when that is no setting."""
+    known = tuple(item.name for item in fields(Settings))
+    if key not in known:
+        raise SettingError(
+            ErrorCode.SETTING,
+            f"unknown setting {bounded(key)}",
+            where=document.place_of(key),
+            hint=f"{nearest(key, known)}known are {', '.join(sorted(known))}",
+            line=document.line_of(key),
+            path=bounded(key),
+        )
+
+
+def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
+    """Pools, rules and what is adopted. Each rule says where it stands, because refusals name it."""
+    if not table.keys() & {"pools", "rules", "adopt"}:
+        return {}
+    from nri_rdma.text.pools import (  # late: imports YAML
+        check_rules,
+        node_of,
+        read_adoption,
+        read_pools,
+        read_rules,
+    )
+
+    try:
+        adoption = read_adoption(node_of(table["adopt"])) if "adopt" in table else Adoption()
+        pools = read_pools(node_of(table["pools"])) if "pools" in table else ()
+        rules = read_rules(node_of(table["rules"])) if "rules" in table else ()
+        check_rules(pools or (Pool(name=DEFAULT_POOL, modes=tuple(Mode)),), rules)
+    except RequestError as error:
+        raise refusal_in(document, error) from error
+    return {
+        "pools": tuple(replace(pool, where=document.place_of(pool.where)) for pool in pools),
+        "rules": tuple(replace(rule, where=document.place_of(rule.where)) for rule in rules),
+        "adopt": adoption,
+    }
+
+
+def check_setting(name: str, value: object, document: Document) -> None:
+    """Raise SettingError when a setting of the text cannot have its value. Pools and rules are not looked at."""
+    item = next(item for item in fields(Settings) if item.name == name)
+    if not item.metadata.get("table"):
+        _parsed(item.metadata["parse"], name, value, document.place_of(name), document.line_of(name))
+
+
+def refusal_in(document: Document, error: RequestError) -> SettingError:
+    """What is wrong with a pool or a rule, with its place in the document."""
+    path = f"{error.where}.{error.key}" if error.key else error.where
+    where = f"{document.place_of(path)} {error.where}"
+    line = document.line_of(path)
+    return SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint, line=line, path=error.where)
+
+
+def _bad_document(name: str, why: str, line: int = 0) -> SettingError:
+    what = f"the configuration cannot be used: {why}"
+    return SettingError(ErrorCode.SETTING, what, where=name, hint="mend the file", line=line)

@@ -1,0 +1,1 @@
+"""The daemon: the only place that wires adapters, engine and doors together."""

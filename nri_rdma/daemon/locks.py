@@ -1,0 +1,112 @@
+"""One daemon alone has a state directory, and one alone answers a runtime.
+
+Two on one state directory would undo each other's journal; two on one runtime would both attach devices to every pod.
+Both are locks on files that the kernel gives back when the process ends. The second lies beside the runtime's socket,
+because that folder is what all daemons of a runtime see, in containers too; the runtime makes it for root only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, RuntimeAnsweredError, StateError
+
+log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S = 0.02
+"""Between two looks at a lock that somebody has: flock knows no time-out."""
+
+
+class Sole:
+    """Holds both locks until `release`, or the end of the process.
+
+    Raises StateError when one is held by another daemon still at `by` (seconds of `time.monotonic`), which is
+    RuntimeAnsweredError whenever that one answers this runtime; OSError when the state directory cannot be used.
+    """
+
+    def __init__(self, state_dir: Path, nri_socket: Path, by: float = 0.0) -> None:
+        self._fds = [_open_state(state_dir)]
+        try:
+            self._lock_runtime(nri_socket, by)
+            _lock_state(self._fds[0], state_dir, by)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Let another daemon begin; again is no error."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _lock_runtime(self, nri_socket: Path, by: float) -> None:
+        """The folder may not be there yet: the runtime makes it the same way, when it starts."""
+        try:
+            nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fds.append(_open(nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")))
+        except OSError as error:  # going on without harms nobody who has one daemon; ending would harm every pod
+            log.warning("cannot tell whether another daemon serves this runtime", extra={"error": str(error)})
+            return
+        if not _lock(self._fds[-1], by):
+            raise RuntimeAnsweredError(
+                ErrorCode.STATE_LOCKED,
+                f"another daemon (pid {_holder(self._fds[-1])}) answers this runtime",
+                where=str(nri_socket),
+                hint="stop one of them: they would both give every pod devices",
+            )
+
+
+def lock_state(state_dir: Path, by: float = 0.0) -> int:
+    """A descriptor that holds the lock of this state directory alone. Raises StateError, OSError."""
+    fd = _open_state(state_dir)
+    try:
+        _lock_state(fd, state_dir, by)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open_state(state_dir: Path) -> int:
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _open(state_dir / "lock")
+
+
+def _lock_state(fd: int, state_dir: Path, by: float) -> None:
+    if not _lock(fd, by):
+        raise StateError(
+            ErrorCode.STATE_LOCKED,
+            f"another daemon (pid {_holder(fd)}) uses this state directory",
+            where=str(state_dir),
+            hint="stop it, or give another --state-dir",
+        )
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _lock(fd: int, by: float) -> bool:
+    """Take the lock and write who has it; False when somebody else has it still at `by`."""
+    while not _is_locked(fd):
+        if time.monotonic() >= by:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    os.truncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return True
+
+
+def _is_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"

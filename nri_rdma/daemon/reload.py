@@ -1,0 +1,95 @@
+"""Another configuration for a running daemon.
+
+Law: all or nothing. A configuration that cannot be used, or that changes what only a start can change, changes nothing,
+and says why in the log and in `status`. What pods have stays theirs, whatever the new one says.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import fields
+from itertools import groupby
+
+from nri_rdma.config.settings import Settings
+from nri_rdma.decide.policy import Policy, offer, policy_of
+from nri_rdma.engine.run_pod import Chooser
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.model.device import Node
+from nri_rdma.observe.logs import set_log_level
+
+log = logging.getLogger(__name__)
+
+RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "log_level"})
+"""The settings that can change while the daemon runs; the others are where it has files, sockets and a name."""
+
+
+class Reloader:
+    """Puts another configuration in the place of the one that the daemon runs with. `run` is for one thread at a time.
+
+    `read` gives the settings of all sources as they are now, or raises SettingError.
+    """
+
+    def __init__(self, settings: Settings, read: Callable[[], Settings], chooser: Chooser) -> None:
+        self._settings = settings
+        self._read = read
+        self._chooser = chooser
+        self.error = ""
+        """Why the last one was refused; "" when it was not."""
+
+    def run(self) -> None:
+        """Read and take over the configuration, or keep the old one. Never raises for what a file can hold."""
+        try:
+            settings = self._read()
+            self._take(settings)
+        except SettingError as error:
+            self.error = str(error)
+            log.warning("configuration refused, the old one goes on", extra={"error": self.error})
+        else:
+            self._settings, self.error = settings, ""
+            pools = ", ".join(self._chooser.policy.pools)
+            log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
+
+    def _take(self, settings: Settings) -> None:
+        refuse_fixed(self._settings, settings)
+        policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+        refuse_contested(policy, self._chooser.node)
+        self._chooser.policy = policy
+        self._chooser.adopter.adoption = settings.adopt
+        set_log_level(settings.log_level)
+
+
+def refuse_fixed(old: Settings, new: Settings) -> None:
+    """Raise SettingError that names the settings that need a new start."""
+    changed = [
+        item.name
+        for item in fields(Settings)
+        if item.name not in RELOADABLE and getattr(old, item.name) != getattr(new, item.name)
+    ]
+    if changed:
+        raise SettingError(
+            ErrorCode.SETTING,
+            f"{', '.join(changed)} cannot change while the daemon runs",
+            hint="restart it, which leaves pods their devices, or take the change back",
+        )
+
+
+def refuse_contested(policy: Policy, node: Node) -> None:
+    """Raise SettingError that names the devices of this node that several pools select."""
+    contested = contested_words(policy, node)
+    if contested:
+        raise SettingError(
+            ErrorCode.SETTING,
+            f"a device is in one pool only, and {contested}",
+            hint="give the pools select or exclude that take different devices",
+        )
+
+
+def contested_words(policy: Policy, node: Node) -> str:
+    """The devices that several pools select, with these pools; "" when there are none."""
+    contested = offer(policy, node).contested
+    names = {device.id: device.name for device in node.devices}
+    by_pools = groupby(sorted((pools, names[device_id]) for device_id, pools in contested.items()), lambda it: it[0])
+    return "; ".join(
+        f"{' and '.join(pools)} both select {', '.join(name for _, name in group)}" for pools, group in by_pools
+    )

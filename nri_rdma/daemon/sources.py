@@ -1,0 +1,148 @@
+"""What others give to containers, wired for a daemon: the CDI directories, the kubelet, and who draws conclusions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from nri_rdma.attach.attachments import start_timer
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.config.settings import Settings
+from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.tasks.workers import Workers
+
+if TYPE_CHECKING:
+    from nri_rdma.host.cdi.watch import CdiRegistry
+    from nri_rdma.host.kubelet.door import KubeletDoor
+
+log = logging.getLogger(__name__)
+
+_NO_SPECS = Registry(devices={})
+UNWATCHED_S = 5.0
+"""Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
+
+
+class Others:
+    """Whoever makes it closes it. A worker opens it (it imports YAML and, where a kubelet is, grpc: a start would be
+    late for the first pod); until then no container with RDMA devices from others is answered for."""
+
+    def __init__(self, settings: Settings, node: NodeSource, workers: Workers, readers: Workers | None = None) -> None:
+        """`readers` read the node anew for a container that waits, so that it does not wait for attaches; by default
+        the workers."""
+        self._settings = settings
+        self._workers = workers
+        self._specs: CdiRegistry | None = None
+        self._kubelet: KubeletDoor | None = None
+        self._opening: Future[None] | None = None
+        self._queue_lock = threading.Lock()
+        self._queued: Future[None] | None = None
+        self._unwatched = _NO_SPECS
+        self._cancel: Callable[[], None] = lambda: None
+        self._is_closed = False
+        self.adopter = Adopter(
+            node=lambda: node.current,
+            registry=self._registry,
+            prefix=settings.annotation_prefix,
+            adoption=settings.adopt,
+            kubelet=self,
+            reread=self.reread,
+            reread_node=lambda: node.refresh_in(readers or workers),
+            is_ready=False,
+        )
+        node.on_read.append(self.adopter.read_again)
+
+    def open_later(self) -> None:
+        """Have a worker read the specs, and again whenever they change, and connect to the kubelet if it is there.
+        Again is no error: the runtime may connect more than once."""
+        if self._opening is None:
+            self._opening = self._workers.submit("specs", self._open)
+            self._opening.add_done_callback(_log_bug)
+
+    def reread(self) -> Future[None]:
+        """Have a worker read the specs once more. Who asks while a reading is queued gets that one: it begins later."""
+        with self._queue_lock:
+            if self._queued is None:
+                self._queued = self._workers.submit("specs", self._read_now)
+            return self._queued
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a kubelet on this node."""
+        return self._kubelet.is_there if self._kubelet is not None else self._settings.kubelet_socket.exists()
+
+    @property
+    def tells(self) -> bool:
+        """Whether a kubelet has answered."""
+        return self._kubelet is not None and self._kubelet.tells
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError."""
+        if self._kubelet is None:
+            what = f"the kubelet cannot be asked at {self._settings.kubelet_socket}: it is not connected yet"
+            hint = "nothing, the next attempt asks anew"
+            raise KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=f"pod {namespace}/{name}", hint=hint)
+        return self._kubelet.of_pod(namespace, name)
+
+    def close(self) -> None:
+        """End. After the workers; again is no error."""
+        self._is_closed = True
+        self._cancel()
+        if self._specs is not None:
+            self._specs.close()
+        if self._kubelet is not None:
+            self._kubelet.close()
+
+    def _open(self) -> None:
+        from nri_rdma.host.kubelet.door import KubeletDoor
+
+        self._watch()
+        self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers)
+        self._kubelet.begin()
+        self.adopter.set_ready()
+        log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
+
+    def _watch(self) -> None:
+        """Read the specs, and again whenever they change. Where the kernel watches no more directories for us, they are
+        read every few seconds until it does."""
+        from nri_rdma.host.cdi.folder import read_registry
+        from nri_rdma.host.cdi.watch import CdiRegistry
+
+        try:
+            self._specs = CdiRegistry(self._settings.cdi_dirs, lambda _registry: self.adopter.read_again())
+        except OSError as error:
+            self._unwatched = read_registry(self._settings.cdi_dirs)
+            log.warning("CDI specs are read now and then: the kernel does not watch them", extra={"error": str(error)})
+            if not self._is_closed:
+                self._cancel = start_timer(UNWATCHED_S, self._watch_later)
+
+    def _watch_later(self) -> None:
+        self._workers.submit("specs", self._watch_again)
+
+    def _watch_again(self) -> None:
+        self._watch()
+        self.adopter.read_again()
+
+    def _read_now(self) -> None:
+        with self._queue_lock:
+            self._queued = None
+        if self._specs is not None:
+            self._specs.refresh()
+        else:
+            self._watch_again()
+
+    def _registry(self) -> Registry:
+        return self._specs.current if self._specs is not None else self._unwatched
+
+
+def _log_bug(done: Future[None]) -> None:
+    """What files can hold is answered by their reader; anything else is a bug, and containers with RDMA devices from
+    others are refused until it is mended."""
+    error = None if done.cancelled() else done.exception()
+    if error is not None:
+        log.error("the CDI specs were not read", exc_info=error)

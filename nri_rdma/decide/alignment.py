@@ -1,0 +1,164 @@
+"""How near the devices of a container are to its GPUs, as it turns out when it is made. Pure.
+
+A pod is placed by what was told before its sandbox ran; a container shows what it really has. Where both agree, each
+device is judged by the GPUs that it was placed for, else by those that the container shows. A strict request whose
+container turns out to be farther away must not start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from nri_rdma.decide.gpus import GpuNames, KnownGpus, gpus_of, is_next_to_gpus, source_words
+from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, Distance, distance
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import Gpu, RdmaDevice
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import AlignTo, DeviceRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A device, and the nearest of the GPUs that count for it."""
+
+    device: str
+    gpu: PciAddress
+    far: Distance
+
+    def __str__(self) -> str:
+        return f"{self.device} is {self.far.name} from GPU {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alignment:
+    """The devices of a container beside its GPUs. `contradiction`: why these are not the ones that its pod was placed
+    for, "" when they are; `problem`: why they are not all known. `refused` are the pairs that a strict request does not
+    take."""
+
+    gpus: tuple[PciAddress, ...]
+    source: str
+    pairs: tuple[Pair, ...]
+    contradiction: str = ""
+    problem: str = ""
+    refused: tuple[Pair, ...] = ()
+    is_strict: bool = False
+    """Whether a request of it may not be served otherwise: then also a GPU that nobody knows is refused."""
+
+    @property
+    def worst(self) -> Distance | None:
+        """The distance of the farthest pair."""
+        return max((pair.far for pair in self.pairs), default=None)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a device is not next to any GPU."""
+        return self.worst is not None and self.worst > FARTHEST_ALIGNED
+
+    @property
+    def words(self) -> str:
+        """``aligned: PIX``, or the pairs that are not."""
+        if self.worst is None:
+            return ""
+        far = [str(pair) for pair in self.pairs if pair.far > FARTHEST_ALIGNED]
+        return "; ".join(far) if far else f"aligned: {self.worst.name}"
+
+
+def alignment_of(
+    attached: Iterable[AttachedRequest], container: str, shown: KnownGpus, names: GpuNames
+) -> Alignment | None:
+    """How a container turns out; None where it has no device that shall be near GPUs, or nobody knows of any GPU."""
+    covering = [
+        item
+        for item in attached
+        if item.admitted.request.scope.covers(container) and is_next_to_gpus(item.admitted.request)
+    ]
+    requests = [item.admitted.request for item in covering]
+    placed_for = frozenset(gpus_of(requests))
+    if shown.is_default and placed_for:
+        shown = KnownGpus()  # what an image says of itself is no news
+    is_other = bool(placed_for) and not placed_for.issuperset(shown.gpus)
+    pairs, refused = [], []
+    for item in covering:
+        own = list(_pairs(item, _judged_by(item.admitted.request, shown, is_other=is_other), names))
+        pairs += own
+        if is_other and _is_strict(item.admitted.request):
+            refused += [pair for pair in own if pair.far > FARTHEST_ALIGNED]
+    if not pairs:
+        return None
+    if shown.gpus and placed_for.issuperset(shown.gpus) and (apart := _all_far(covering, shown, names)) is not None:
+        pairs = [apart]  # they are next to GPUs of the pod's other containers only
+        refused = [apart] if any(_is_strict(request) for request in requests) else []
+    told = ", ".join(dict.fromkeys(filter(None, map(source_words, requests))))
+    return Alignment(
+        gpus=shown.gpus or tuple(gpus_of(requests)),
+        source=shown.source if shown.gpus else told,
+        pairs=tuple(pairs),
+        contradiction=f"{shown.source} show GPU {_listed(shown.gpus)}, and {told} told {_listed(placed_for)}"
+        if is_other
+        else "",
+        problem=shown.problem,
+        refused=tuple(refused),
+        is_strict=any(map(_is_strict, requests)),
+    )
+
+
+def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
+    """Whether a container must not start with devices that are far from its GPUs."""
+    for item in attached:
+        align = item.admitted.request.align
+        if align is not None and _is_strict(item.admitted.request) and item.admitted.request.scope.covers(container):
+            return True
+    return False
+
+
+def _all_far(covering: Iterable[AttachedRequest], shown: KnownGpus, names: GpuNames) -> Pair | None:
+    """The nearest pair of a device and a GPU that the container shows, where none is next to one; else None."""
+    pairs = [pair for item in covering for pair in _pairs(item, shown.gpus, names)]
+    nearest = min(pairs, key=lambda pair: pair.far, default=None)
+    return nearest if nearest is not None and nearest.far > FARTHEST_ALIGNED else None
+
+
+def refuse_far(alignment: Alignment, where: str) -> None:
+    """Raise PlacementError for a container that a strict request does not let start so."""
+    why = [*map(str, alignment.refused), *([alignment.problem] if alignment.is_strict and alignment.problem else [])]
+    if why:
+        told = "; ".join(filter(None, (*why, alignment.contradiction)))
+        raise PlacementError(
+            ErrorCode.NOT_ALIGNED,
+            f"not aligned to gpu: {told}",
+            where=where,
+            hint="delete the pod so that it is placed anew, or leave strict out",
+        )
+
+
+def _judged_by(request: DeviceRequest, shown: KnownGpus, *, is_other: bool) -> tuple[PciAddress, ...]:
+    """A request for several containers is next to the GPUs of all of them, and a container shows its own."""
+    return shown.gpus if is_other or not request.gpus else request.gpus
+
+
+def _pairs(item: AttachedRequest, gpus: Collection[PciAddress], names: GpuNames) -> Iterator[Pair]:
+    known = [names.by_pci[pci] for pci in gpus if pci in names.by_pci]
+    for attached in item.devices if known else ():
+        yield _nearest(attached.device, known)
+
+
+def _nearest(device: RdmaDevice, gpus: Iterable[Gpu]) -> Pair:
+    far, nearest = Distance.SYS, None
+    for gpu in gpus:  # a loop is half the cost of min() with a key
+        own = distance(device, gpu)
+        if nearest is None or own < far:
+            far, nearest = own, gpu
+            if far is Distance.PIX:
+                break
+    assert nearest is not None  # who calls has some
+    return Pair(device=device.name, gpu=nearest.pci, far=far)
+
+
+def _is_strict(request: DeviceRequest) -> bool:
+    return request.align is not None and request.align.to is AlignTo.GPU and request.align.strict
+
+
+def _listed(gpus: Iterable[PciAddress]) -> str:
+    return ", ".join(map(str, sorted(gpus)))

@@ -1,0 +1,311 @@
+"""Which GPUs of the node a container has, by what others say of it. Pure.
+
+Everybody has names of his own for a GPU. Which of them are understood:
+
+| Who tells | Form | Taken for |
+|---|---|---|
+| NVIDIA's device plugin | ``GPU-UUID``; ``GPU-UUID::3``, ``GPU-UUID-3`` and other shares | the GPU with that UUID |
+| | ``0``, ``0:1`` (a part of it) | the place among NVIDIA's GPUs in PCI order, as NVML counts |
+| | ``MIG-GPU-UUID/1/0`` | the GPU that it is a part of |
+| | ``MIG-UUID`` | nothing: it names no GPU |
+| GKE's | ``nvidia0``, ``nvidia0/gi3``, ``nvidia0/vgpu1`` | the GPU with that device file |
+| AMD's | ``0000:0c:00.0``; ``card1``, ``renderD128`` | the GPU there; the one with that device file |
+| | ``amdgpu_xcp_1`` (a partition) | nothing: it names no GPU |
+| Intel's | ``card0-1`` (a share) | the GPU with that device file |
+| any other resource | a UUID or a PCI address of a GPU of this node | that GPU; other ids are no GPU's |
+| a claim | its CDI devices: their device nodes, by path or number | the GPUs with these |
+| CDI | ``nvidia.com/gpu=`` and an id of NVIDIA's, or ``all`` | as above; all of NVIDIA |
+| a container | its device nodes, by number | the GPUs with these |
+| NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also the beginning of a UUID; or ``all`` | as above; all of NVIDIA |
+
+An id of a GPU resource that is nothing's is a problem, in words: a pod has a GPU that nobody knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from nri_rdma.cdi.names import parse_qualified
+from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
+from nri_rdma.model.device import Gpu
+from nri_rdma.model.pci import PciAddress, parse_pci_address
+from nri_rdma.model.request import AlignTo, DeviceRequest
+from nri_rdma.text.refusals import bounded
+
+KUBELET = "the kubelet"
+"""Who told, in reasons and spans."""
+CDI_DEVICES = "its CDI devices"
+DEVICE_NODES = "its device nodes"
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+
+_NVIDIA = "10de"
+_GPU_RESOURCES = re.compile(r"nvidia\.com/(gpu|mig-).*|amd\.com/gpu.*|gpu\.intel\.com/(i915|xe)")
+_GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
+_NVIDIA_CLASS = re.compile(r"([a-z0-9-]+\.)*nvidia\.com/gpu=(?P<id>.+)")
+_UUID = r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_SHARE_OF_UUID = re.compile(rf"(?:MIG-)?(?P<uuid>{_UUID})(?![0-9a-fA-F]).*")
+_PART_OF_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}[0-9a-fA-F-]*")
+_PLACE = re.compile(r"(?P<place>[0-9]{1,4})(?::[0-9]{1,4})?")
+_NODE = re.compile(r"(?P<node>nvidia[0-9]+)(?:/.*)?|(?P<card>(?:card|renderD|accel)[0-9]+)(?:-[0-9]+)?")
+_NODE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel")
+_NOBODY = frozenset({"", "none", "void"})
+_EVERY = "all"
+_MOST_TEXT = 4096
+"""Of a container's variable, which everybody may write: a hundred UUIDs. A megabyte took more than a second to read."""
+
+Numbers = tuple[int, int]
+"""Major and minor of a device node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuNames:
+    """The GPUs of a node by all their names. Made once for each reading of the hardware; a question is a look-up."""
+
+    gpus: tuple[Gpu, ...] = ()
+    nvidia: tuple[Gpu, ...] = ()
+    """Those that NVIDIA's driver serves, in PCI order; all of the vendor where it tells of none."""
+    by_uuid: Mapping[str, Gpu] = field(default_factory=dict)
+    by_node: Mapping[str, Gpu] = field(default_factory=dict)
+    by_number: Mapping[Numbers, Gpu] = field(default_factory=dict)
+    by_pci: Mapping[PciAddress, Gpu] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, gpus: Iterable[Gpu]) -> GpuNames:
+        """From what the inventory has."""
+        every = tuple(sorted(gpus, key=lambda gpu: gpu.pci))
+        vendors = tuple(gpu for gpu in every if gpu.vendor == _NVIDIA)
+        served = tuple(gpu for gpu in vendors if any(name.startswith("nvidia") for name in gpu.node_names))
+        return cls(
+            gpus=every,
+            nvidia=served or vendors,
+            by_uuid={gpu.uuid.lower(): gpu for gpu in every if gpu.uuid},
+            by_node={name: gpu for gpu in every for name in gpu.node_names},
+            by_number={number: gpu for gpu in every for number in gpu.nodes},
+            by_pci={gpu.pci: gpu for gpu in every},
+        )
+
+    def named(self, text: str) -> Gpu | None:
+        """The GPU that an id of a device plugin, or of NVIDIA's tools, is about; None when it says nothing of one that
+        the node has."""
+        share, place, node = _SHARE_OF_UUID.fullmatch(text), _PLACE.fullmatch(text), _NODE.fullmatch(text)
+        if share is not None:
+            return self.by_uuid.get(share["uuid"].lower())
+        if place is not None:
+            number = int(place["place"])
+            return self.nvidia[number] if number < len(self.nvidia) else None
+        if node is not None:
+            return self.by_node.get(node["node"] or node["card"])
+        address = parse_pci_address(text)
+        return self.by_pci.get(address) if address is not None else None
+
+    def abbreviated(self, text: str) -> Gpu | None:
+        """As `named`, also by the beginning of a UUID that only one GPU has."""
+        if not _PART_OF_UUID.fullmatch(text):
+            return self.named(text)
+        found = [gpu for uuid, gpu in self.by_uuid.items() if uuid.startswith(text.lower())]
+        return found[0] if len(found) == 1 else self.named(text)
+
+    def surely_named(self, text: str) -> Gpu | None:
+        """As `named`, but only by what nobody else calls his devices: a UUID or a PCI address."""
+        return self.named(text) if _SHARE_OF_UUID.fullmatch(text) or parse_pci_address(text) is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownGpus:
+    """The GPUs of a container as far as somebody told: in the order told, each once. `problem` says in words why they
+    are not all, "" when they are. `is_default`: it may be what an image says of itself, and no gift."""
+
+    gpus: tuple[PciAddress, ...] = ()
+    source: str = ""
+    problem: str = ""
+    is_default: bool = False
+
+    def __bool__(self) -> bool:
+        """Whether anything was told."""
+        return bool(self.gpus or self.problem)
+
+
+NOBODY_TOLD = KnownGpus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodGpus:
+    """What the kubelet says of a pod's GPUs, by container. `unanswered` is why it does not, "" when it does;
+    `is_unknown_pod`: because it does not know the pod."""
+
+    by_container: Mapping[str, KnownGpus] = field(default_factory=dict)
+    unanswered: str = ""
+    is_unknown_pod: bool = False
+
+
+# What the kubelet gave
+
+
+def pod_gpus(allocation: PodAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> PodGpus:
+    """What the kubelet's answer says of the GPUs of a pod's containers; `specs` are the node's CDI devices."""
+    told = {container.name: _of_allocation(container, names, specs) for container in allocation.containers}
+    return PodGpus(by_container={name: known for name, known in told.items() if known})
+
+
+def is_gpu_resource(resource: str) -> bool:
+    """Whether a device plugin gives GPUs, or parts of them, under this name."""
+    return _GPU_RESOURCES.fullmatch(resource) is not None
+
+
+def _of_allocation(container: ContainerAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
+    found: list[Gpu] = []
+    unknown: list[str] = []
+    for item in container.resources:
+        is_gpus = is_gpu_resource(item.resource)
+        for device_id in item.ids:
+            gpu = names.named(device_id) if is_gpus else names.surely_named(device_id)
+            if gpu is not None:
+                found.append(gpu)
+            elif is_gpus:
+                unknown.append(f"{item.resource} {bounded(device_id)}")
+    for claim in container.claims:
+        own = [gpu for name in claim.cdi_devices for gpu in of_cdi_device(name, names, specs)]
+        found += own
+        if not own and claim.driver in _GPU_DRIVERS:
+            unknown.append(f"{claim.driver} {bounded(claim.device)}")
+    found.sort(key=lambda gpu: gpu.pci)  # the kubelet tells them in no order
+    return _known(found, KUBELET, _unresolved(unknown, container.name))
+
+
+def _unresolved(unknown: list[str], container: str) -> str:
+    if not unknown:
+        return ""
+    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    return f"{unknown[0]}{more} of container {container} is no GPU that this node is known to have"
+
+
+def _known(gpus: Iterable[Gpu], source: str, problem: str = "", *, is_default: bool = False) -> KnownGpus:
+    addresses = tuple(dict.fromkeys(gpu.pci for gpu in gpus))
+    return KnownGpus(gpus=addresses, source=source, problem=problem, is_default=is_default)
+
+
+# CDI
+
+
+def of_cdi_device(name: str, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> tuple[Gpu, ...]:
+    """The GPUs of a CDI device: those whose nodes its spec has, else the one that its name is of."""
+    spec = specs.get(name)
+    nodes = (
+        (_of_node(node.host_path or node.path, node.major, node.minor, names) for node in spec.nodes) if spec else ()
+    )
+    found = tuple(dict.fromkeys(gpu for gpu in nodes if gpu is not None))
+    if found or parse_qualified(name) is None:
+        return found
+    own = _NVIDIA_CLASS.fullmatch(name)
+    if own is None:
+        return ()
+    if own["id"] == _EVERY:
+        return names.nvidia
+    gpu = names.named(own["id"])
+    return (gpu,) if gpu is not None else ()
+
+
+def _of_node(path: str, major: int | None, minor: int | None, names: GpuNames) -> Gpu | None:
+    if major is not None and minor is not None and (major, minor) in names.by_number:
+        return names.by_number[major, minor]
+    folder, _, name = path.rpartition("/")
+    return names.by_node.get(name) if folder in _NODE_FOLDERS else None
+
+
+# What a container that is made shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a container that is made shows of its GPUs: the numbers of its device nodes, the CDI devices that the
+    runtime tells, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged one has all nodes of the host, which
+    says nothing."""
+
+    nodes: Collection[Numbers] = ()
+    cdi_devices: tuple[str, ...] = ()
+    visible: str | None = None
+    is_privileged: bool = False
+
+
+def of_shown(shown: Shown, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
+    """The GPUs of a container that is made, by the surest of what it shows."""
+    named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
+    if named:
+        return _known(named, CDI_DEVICES)
+    if not shown.is_privileged:
+        found = {gpu.pci: gpu for node in shown.nodes if (gpu := names.by_number.get(node)) is not None}
+        if found:
+            return _known((found[pci] for pci in sorted(found)), DEVICE_NODES)
+    return _of_visible(shown.visible, names)
+
+
+def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
+    """Images of CUDA say ``all`` by themselves. A path stands for devices that are told another way."""
+    if text is None or text in _NOBODY or text.startswith("/"):
+        return NOBODY_TOLD
+    if len(text) > _MOST_TEXT:
+        return _known((), VISIBLE_DEVICES, f"{VISIBLE_DEVICES} has {len(text)} characters")
+    if text == _EVERY:
+        return _known(names.nvidia, VISIBLE_DEVICES, is_default=True)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    found = [(part, names.abbreviated(part)) for part in parts]
+    unknown = [part for part, gpu in found if gpu is None]
+    problem = (
+        f"{VISIBLE_DEVICES} names {bounded(unknown[0])}, no GPU that this node is known to have" if unknown else ""
+    )
+    return _known((gpu for _, gpu in found if gpu is not None), VISIBLE_DEVICES, problem)
+
+
+# What it means for a request
+
+
+def may_use_gpus(request: DeviceRequest) -> bool:
+    """Whether it matters for a request which GPUs its pod has: to be next to them, or on their NUMA nodes."""
+    return request.align is None or request.align.to is not AlignTo.NONE
+
+
+def is_next_to_gpus(request: DeviceRequest) -> bool:
+    """Whether its devices shall be next to the GPUs."""
+    return request.align is None or request.align.to is AlignTo.GPU
+
+
+def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
+    """A request that knows the GPUs of the containers that it is for. `told` is the kubelet's word, which counts more
+    than the request's own; None: there is nobody to ask."""
+    if told is None or not may_use_gpus(request):
+        return request
+    if told.unanswered:
+        is_asked_for = request.align is not None and is_next_to_gpus(request) and not request.gpus
+        matters = is_asked_for if told.is_unknown_pod else True
+        return replace(request, gpus_problem=told.unanswered) if matters else request
+    known = [item for name, item in told.by_container.items() if request.scope.covers(name)]
+    gpus = tuple(dict.fromkeys(pci for item in known for pci in item.gpus))
+    problem = next((item.problem for item in known if item.problem), "")
+    if not gpus:
+        return replace(request, gpus_problem=problem) if problem else request
+    if request.gpus and set(request.gpus) <= set(gpus):
+        gpus = request.gpus  # in this order its devices are for them, and for no others
+    elif request.gpus:
+        problem = problem or _contradiction(gpus, request.gpus)
+    return replace(request, gpus=gpus, gpus_from=KUBELET, gpus_problem=problem)
+
+
+def _contradiction(told: Iterable[PciAddress], own: Iterable[PciAddress]) -> str:
+    return f"the kubelet says that the pod has GPU {_listed(told)}, the request says {_listed(own)}"
+
+
+def _listed(gpus: Iterable[PciAddress]) -> str:
+    return ", ".join(map(str, gpus))
+
+
+def source_words(request: DeviceRequest) -> str:
+    """Who told of a request's GPUs, for people; "" when nobody did."""
+    return request.gpus_from or ("the request" if request.gpus else "")
+
+
+def gpus_of(requests: Iterable[DeviceRequest]) -> Iterator[PciAddress]:
+    """All GPUs of these requests, each once, in their order."""
+    yield from dict.fromkeys(pci for request in requests for pci in request.gpus)

@@ -1,0 +1,182 @@
+"""What others gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what follows from it.
+
+Pure. A Grant is one CDI device in one container, and how that is known. What it means for us is in its spec
+(nri_rdma.cdi.meaning): a spec with our key asks for something; for one without, the administrator's word counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from nri_rdma.cdi.meaning import CdiMeaning, label_of
+from nri_rdma.decide.placement import Holding, Placed, Taken
+from nri_rdma.decide.policy import Asker, admit_granted
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
+from nri_rdma.model.adoption import Adopt, Adoption
+from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
+from nri_rdma.model.request import DeviceRequest, Mode, Scope
+
+Numbers = tuple[int, int]
+"""Major and minor."""
+
+
+class Source(StrEnum):
+    """How it is known that a container has a CDI device, the surest first."""
+
+    KUBELET = "kubelet"
+    RUNTIME = "runtime"
+    NODES = "device nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """A CDI device of a container. `problem`: what is wrong with its spec, where it is one of those that ask us."""
+
+    container: str
+    name: str
+    source: Source
+    meaning: CdiMeaning | None = None
+    problem: NriRdmaError | None = None
+
+    @property
+    def vendor(self) -> str:
+        """Who names it: what stands before the slash."""
+        return self.name.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A request with the devices that it is about, which its CDI device decided."""
+
+    request: DeviceRequest
+    devices: tuple[RdmaDevice, ...]
+
+
+def wanted(grants: Iterable[Grant], adoption: Adoption) -> tuple[Wanted, ...]:
+    """What is to be attached for these grants: a CDI device in several containers is one request for all of them.
+
+    Raises the problem of a spec that asks us for something which cannot be read: its container must not start without.
+    """
+    by_name: dict[str, list[Grant]] = {}
+    for grant in grants:
+        by_name.setdefault(grant.name, []).append(grant)
+    return tuple(item for same in by_name.values() for item in _wanted_for(same, adoption))
+
+
+def _wanted_for(same: list[Grant], adoption: Adoption) -> Iterator[Wanted]:
+    first = same[0]
+    if first.problem is not None:
+        raise first.problem
+    meaning = first.meaning
+    if meaning is None or not meaning.devices:
+        return
+    scope = Scope(only=frozenset(grant.container for grant in same))
+    if meaning.asked:
+        for part in meaning.asked:
+            request = replace(part.request, scope=scope, cdi_device=first.name)
+            yield Wanted(request=request, devices=part.devices)
+        return
+    vendor = adoption.of(first.vendor)
+    if vendor.adopt is not Adopt.OBSERVE:
+        request = DeviceRequest(
+            name=label_of(first.name),
+            where=f"CDI device {first.name}",
+            mode=Mode.SHARED,
+            count=len(meaning.devices),
+            scope=scope,
+            char_kinds=frozenset({CharKind.UVERBS}),
+            memlock=vendor.memlock,
+            limits=vendor.limits,
+            cdi_device=first.name,
+        )
+        yield Wanted(request=request, devices=meaning.devices)
+
+
+def granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
+    """The requests with their devices. Raises PlacementError or RequestError where they cannot be attached so, or where
+    somebody has one of the devices alone; two of these requests may share one, and not more."""
+    placed: list[Placed] = []
+    for item in items:
+        placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
+    return tuple(placed)
+
+
+def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed:
+    mode = item.request.mode or Mode.SHARED
+    admitted = admit_granted(node, replace(item.request, mode=mode), asker)
+    for device in item.devices:
+        _refuse_taken(device, mode, taken.get(device.id, frozenset()), item.request.where)
+        uses = (*device.in_use, *device.ties)
+        if mode is Mode.EXCLUSIVE and uses:
+            raise PlacementError(
+                ErrorCode.DEVICE_IN_USE,
+                f"{device.name} is used by the host ({'; '.join(uses)})",
+                where=item.request.where,
+                hint="free it on the host, or have its driver offer another device",
+            )
+    reasons = tuple(f"{device.name}: CDI device {item.request.cdi_device}" for device in item.devices)
+    return Placed(admitted=admitted, devices=item.devices, reasons=reasons)
+
+
+def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], where: str) -> None:
+    for holding in sorted(holders, key=lambda it: (it.owner, it.mode)):
+        if Mode.EXCLUSIVE in {mode, holding.mode}:
+            raise PlacementError(
+                ErrorCode.DEVICE_CONFLICT,
+                f"{device.name} is held by {holding.owner} ({holding.mode})",
+                where=where,
+                hint="give a device through one door only: an annotation's pool, or the driver behind this CDI device",
+            )
+
+
+def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
+    """The same with what was granted, which no annotation of the same pod gets."""
+    return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
+
+
+def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mode | None = None) -> Taken:
+    """`mode`: as if it were held so; None: as it is."""
+    more = dict(taken)
+    for item in placed:
+        words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
+        for device in item.devices:
+            holding = Holding(owner=words, mode=mode or item.admitted.mode)
+            more[device.id] = more.get(device.id, frozenset()) | {holding}
+    return more
+
+
+def refuse_unallocated(
+    node: Node,
+    present: Mapping[str, Numbers],
+    covered: Collection[DeviceId],
+    explained: Mapping[DeviceId, frozenset[str]],
+    adoption: Adoption,
+    where: str,
+) -> None:
+    """Raise PlacementError for a container with device nodes of an RDMA device that is not `covered`, where the
+    administrator enforces that. `explained` names the vendors whose CDI devices have the nodes."""
+    for device in shown_devices(node, present):
+        if device.id in covered:
+            continue
+        vendors = sorted(explained.get(device.id, {""}))
+        vendor = next((it for it in vendors if adoption.of(it).adopt is Adopt.ENFORCE), None)
+        if vendor is not None:
+            by = f"adopt.vendors.{vendor}" if vendor in adoption.vendors else "adopt"
+            raise PlacementError(
+                ErrorCode.NOT_ALLOCATED,
+                f"this container has device nodes of {device.name} that nobody is known to have allocated to it",
+                where=where,
+                hint=f"ask for the device by a claim or an annotation, or the administrator changes {by}",
+            )
+
+
+def shown_devices(node: Node, present: Mapping[str, Numbers]) -> tuple[RdmaDevice, ...]:
+    """The RDMA devices of the node whose uverbs nodes a container has, wherever it has them."""
+    numbers = set(present.values())
+    return tuple(
+        device
+        for device in node.devices
+        if any(char.kind is CharKind.UVERBS and (char.major, char.minor) in numbers for char in device.char_devices)
+    )

@@ -1,0 +1,485 @@
+"""Which devices a pod gets.
+
+``place`` is pure: the same node, holders and requests give the same devices, each with the reason a person can read.
+
+Laws: a device is given at most once in a pod; only from the pool that was asked; never one that the host uses;
+exclusively only if nobody holds it; and shared only if nobody holds it exclusively. A pod gets all it asks for or a
+refusal that names the device and its holder. Of what is free each request gets the best (nri_rdma.decide.ranking).
+Requests are served one after the other, the pickiest first; the best over several requests together is not searched
+for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nri_rdma.decide.policy import Admitted, Offer
+from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
+from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
+
+_MAX_NAMED = 16
+"""Devices that one refusal names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` those that it is known to have."""
+
+    owner: str
+    mode: Mode
+    gpus: frozenset[PciAddress] = frozenset()
+
+
+Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """The devices of one request, in the order of its addresses, and one sentence per device: why this one. `serves`
+    are the GPUs that they are for, one per device, or empty."""
+
+    admitted: Admitted
+    devices: tuple[RdmaDevice, ...]
+    reasons: tuple[str, ...]
+    serves: tuple[PciAddress, ...] = ()
+
+
+def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
+    """Devices for each request of one pod, in the order of the requests. Raises PlacementError.
+
+    `taken` does not name the pod itself: what it holds from an earlier attempt is free for it.
+    """
+    used: dict[DeviceId, str] = {}
+    served: Counter[PciAddress] = Counter()
+    busy = {pci for holders in taken.values() for holding in holders for pci in holding.gpus}
+    busy.update(pci for item in request for pci in item.request.gpus)
+    idle = tuple(gpu for gpu in node.gpus if gpu.pci not in busy)
+    placed: dict[int, Placed] = {}
+    for number in _pickiest_first(offer, request):
+        search = _Search.of(node, offer, taken, used, served, idle, request[number])
+        placed[number] = search.run()
+        used |= {device.id: search.request.name for device in placed[number].devices}
+        served.update(placed[number].serves)
+    return tuple(placed[number] for number in range(len(request)))
+
+
+def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
+    """A request that takes anything must not take what another one named."""
+
+    def key(number: int) -> tuple[bool, bool, int, bool, int]:
+        item = request[number].request
+        choice = len(_matching(item.match, offer.by_pool[item.pool]))
+        return not _names_device(item.match), item.count is None, choice, not item.gpus, number
+
+    return sorted(range(len(request)), key=key)
+
+
+# Matching
+
+_CONDITIONS: tuple[tuple[str, Callable[[Match], object], Callable[[Match, RdmaDevice], bool]], ...] = (
+    ("device", lambda m: m.device, lambda m, device: device.name == m.device),
+    ("netdev", lambda m: m.netdev, lambda m, device: any(netdev.name == m.netdev for netdev in device.netdevs)),
+    ("pci", lambda m: m.pci, lambda m, device: device.pci == m.pci),
+    ("vendor", lambda m: m.vendor, lambda m, device: device.vendor == m.vendor),
+    ("driver", lambda m: m.driver, lambda m, device: device.driver == m.driver),
+    ("linkLayer", lambda m: m.link_layer, lambda m, device: device.link_layer == m.link_layer),
+    ("numaNode", lambda m: m.numa_node, lambda m, device: device.numa_node == m.numa_node),
+    ("minSpeedGbps", lambda m: m.min_speed_gbps, lambda m, device: device.speed_gbps >= (m.min_speed_gbps or 0)),
+)
+
+
+def _matching(match: Match, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
+    conditions = [holds for _, wanted, holds in _CONDITIONS if wanted(match) is not None]
+    return tuple(device for device in devices if all(holds(match, device) for holds in conditions))
+
+
+def _names_device(match: Match) -> bool:
+    return match.device is not None or match.netdev is not None or match.pci is not None
+
+
+def _describe(match: Match) -> str:
+    words = [f"{key} {wanted(match)}" for key, wanted, _ in _CONDITIONS if wanted(match) is not None]
+    return " and ".join(words) or "anything"
+
+
+# One request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Obstacle:
+    """Why a device cannot be given; `what` goes on after the device's name."""
+
+    code: ErrorCode
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """One request with what matches it: `free` can be given, `obstacles` say why the others cannot."""
+
+    node: Node
+    offer: Offer
+    served: Mapping[PciAddress, int]
+    idle: tuple[Gpu, ...]
+    admitted: Admitted
+    gpus: tuple[Gpu, ...]
+    matching: tuple[RdmaDevice, ...]
+    free: tuple[RdmaDevice, ...]
+    obstacles: Mapping[DeviceId, _Obstacle]
+
+    @classmethod
+    def of(
+        cls,
+        node: Node,
+        offer: Offer,
+        taken: Taken,
+        used: Mapping[DeviceId, str],
+        served: Mapping[PciAddress, int],
+        idle: tuple[Gpu, ...],
+        admitted: Admitted,
+    ) -> _Search:
+        matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
+        obstacles = {
+            device.id: obstacle
+            for device in matching
+            if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
+        }
+        return cls(
+            node=node,
+            offer=offer,
+            served=served,
+            idle=idle,
+            admitted=admitted,
+            gpus=_named_gpus(node, admitted.request),
+            matching=matching,
+            free=tuple(device for device in matching if device.id not in obstacles),
+            obstacles=obstacles,
+        )
+
+    @property
+    def request(self) -> DeviceRequest:
+        return self.admitted.request
+
+    @property
+    def count(self) -> int:
+        """How many devices; all means all that are free, and at least one."""
+        return self.request.count if self.request.count is not None else max(1, len(self.free))
+
+    @property
+    def around(self) -> Surroundings:
+        """What the choice has to heed."""
+        if not self.gpus:
+            return Surroundings(idle=self.idle)
+        return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rails_of_gpus(self.node))
+
+    def run(self) -> Placed:
+        if not self.matching:
+            raise _nothing_matches(self)
+        if self.count > len(self.free):
+            raise _too_few(self)
+        choices = _CHOICES[_align_to(self.request)](self)
+        return Placed(
+            admitted=self.admitted,
+            devices=tuple(it.device for it in choices),
+            reasons=tuple(f"{it.device.name}: {it.why}" for it in choices),
+            serves=tuple(it.gpu.pci for it in choices if it.gpu is not None),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    device: RdmaDevice
+    why: str
+    gpu: Gpu | None = None
+
+
+def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
+    by_address = {gpu.pci: gpu for gpu in node.gpus}
+    for address in request.gpus:
+        if address not in by_address:
+            raise PlacementError(
+                ErrorCode.DEVICE_UNKNOWN,
+                f"this node has no GPU {address}",
+                where=f"{request.where}.gpus",
+                hint=f"its GPUs are {_listed(str(gpu.pci) for gpu in node.gpus)}",
+            )
+    return tuple(by_address[address] for address in request.gpus)
+
+
+def _obstacle(
+    device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding], used_by: str | None
+) -> _Obstacle | None:
+    """The first reason against the device. Holders come before use: what a pod holds may look used to the inventory."""
+    if used_by is not None:
+        hint = "name it in one request only"
+        return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
+    barring = sorted(h.owner for h in holders if Mode.EXCLUSIVE in {h.mode, admitted.mode})
+    if barring:
+        hint = "wait until that pod has ended, or ask for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)
+    uses = device.in_use if holders else device.uses
+    if uses:
+        hint = "free it on the node, or ask for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(uses)}", hint=hint)
+    if admitted.mode is Mode.EXCLUSIVE and (obstacle := _obstacle_to_move(device, admitted.request, node)):
+        return obstacle
+    missing = sorted(admitted.request.char_kinds - {char.kind for char in device.char_devices} - {CharKind.RDMA_CM})
+    if missing:
+        hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
+        return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
+    return None
+
+
+def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
+    """Why its netdev cannot go into a pod."""
+    if device.lacks_netdev and not _may_be_in_pod(request, node):
+        hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
+    if device.is_soft and device.netdevs and device.kernel_index is not None:
+        hint = "ask for mode: shared, or have it made inside the pod before nri-rdma hears of the pod"
+        what = "a soft device, which the kernel removes when its netdev leaves the host"
+        return _Obstacle(code=ErrorCode.SOFT_DEVICE, what=what, hint=hint)
+    if device.ties:
+        hint = "take that away on the host, or ask for mode: shared, or for another device"
+        return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"in use by the host: {'; '.join(device.ties)}", hint=hint)
+    return None
+
+
+def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
+    """Whether a netdev that is not on the host may be in the pod already: a CNI plugin took it there, and the request
+    names the device. The kernel tells when the device is attached."""
+    return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
+
+
+def _align_to(request: DeviceRequest) -> AlignTo:
+    if request.align is not None:
+        return request.align.to
+    return AlignTo.GPU if request.gpus or request.gpus_problem else AlignTo.NONE
+
+
+def _is_strict(request: DeviceRequest) -> bool:
+    return request.align is not None and request.align.strict
+
+
+def _is_numa_strict(request: DeviceRequest) -> bool:
+    return _is_strict(request) and _align_to(request) is AlignTo.NUMA
+
+
+# Choosing among the free
+
+
+def _choose_any(search: _Search) -> list[_Choice]:
+    return _choose_unaligned(search, "")
+
+
+def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
+    around = search.around
+    chosen = search.free if search.count == len(search.free) else anywhere(search.free, search.count, around)
+    words = f"; {why}" if why else ""
+    is_first_spared = _is_next_to_any(search.free[0], around.idle)
+    return [
+        _Choice(
+            device=it, why=f"{_choice_of(search, it, is_first_spared and not _is_next_to_any(it, around.idle))}{words}"
+        )
+        for it in chosen
+    ]
+
+
+def _choice_of(search: _Search, device: RdmaDevice, spares: bool) -> str:
+    """Why this one; `spares` a device of a lower index that an idle GPU is next to, as none is to it."""
+    if _names_device(search.request.match):
+        named = f"named by the request ({_describe(search.request.match)})"
+        awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
+        return f"{named}; its netdev is not on the host and has to be in the pod" if awaited else named
+    passed = sum(other.index < device.index for other in search.free)
+    if passed and spares:
+        return f"of {len(search.free)} free one that no idle GPU is next to"
+    return f"{'spoils least' if passed and passed >= search.count else 'lowest index'} of {len(search.free)} free"
+
+
+def _is_next_to_any(device: RdmaDevice, gpus: Iterable[Gpu]) -> bool:
+    return any(distance(device, gpu) <= FARTHEST_ALIGNED for gpu in gpus)
+
+
+def _choose_near_gpus(search: _Search) -> list[_Choice]:
+    """The devices come in the order of the GPUs."""
+    problem = search.request.gpus_problem or ("" if search.gpus else "no GPU is known")
+    if problem:
+        return _choose_without_gpus(search, problem)
+    picks = near_gpus(search.free, search.count, search.gpus, search.served, search.around)
+    for pick in picks:
+        if _is_strict(search.request) and pick.far > FARTHEST_ALIGNED:
+            raise _too_far(search, pick)
+    return [_Choice(device=it.device, why=_why_near(search, it), gpu=it.gpu) for it in picks]
+
+
+def _choose_without_gpus(search: _Search, problem: str) -> list[_Choice]:
+    if _is_strict(search.request):
+        if search.request.gpus_problem:
+            raise _not_aligned(search, problem, "see that it can be told, or leave strict out")
+        raise _not_aligned(search, "the pod's GPUs are not known", "name them in gpus, or leave strict out")
+    return [_Choice(device=it.device, why=f"{it.why}; {problem}") for it in _choose_on_numa(search)]
+
+
+def _why_near(search: _Search, pick: Pick) -> str:
+    told = f", told by {search.request.gpus_from}" if search.request.gpus_from else ""
+    nearest = min(distance(device, pick.gpu) for device in search.free)
+    if pick.far == nearest:
+        return f"nearest free device to GPU {pick.gpu.pci} ({pick.far.words}){told}"
+    return f"for GPU {pick.gpu.pci} ({pick.far.words}){told}; what is nearer is this pod's, too"
+
+
+def _choose_on_numa(search: _Search) -> list[_Choice]:
+    """Devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
+    if search.request.gpus_problem and _is_numa_strict(search.request):
+        raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
+    homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _one_numa_node(search)
+    if not homes and not _is_numa_strict(search.request):
+        return _choose_unaligned(search, "no NUMA node is known")
+    chosen = anywhere(search.free, search.count, search.around, lambda device: device.numa_node not in homes)
+    aligned = [device for device in chosen if device.numa_node in homes]
+    home = f"NUMA node {_listed(sorted(str(number) for number in homes))}"
+    if len(aligned) < len(chosen) and _is_numa_strict(search.request):
+        what = f"{len(aligned)} of {search.count} devices are free on {home}{_why_not(search)}"
+        raise _not_aligned(search, what, "ask for fewer devices, or leave strict out")
+    return [
+        _Choice(device=it, why=f"on {home}" if it in aligned else f"{home} has no other free device") for it in chosen
+    ]
+
+
+def _one_numa_node(search: _Search) -> set[int]:
+    free_on = Counter(device.numa_node for device in search.free if device.numa_node is not None)
+    if not free_on:
+        return set()
+    return {min(free_on, key=lambda home: _tightest(free_on[home], search.count, home))}
+
+
+def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
+    """Order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free first."""
+    return free < count, free if free >= count else -free, home
+
+
+_CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {
+    AlignTo.GPU: _choose_near_gpus,
+    AlignTo.NUMA: _choose_on_numa,
+    AlignTo.NONE: _choose_any,
+}
+
+
+# Refusals
+
+
+def _nothing_matches(search: _Search) -> PlacementError:
+    request = search.request
+    elsewhere = _matching(request.match, search.node.devices)
+    if elsewhere:
+        return _not_in_pool(search, elsewhere)
+    what = (
+        f"no RDMA device of this node matches {_describe(request.match)}"
+        if search.node.devices
+        else "this node has no RDMA device"
+    )
+    return PlacementError(
+        ErrorCode.DEVICE_UNKNOWN, what, where=f"{request.where}.match", hint=_nearest(request.match, search.node)
+    )
+
+
+def _not_in_pool(search: _Search, matching: tuple[RdmaDevice, ...]) -> PlacementError:
+    """What matches is there, and is another pool's or nobody's."""
+    pool, match = search.request.pool, search.request.match
+    if not search.offer.by_pool[pool]:
+        what, where = f"pool {pool} has no device on this node", search.request.where
+    else:
+        what, where = f"pool {pool} has no device that matches {_describe(match)}", f"{search.request.where}.match"
+    places = (f"{device.name} is {_home(search.offer, device)}" for device in matching)
+    homes = {home for device in matching if (home := search.offer.home_of(device))}
+    remedy = f"ask for pool {' or '.join(sorted(homes))}" if homes else "the administrator puts it into a pool"
+    has = _listed(device.name for device in search.offer.by_pool[pool])
+    return PlacementError(
+        ErrorCode.NOT_IN_POOL,
+        what,
+        where=where,
+        hint=f"{remedy}; {pool} has {has}",
+        detail=_listed(places),
+    )
+
+
+def _home(offer: Offer, device: RdmaDevice) -> str:
+    contested = offer.contested.get(device.id)
+    if contested:
+        return f"selected by the pools {' and '.join(contested)}, so that none of them has it"
+    home = offer.home_of(device)
+    return f"in pool {home}" if home else "in no pool"
+
+
+def _nearest(match: Match, node: Node) -> str:
+    """What was probably meant, and what there is."""
+    spellings: tuple[tuple[object, list[str]], ...] = (
+        (match.device, [device.name for device in node.devices]),
+        (match.netdev, [netdev.name for device in node.devices for netdev in device.netdevs]),
+        (match.pci, [str(device.pci) for device in node.devices if device.pci]),
+    )
+    for wanted, names in spellings:
+        if wanted is not None and str(wanted) not in names:
+            near = difflib.get_close_matches(str(wanted), names, n=3)
+            return f"nearest are {_listed(near)}; there are {_listed(names)}" if near else f"there are {_listed(names)}"
+    return f"the devices are {_listed(device.name for device in node.devices)}"
+
+
+def _too_few(search: _Search) -> PlacementError:
+    where = search.request.where
+    if len(search.matching) == 1 and search.count == 1 and _names_device(search.request.match):
+        device = search.matching[0]
+        obstacle = search.obstacles[device.id]
+        return PlacementError(obstacle.code, f"{device.name} is {obstacle.what}", where=where, hint=obstacle.hint)
+    asked = "all" if search.request.count is None else str(search.count)
+    return PlacementError(
+        ErrorCode.DEVICES_EXHAUSTED,
+        f"asked {asked}, free {len(search.free)} of {len(search.matching)} devices of pool {search.request.pool}"
+        f"{' that match' if search.request.match != Match() else ''}",
+        where=where,
+        hint="ask for fewer devices, or wait until a pod that holds some has ended"
+        if search.obstacles
+        else "ask for fewer devices: there are no more",
+        detail=_why_not(search) if search.obstacles else "",
+    )
+
+
+def _why_not(search: _Search) -> str:
+    names = {device.id: device.name for device in search.matching}
+    reasons = [f"{names[device_id]} is {obstacle.what}" for device_id, obstacle in search.obstacles.items()]
+    return _listed(reasons)
+
+
+def _too_far(search: _Search, pair: Pick) -> PlacementError:
+    barred = (device for device in search.matching if device.id in search.obstacles)
+    near = [device for device in barred if distance(device, pair.gpu) <= FARTHEST_ALIGNED]
+    why = "".join(f"; {device.name} is {search.obstacles[device.id].what}" for device in near[:_MAX_NAMED])
+    is_nearest = pair.far == min(distance(device, pair.gpu) for device in search.free)
+    left = "nearest free device to" if is_nearest else "device that is left for"
+    what = f"the {left} GPU {pair.gpu.pci} is {pair.device.name} ({pair.far.words}){why}"
+    instead = "wait until a nearer one is free" if near else "ask for fewer devices"
+    return _not_aligned(search, what, f"{instead}, or leave strict out")
+
+
+def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:
+    align = search.request.align or Align(to=AlignTo.GPU)
+    return PlacementError(
+        ErrorCode.NOT_ALIGNED, f"not aligned to {align.to}: {what}", where=search.request.where, hint=hint
+    )
+
+
+def _listed(words: Iterable[str]) -> str:
+    """Words with commas, the first ones only when there are many."""
+    every = list(words)
+    more = f", and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
+    return (", ".join(every[:_MAX_NAMED]) + more) if every else "none"

@@ -1,0 +1,414 @@
+"""Who may ask for what on this node.
+
+Decides from the node's pools and rules, its kernel, and what the runtime says of the pod whether each request may be
+served, and in which mode; and which devices each pool has. Whether one is left is for placement to say. Pure.
+
+Law: a device is in one pool. One that two pools select is in neither: nobody could tell whose rules count for it. Of
+the rules the first that concerns pod and pool decides; where there are rules and none does, the answer is no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
+from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, Rule
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.text.modefit import interface_misfit, isolation_misfit
+
+__all__ = [
+    "DEFAULT_POOL",
+    "Admitted",
+    "Asker",
+    "Offer",
+    "Policy",
+    "Pool",
+    "Rule",
+    "admit",
+    "default_policy",
+    "offer",
+    "policy_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What this node offers. `char_kinds` are the character devices that pods may have where there are no rules."""
+
+    pools: Mapping[str, Pool]
+    rules: tuple[Rule, ...] = ()
+    char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """Which devices each pool has on a node: `contested` are those that several pools select, with their names."""
+
+    by_pool: Mapping[str, tuple[RdmaDevice, ...]]
+    contested: Mapping[DeviceId, tuple[str, ...]]
+
+    def home_of(self, device: RdmaDevice) -> str:
+        """The pool that has the device, "" when none has."""
+        return next((name for name, devices in self.by_pool.items() if device in devices), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that may be served, with its mode decided and all that its pool adds."""
+
+    request: DeviceRequest
+    mode: Mode
+
+
+def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_pool: bool) -> Policy:
+    """What the settings of these names say; without pools, the default one."""
+    configured = {pool.name: pool for pool in pools}
+    if not configured:
+        return replace(default_policy(allow_default_pool), rules=rules)
+    return Policy(pools=MappingProxyType(configured), rules=rules)
+
+
+def default_policy(allow_exclusive: bool) -> Policy:
+    """Without a configuration: one pool of everything, exclusive only where the administrator said so."""
+    modes = (Mode.EXCLUSIVE, Mode.SHARED) if allow_exclusive else (Mode.SHARED,)
+    return Policy(pools=MappingProxyType({DEFAULT_POOL: Pool(name=DEFAULT_POOL, modes=modes)}))
+
+
+def offer(policy: Policy, node: Node) -> Offer:
+    """The devices of each pool. Those in use count too: that is why they are not given, not whose they are."""
+    selecting = {
+        device.id: tuple(name for name, pool in policy.pools.items() if pool.has(device)) for device in node.devices
+    }
+    return Offer(
+        by_pool={
+            name: tuple(device for device in node.devices if selecting[device.id] == (name,)) for name in policy.pools
+        },
+        contested={device_id: names for device_id, names in selecting.items() if len(names) > 1},
+    )
+
+
+def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
+    """The requests with their modes. Raises the first refusal: PlacementError where this node does not serve the
+    request, RequestError where no node would."""
+    return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
+
+
+def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
+    """A request for devices that another has given to the pod: of pools and rules nothing counts, only what the kernel
+    and the pod allow. `request` has a mode. Raises as `admit`."""
+    mode = request.mode or Mode.SHARED
+    question = _Question(
+        policy=_ANY,
+        pool=Pool(name=request.pool, modes=tuple(Mode)),
+        rule=None,
+        node=node,
+        request=request,
+        mode=mode,
+        asker=asker,
+    )
+    for check in _KERNEL_CHECKS:
+        refusal = check(question)
+        if refusal is not None:
+            raise refusal
+    return Admitted(request=request, mode=mode)
+
+
+def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
+    """What a request gets on such a kernel; None where others may have the device too."""
+    if mode is Mode.SHARED:
+        return None
+    return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
+
+
+def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> None:
+    """Raise PlacementError for a limit above `ceiling` bytes, the most that the runtime may set, and for every limit
+    when `dropped_by` names a runtime that sets none.
+
+    Otherwise the container would fail later, with the OCI runtime's words instead of ours, or run without the limit.
+    """
+    for item in request.requests:
+        if item.memlock is None:
+            continue
+        if dropped_by:
+            raise PlacementError(
+                ErrorCode.RUNTIME_TOO_OLD,
+                f"{dropped_by} does not set RLIMIT_MEMLOCK for plugins",
+                where=item.where,
+                hint="take memlock away, or use containerd 1.7.7 or CRI-O 1.29 at least",
+            )
+        if item.memlock > ceiling:
+            raise PlacementError(
+                ErrorCode.MEMLOCK_LIMIT,
+                f"the runtime may not raise RLIMIT_MEMLOCK above {ceiling} bytes",
+                where=item.where,
+                hint="ask for less, or give the runtime CAP_SYS_RESOURCE (LimitMEMLOCK=infinity for its unit)",
+            )
+
+
+def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
+    """Raise PlacementError where the kernel's setting of this moment does not fit: it may have changed since the node
+    was read."""
+    for item in admitted:
+        refusal = _misfit(rdma_netns, item.request, item.mode)
+        if refusal is not None:
+            raise refusal
+
+
+def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
+    pool = policy.pools.get(request.pool)
+    if pool is None:
+        raise _unknown_pool(policy, request)
+    rule = next((rule for rule in policy.rules if rule.concerns(asker, pool.name)), None)
+    if policy.rules and (rule is None or not rule.allow):
+        raise _denied(request, asker, rule)
+    question = _Question(
+        policy=policy,
+        pool=pool,
+        rule=rule,
+        node=node,
+        request=request,
+        mode=request.mode or _first_mode(pool, rule),
+        asker=asker,
+    )
+    for check in _CHECKS:
+        refusal = check(question)
+        if refusal is not None:
+            raise refusal
+    return Admitted(request=replace(request, limits=question.limits, isolation=question.isolation), mode=question.mode)
+
+
+def _first_mode(pool: Pool, rule: Rule | None) -> Mode:
+    """What a request gets that names none: the pool's first, of those that its rule lets it have."""
+    permitted = rule.modes if rule is not None and rule.modes else pool.modes
+    return next((mode for mode in pool.modes if mode in permitted), pool.modes[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    policy: Policy
+    pool: Pool
+    rule: Rule | None
+    node: Node
+    request: DeviceRequest
+    mode: Mode
+    asker: Asker
+
+    @property
+    def char_kinds(self) -> frozenset[CharKind]:
+        """The character devices that it may have."""
+        return self.policy.char_kinds if self.rule is None else self.rule.char_kinds
+
+    @property
+    def isolation(self) -> Isolation:
+        """What it gets at least."""
+        return Isolation.HARD if self.pool.requires_isolation else self.request.isolation
+
+    @property
+    def maxima(self) -> tuple[tuple[str, RdmaLimits], ...]:
+        """What bounds the limits, with the words for it."""
+        by_rule = self.rule.max_limits if self.rule is not None else None
+        told = ((f"pool {self.pool.name}", self.pool.max_limits), (str(self.rule), by_rule))
+        return tuple((words, most) for words, most in told if most is not None)
+
+    @property
+    def limits(self) -> RdmaLimits | None:
+        """The limits that it gets: its own, else the pool's, and never more than the most there is for it."""
+        asked, default = self.request.limits or RdmaLimits(), self.pool.limits or RdmaLimits()
+        most = [limits for _, limits in self.maxima]
+        limits = RdmaLimits(
+            hca_handles=_limit(asked.hca_handles, default.hca_handles, [it.hca_handles for it in most]),
+            hca_objects=_limit(asked.hca_objects, default.hca_objects, [it.hca_objects for it in most]),
+        )
+        return None if limits == RdmaLimits() else limits
+
+
+def _limit(asked: int | None, default: int | None, most: Iterable[int | None]) -> int | None:
+    """None is no limit. What was asked is not lowered: above the most it is refused."""
+    if asked is not None:
+        return asked
+    return min((number for number in (default, *most) if number is not None), default=None)
+
+
+def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
+    return PlacementError(
+        ErrorCode.POOL_UNKNOWN,
+        f"this node has no pool {request.pool}",
+        where=request.where,
+        hint=f"ask for one of its pools: {', '.join(sorted(policy.pools)) or 'there is none'}",
+    )
+
+
+def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> PlacementError:
+    who = f"pod of namespace {asker.namespace or 'unknown'}"
+    handler = f" with runtime handler {asker.runtime_handler}" if asker.runtime_handler else ""
+    if rule is None:
+        what = f"no rule lets a {who}{handler} ask pool {request.pool}"
+        hint = "ask for another pool, or the administrator adds a [[rules]] for this pod to the configuration"
+    else:
+        what = f"{rule} refuses pool {request.pool} to a {who}{handler}"
+        hint = "ask for another pool, or the administrator changes that rule"
+    return PlacementError(ErrorCode.POLICY_DENIED, what, where=request.where, hint=hint)
+
+
+def _mode_is_served(question: _Question) -> NriRdmaError | None:
+    pool, mode = question.pool, question.mode
+    if mode in pool.modes:
+        return None
+    switch = (
+        "starts the daemon with --allow-default-pool"
+        if pool.name == DEFAULT_POOL and not pool.where
+        else f"adds {mode} to its modes"
+    )
+    return PlacementError(
+        ErrorCode.POOL_MODE,
+        f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}",
+        where=question.request.where,
+        hint=f"ask for mode: {_first_mode(pool, question.rule)}, or the administrator {switch}",
+    )
+
+
+def _mode_is_permitted(question: _Question) -> NriRdmaError | None:
+    rule, mode = question.rule, question.mode
+    if rule is None or not rule.modes or mode in rule.modes:
+        return None
+    common = [it for it in question.pool.modes if it in rule.modes]
+    remedy = f"ask for mode: {common[0]}" if common else "ask for another pool"
+    return PlacementError(
+        ErrorCode.POLICY_MODE,
+        f"{rule} permits {' and '.join(rule.modes)} of pool {question.pool.name}, not {mode}",
+        where=question.request.where,
+        hint=f"{remedy}, or the administrator changes that rule",
+    )
+
+
+def _char_kinds_are_allowed(question: _Question) -> NriRdmaError | None:
+    refused = sorted(question.request.char_kinds - question.char_kinds)
+    if not refused:
+        return None
+    by = (
+        f"{question.rule} does not permit" if question.rule is not None else "without a rule for them pods may not have"
+    )
+    allowed = ", ".join(sorted(question.char_kinds)) or "none"
+    return PlacementError(
+        ErrorCode.POLICY_DEVICES,
+        f"{by} {' and '.join(refused)} devices on this node",
+        where=f"{question.request.where}.devices",
+        hint=f"ask for some of {allowed}; umad and issm can manage the whole fabric",
+    )
+
+
+def _interface_is_permitted(question: _Question) -> NriRdmaError | None:
+    rule = question.rule
+    if rule is None or rule.interface is None:
+        return None
+    refused = [key for key in question.request.interface.keys if key not in rule.interface]
+    if not refused:
+        return None
+    remedy = f"say only {', '.join(sorted(rule.interface))}" if rule.interface else "leave interface out"
+    return PlacementError(
+        ErrorCode.POLICY_INTERFACE,
+        f"{rule} does not permit interface.{' and interface.'.join(refused)}",
+        where=f"{question.request.where}.interface",
+        hint=f"{remedy}, or the administrator changes that rule",
+    )
+
+
+def _limits_are_permitted(question: _Question) -> NriRdmaError | None:
+    asked = question.request.limits or RdmaLimits()
+    for words, most in question.maxima:
+        for key, number, bound in (
+            ("hcaHandles", asked.hca_handles, most.hca_handles),
+            ("hcaObjects", asked.hca_objects, most.hca_objects),
+        ):
+            if number is not None and bound is not None and number > bound:
+                return PlacementError(
+                    ErrorCode.POLICY_LIMITS,
+                    f"{words} permits up to {bound} {key}, not {number}",
+                    where=f"{question.request.where}.limits.{key}",
+                    hint=f"ask for at most {bound}, or the administrator raises maxLimits",
+                )
+    return None
+
+
+def _pod_has_a_network_of_its_own(question: _Question) -> NriRdmaError | None:
+    if not question.asker.host_network or question.mode is Mode.SHARED:
+        return None
+    return PlacementError(
+        ErrorCode.HOST_NETWORK,
+        "mode exclusive moves the netdev into the pod, but this pod is on the host's network",
+        where=question.request.where,
+        hint="ask for mode: shared, or remove hostNetwork: true from the pod",
+    )
+
+
+def _interface_moves(question: _Question) -> NriRdmaError | None:
+    return interface_misfit(question.request, question.mode)
+
+
+def _isolation_fits_the_mode(question: _Question) -> NriRdmaError | None:
+    return isolation_misfit(question.request, question.mode)
+
+
+def _kernel_setting_fits(question: _Question) -> NriRdmaError | None:
+    return _misfit(question.node.rdma_netns, replace(question.request, isolation=question.isolation), question.mode)
+
+
+def _misfit(rdma_netns: RdmaNetns, request: DeviceRequest, mode: Mode) -> PlacementError | None:
+    if rdma_netns is RdmaNetns.EXCLUSIVE and mode is Mode.SHARED:
+        return _hidden(request)
+    if rdma_netns is not RdmaNetns.EXCLUSIVE and request.isolation is Isolation.HARD:
+        return _visible(request)
+    return None
+
+
+def _visible(request: DeviceRequest) -> PlacementError:
+    return PlacementError(
+        ErrorCode.RDMA_NETNS,
+        "this kernel does not hide RDMA devices from other network namespaces, so that others could open the pod's",
+        where=f"{request.where}.isolation",
+        hint="ask for isolation: soft of a pool that has it, or on the node: `rdma system set netns exclusive` while no"
+        " pod runs, or ib_core.netns_mode=0 at boot",
+    )
+
+
+def _hidden(request: DeviceRequest) -> PlacementError:
+    return PlacementError(
+        ErrorCode.RDMA_NETNS,
+        "this kernel hides RDMA devices from other network namespaces, so that a shared one would be invisible in the"
+        " pod",
+        where=request.where,
+        hint="on the node: `rdma system set netns shared` while no pod runs, or ib_core.netns_mode=1 at boot",
+    )
+
+
+def _limits_are_kept(question: _Question) -> NriRdmaError | None:
+    if question.limits is None or question.node.rdma_cgroup:
+        return None
+    remedy = "remove limits" if question.request.limits is not None else "ask for a pool without limits"
+    return PlacementError(
+        ErrorCode.LIMITS_UNSUPPORTED,
+        "this node cannot limit RDMA resources: its containers' cgroups have no rdma controller",
+        where=f"{question.request.where}.limits" if question.request.limits is not None else question.request.where,
+        hint=f"{remedy}, or use a node with cgroup v2 whose cgroup.controllers lists rdma",
+    )
+
+
+_KERNEL_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+    _pod_has_a_network_of_its_own,
+    _interface_moves,
+    _isolation_fits_the_mode,
+    _kernel_setting_fits,
+    _limits_are_kept,
+)
+_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+    _mode_is_served,
+    _mode_is_permitted,
+    _char_kinds_are_allowed,
+    _interface_is_permitted,
+    _limits_are_permitted,
+    *_KERNEL_CHECKS,
+)
+_ANY = Policy(pools=MappingProxyType({}))

@@ -1,0 +1,247 @@
+"""Which of the devices that are free: the best for this pod, and of those the ones that spoil least for the next. Pure.
+
+What is better is decided in this order, exactly (nri_rdma.decide.assignment), over the pairs of a device and the GPU
+that it serves:
+
+1. For the pod: the fewest pairs beyond a root complex, then the fewest beyond a NUMA node, then the fewest over the
+   root complex, then the fewest over several switches. A GPU gets its second device when each has its first.
+2. For pods to come: the same, for the best that the idle GPUs of the node could still get of what is left. So a pod
+   without a GPU takes the device that no GPU will miss.
+3. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
+   node.
+4. A GPU gets the device of its own rail.
+5. The lowest index.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nri_rdma.decide.assignment import cheapest
+from nri_rdma.decide.topology import Distance, below_root, distance
+from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
+from nri_rdma.model.pci import PciAddress
+
+_MAX_NEIGHBOURS = 15
+"""Of a group of free devices; more are as many as that."""
+_MAX_INDEX = 4095
+_LEAST_PATH = 3
+"""Root port, bridges, function: a shorter way has no switch in it."""
+_MOST_CELLS = 1 << 13
+"""Rows by columns that are solved exactly, in 20 ms at most. 16 GPUs and 64 devices of each of 8 adapters are half of
+that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a choice has to heed besides the devices it chooses from: `idle` are the GPUs that no pod is known to have,
+    without those of the pod itself, `rails` the rails of the devices, `rail_of_gpu` those of the GPUs."""
+
+    idle: tuple[Gpu, ...] = ()
+    rails: Mapping[DeviceId, int] = field(default_factory=dict)
+    rail_of_gpu: Mapping[PciAddress, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """A device, and the GPU that it serves."""
+
+    device: RdmaDevice
+    gpu: Gpu
+    far: Distance
+
+
+def near_gpus(
+    free: Sequence[RdmaDevice],
+    count: int,
+    gpus: Sequence[Gpu],
+    served: Mapping[PciAddress, int],
+    around: Surroundings,
+) -> list[Pick]:
+    """`count` of at least as many free devices for these GPUs, in the order of the GPUs, round by round. `served` says
+    how many devices each of them has already."""
+    rounds = _rounds(gpus, served, count)
+    must = [gpu for part in rounds[:-1] for gpu in part]
+    may = rounds[-1]
+    chosen = _solve(free, must, may, len(must) + len(may) - count, around)
+    return [
+        Pick(device=device, gpu=gpu, far=distance(device, gpu))
+        for gpu, device in zip((*must, *may), chosen, strict=True)
+        if device is not None
+    ]
+
+
+def anywhere(
+    free: Sequence[RdmaDevice], count: int, around: Surroundings, penalty: Callable[[RdmaDevice], int] = lambda _: 0
+) -> list[RdmaDevice]:
+    """`count` of at least as many free devices, the least penalty first and then what spoils least, by index."""
+    chosen = _solve(free, [penalty] * count, [], 0, around)
+    return sorted((device for device in chosen if device is not None), key=lambda it: (penalty(it), it.index))
+
+
+def _rounds(gpus: Sequence[Gpu], served: Mapping[PciAddress, int], count: int) -> list[list[Gpu]]:
+    """Who gets devices in which round: those that have the fewest first. Of the last round not all may get one."""
+    level = min(served.get(gpu.pci, 0) for gpu in gpus)
+    rounds: list[list[Gpu]] = []
+    while sum(map(len, rounds)) < count:
+        rounds.append([gpu for gpu in gpus if served.get(gpu.pci, 0) <= level])
+        level += 1
+    return rounds
+
+
+# Costs. A row is what gets a device: a GPU of the pod, a device of the request that is next to nothing, or an idle GPU.
+# A column is a device, or a blank: the row gets none.
+
+_Row = Gpu | Callable[[RdmaDevice], int]
+
+
+def _solve(
+    free: Sequence[RdmaDevice], must: Sequence[_Row], may: Sequence[Gpu], blanks: int, around: Surroundings
+) -> list[RdmaDevice | None]:
+    """The device of each row that must have one and of each that may; `blanks` of the latter get none."""
+    own = len(must) + len(may)
+    if own - blanks == len(free):
+        around = replace(around, idle=())  # nothing is left for them
+    rows = own + len(around.idle)
+    neighbours = dict(zip((device.id for device in free), _neighbours(free), strict=True))
+    free = _enough(free, rows, must, around)
+    scale = _Scale.of(rows, free, around, neighbours)
+    if rows * len(free) > _MOST_CELLS:
+        return [*_one_by_one(free, [*must, *may][: own - blanks], scale), *[None] * blanks]
+    never = scale.never
+    # The columns are the devices, the blanks, and last what any number of idle GPUs may have: none.
+    costs = [[*scale.idle(gpu), *[never] * blanks, scale.without] for gpu in around.idle]  # first: they seldom compete
+    costs += scale.each_own(must, lambda line: [*line, *[never] * (blanks + 1)])
+    costs += scale.each_own(  # the last column: no blank is left
+        may, lambda line: [*(it + never for it in line), *[0] * blanks, 2 * never]
+    )
+    columns = cheapest(costs)[len(around.idle) :]
+    return [free[column] if column < len(free) else None for column in columns]
+
+
+def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around: Surroundings) -> Sequence[RdmaDevice]:
+    """As many of each kind as there are rows: virtual functions by the hundred are all alike."""
+    if len(free) <= rows:
+        return free
+    penalty = next((row for row in must if not isinstance(row, Gpu)), lambda _: 0)
+    kept: Counter[object] = Counter()
+    found = []
+    for device in free:  # lowest index first
+        path = below_root(device.pci_root, device.pci_path)
+        kind = (device.pci_root or device.id, path[:-1], device.numa_node, around.rails.get(device.id), penalty(device))
+        kept[kind] += 1
+        if kept[kind] <= rows:
+            found.append(device)
+    return found
+
+
+def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale) -> Iterator[RdmaDevice]:
+    """Each row gets the best that is left. For who asks for hundreds: all pods of the node would wait for better."""
+    left = set(range(len(free)))
+    for row in rows:
+        costs = scale.own(row)
+        column = min(left, key=costs.__getitem__)
+        left.remove(column)
+        yield free[column]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Scale:
+    """Costs of the five criteria as one number each: a step of one outweighs all of the next ones together."""
+
+    free: Sequence[RdmaDevice]
+    around: Surroundings
+    rows: int
+    by_distance: Mapping[Distance, int]
+    first: int
+    second: int
+    ties: tuple[int, ...]
+    """What each device costs by the third and the fifth."""
+    rail: int
+
+    @classmethod
+    def of(
+        cls, rows: int, free: Sequence[RdmaDevice], around: Surroundings, neighbours: Mapping[DeviceId, int]
+    ) -> _Scale:
+        base = rows + 1
+        by_distance = {
+            Distance.PIX: 0,
+            Distance.PXB: 1,
+            Distance.PHB: base,
+            Distance.NODE: base**3,
+            Distance.SYS: base**3 + base**2,
+        }
+        index = (_MAX_INDEX + 1) * base
+        rail = index
+        group = rail * base
+        second = group * (_MAX_NEIGHBOURS + 1) ** 3 * base
+        first = second * (by_distance[Distance.SYS] + 1) * base
+        ties = tuple(neighbours[device.id] * group + min(device.index, _MAX_INDEX) for device in free)
+        return cls(
+            free=free,
+            around=around,
+            rows=rows,
+            by_distance=by_distance,
+            first=first,
+            second=second,
+            ties=ties,
+            rail=rail,
+        )
+
+    @property
+    def never(self) -> int:
+        """More than all rows together can cost otherwise."""
+        return self.first * (self.by_distance[Distance.SYS] + 1) * (self.rows + 1)
+
+    @property
+    def without(self) -> int:
+        """An idle GPU that would get none: as far as it can be."""
+        return self.second * self.by_distance[Distance.SYS]
+
+    def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
+        """`own` of each, made `whole`: once for rows that are the same, a GPU in several rounds, a pod without one."""
+        known: dict[int, list[int]] = {}
+        for row in rows:
+            if id(row) not in known:
+                known[id(row)] = whole(self.own(row))
+            yield known[id(row)]
+
+    def own(self, row: _Row) -> list[int]:
+        """What each device costs for a row of the pod."""
+        if not isinstance(row, Gpu):
+            return [row(device) * self.first + tie for device, tie in zip(self.free, self.ties, strict=True)]
+        rails, own_rail = self.around.rails, self.around.rail_of_gpu.get(row.pci)
+        return [
+            self.by_distance[distance(device, row)] * self.first
+            + (0 if rails.get(device.id) == own_rail else self.rail)
+            + tie
+            for device, tie in zip(self.free, self.ties, strict=True)
+        ]
+
+    def idle(self, gpu: Gpu) -> list[int]:
+        """What it costs that an idle GPU gets each of them."""
+        return [self.by_distance[distance(device, gpu)] * self.second for device in self.free]
+
+
+def _neighbours(free: Sequence[RdmaDevice]) -> list[int]:
+    """How intact the groups of each device are: other free ones below its switch, below its root complex, on its NUMA
+    node."""
+    groups = [_groups(device) for device in free]
+    sizes = Counter(group for own in groups for group in own)
+    return [_weight([sizes[group] - 1 for group in own]) for own in groups]
+
+
+def _groups(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
+    """Its switch, its root complex, its NUMA node; one that has no place is alone in its groups."""
+    place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
+    switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
+    return (place, switch), (place,), ("NUMA", place if device.numa_node is None else device.numa_node)
+
+
+def _weight(sizes: Iterable[int]) -> int:
+    weight = 0
+    for size in sizes:
+        weight = weight * (_MAX_NEIGHBOURS + 1) + min(_MAX_NEIGHBOURS, size)
+    return weight

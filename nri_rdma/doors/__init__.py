@@ -1,0 +1,1 @@
+"""Doors: what others call to reach the engine. Doors do not import each other."""

@@ -1,0 +1,1 @@
+"""The control socket of the daemon, and its client."""

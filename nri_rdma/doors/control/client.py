@@ -1,0 +1,70 @@
+"""Asks a running daemon over its control socket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any  # Any: JSON documents and generated messages
+
+from google.protobuf.message import DecodeError
+
+from nri_rdma.doors.control.document import DOCUMENT_VERSION, SERVICE, json_of
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Client, ConnectionClosed, RpcError
+
+_ANSWER_TIMEOUT_S = 5.0
+
+
+def ask_status(path: Path) -> dict[str, Any]:
+    """The status document of the daemon that serves `path`. Raises NotReadyError when it cannot be asked."""
+    return _document(pb.StatusReply, _ask(path, "Status", pb.StatusRequest().SerializeToString()), path)
+
+
+def ask_trace(path: Path, pod: str) -> dict[str, Any]:
+    """The trace document for a pod (namespace/name, name, uid or sandbox id); of all pods when it is "". Raises as
+    ask_status."""
+    return _document(pb.TraceReply, _ask(path, "Trace", pb.TraceRequest(pod=pod).SerializeToString()), path)
+
+
+def _ask(path: Path, method: str, payload: bytes) -> bytes:
+    try:
+        with Client(path) as client:
+            return client.call(SERVICE, method, payload, timeout_s=_ANSWER_TIMEOUT_S)
+    except PermissionError as error:
+        raise NotReadyError(
+            ErrorCode.PRIVILEGE,
+            f"the daemon may not be asked: {error.strerror}",
+            where=str(path),
+            hint="run it as root",
+        ) from error
+    except (OSError, ConnectionClosed, RpcError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the daemon does not answer: {error.strerror if isinstance(error, OSError) else error}",
+            where=str(path),
+            hint="start it with `nri-rdma run`, or give its --control-socket",
+        ) from error
+
+
+def _document(kind: Any, answer: bytes, path: Path) -> dict[str, Any]:
+    try:
+        document = json_of(kind.FromString(answer).json)
+    except DecodeError as error:
+        raise _no_daemon("the answer is no document: it is no message of ours", path) from error
+    except ValueError as error:
+        raise _no_daemon(f"the answer is no document: {error}", path) from error
+    if not isinstance(document, dict):
+        raise _no_daemon("the answer is no document: it is no JSON object", path)
+    if document.get("version") != DOCUMENT_VERSION:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"no daemon of this version answers: version {document.get('version')} instead of {DOCUMENT_VERSION}",
+            where=str(path),
+            hint="restart the daemon after an upgrade",
+        )
+    return document
+
+
+def _no_daemon(what: str, path: Path) -> NotReadyError:
+    hint = "give the --control-socket of an nri-rdma daemon"
+    return NotReadyError(ErrorCode.DAEMON_ABSENT, what, where=str(path), hint=hint)

@@ -1,0 +1,114 @@
+"""JSON documents that describe a node and its policy.
+
+`status`, `inventory` and `snapshot` write them; other commands read them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any  # Any: JSON documents and generated messages
+
+import msgspec
+
+from nri_rdma.decide.policy import Policy
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.device import Node
+from nri_rdma.model.pci import parse_pci_address
+
+SERVICE = "nri_rdma.control.v1.Control"
+DOCUMENT_VERSION = 1
+
+
+def json_of(text: str | bytes) -> object:
+    """What a JSON text says. Raises ValueError for every text that is none, with a reason for people."""
+    try:
+        value: object = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError as error:
+        raise ValueError("a number in it has too many digits") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    return value
+
+
+def policy_document(policy: Policy) -> dict[str, Any]:
+    """A policy as JSON: every fact of it."""
+    document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
+    return {**document, "char_kinds": sorted(policy.char_kinds)}
+
+
+def adoption_document(adoption: Adoption) -> dict[str, Any]:
+    """What is done with devices from others, as JSON."""
+    vendors = {vendor: msgspec.to_builtins(item) for vendor, item in adoption.vendors.items()}
+    return {"others": msgspec.to_builtins(adoption.others), "vendors": vendors}
+
+
+def policy_from(document: Mapping[str, Any]) -> Policy:
+    """The policy of a document that `policy_document` made. Raises NotReadyError when there is none in it."""
+    try:
+        policy: Policy = msgspec.convert(document["policy"], Policy)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the document has no policy: {error}",
+            hint="restart the daemon after an upgrade",
+        ) from error
+    return policy
+
+
+def node_document(node: Node) -> dict[str, Any]:
+    """A node as JSON, for `status`, `inventory` and `explain`: every fact of it, and some words for people."""
+    document: dict[str, Any] = msgspec.to_builtins(node)
+    for told, gpu in zip(document["gpus"], node.gpus, strict=True):
+        told["pci"] = str(gpu.pci)
+    for told, device in zip(document["devices"], node.devices, strict=True):
+        told["pci"] = str(device.pci) if device.pci is not None else None
+        if device.virtual is not None:
+            told["virtual"]["pf"] = str(device.virtual.pf)
+        told["link_layer"] = device.link_layer
+        told["speed_gbps"] = device.speed_gbps
+        told["state"] = device.ports[0].state if device.ports else None
+    return document
+
+
+def node_from(document: Mapping[str, Any]) -> Node:
+    """The node of a document that `node_document` is part of. Raises NotReadyError when there is none in it."""
+    try:
+        node: Node = msgspec.convert(
+            {
+                **document,
+                "devices": [_device_fields(device) for device in _mappings(document, "devices")],
+                "gpus": [{**gpu, "pci": _pci_fields(gpu["pci"])} for gpu in _mappings(document, "gpus")],
+            },
+            Node,
+        )
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise NotReadyError(
+            ErrorCode.DAEMON_ABSENT,
+            f"the document describes no node: {error}",
+            hint="restart the daemon after an upgrade",
+        ) from error
+    return node
+
+
+def _mappings(document: Mapping[str, Any], key: str) -> Sequence[dict[str, Any]]:
+    items = document[key]
+    if not isinstance(items, list | tuple) or not all(isinstance(item, dict) for item in items):
+        raise TypeError(f"{key} is no list of mappings")
+    return items
+
+
+def _device_fields(device: Mapping[str, Any]) -> dict[str, Any]:
+    virtual = device.get("virtual")  # a document before this field has none
+    if virtual is not None:
+        virtual = {**virtual, "pf": _pci_fields(virtual["pf"])}
+    return {**device, "pci": _pci_fields(device["pci"]), "virtual": virtual}
+
+
+def _pci_fields(text: str | None) -> dict[str, int] | None:
+    address = parse_pci_address(text) if text else None
+    return asdict(address) if address is not None else None

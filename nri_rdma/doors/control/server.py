@@ -1,0 +1,125 @@
+"""The control socket: answers `status`, `trace` and the guard's hook. Our own ttrpc, mode 0600."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any  # Any: JSON documents and generated messages
+
+from nri_rdma.doors.control.document import DOCUMENT_VERSION, SERVICE
+from nri_rdma.doors.control.status import DaemonFacts, guard_document, status_document
+from nri_rdma.engine.guard import Guard, Subject
+from nri_rdma.observe.spans import Span
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Call, Server
+
+TRACE_BYTES = 3 << 20
+"""A ttrpc message holds 4 MiB; older spans are left out of an answer."""
+MAX_CONNECTIONS = 128
+"""A hook has one for each container that starts; calls of one wait for each other, those of two do not."""
+VERIFY_WAIT_S = 1.0
+"""How long a hook waits for an attach that is about to end; the kubelet's next attempt is ten seconds away."""
+_WAY_BACK_S = 0.3
+"""What a hook's time-out leaves for the answer."""
+_ERROR_CHARACTERS = 1000
+
+
+class ControlServer:
+    """Serves the control socket until closed."""
+
+    def __init__(self, facts: DaemonFacts) -> None:
+        self._facts = facts
+        self._started = time.time()
+        self._guard = Guard(facts.sandboxes.of, facts.spans, facts.settings.annotation_prefix, facts.settings.state_dir)
+        self._server = Server(
+            {
+                (SERVICE, "Status"): self._status,
+                (SERVICE, "Trace"): self._trace,
+                (SERVICE, "Verify"): self._verify,
+            },
+            max_calls=1,
+            max_connections=MAX_CONNECTIONS,
+        )
+
+    def serve(self, path: Path) -> None:
+        """Listen; returns at once. Raises OSError."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._server.serve_unix(path)
+
+    def close(self) -> None:
+        """End all connections and remove the socket."""
+        self._server.close()
+
+    def _status(self, _call: Call) -> bytes:
+        document = status_document(self._facts, started=self._started, guard=self._guard_document())
+        answer: bytes = pb.StatusReply(json=json.dumps(document)).SerializeToString()
+        return answer
+
+    def _verify(self, call: Call) -> bytes:
+        subject = subject_from(pb.VerifyRequest.FromString(call.payload))
+        by = time.monotonic() + VERIFY_WAIT_S
+        refusal = self._guard.verify(subject, by if call.deadline is None else min(by, call.deadline - _WAY_BACK_S))
+        answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
+        return answer
+
+    def _guard_document(self) -> dict[str, Any]:
+        return guard_document(self._guard.contacts, self._facts.sandboxes.all())
+
+    def _trace(self, call: Call) -> bytes:
+        request = pb.TraceRequest.FromString(call.payload)
+        spans = [json.dumps(_span(span)) for span in choose_spans(self._facts.spans.recent(), request.pod)]
+        text = f'{{"version": {DOCUMENT_VERSION}, "spans": [{", ".join(newest_within(spans, TRACE_BYTES))}]}}'
+        answer: bytes = pb.TraceReply(json=text).SerializeToString()
+        return answer
+
+
+def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:
+    """The last of these ASCII texts that fit into `size` bytes together."""
+    for start in range(len(texts) - 1, -1, -1):
+        size -= len(texts[start]) + 2
+        if size < 0:
+            return texts[start + 1 :]
+    return texts
+
+
+def subject_from(message: Any) -> Subject:
+    """The container of a VerifyRequest."""
+    return Subject(
+        sandbox_id=message.sandbox_id,
+        pod=message.pod,
+        container=message.container,
+        container_id=message.container_id,
+        annotations=dict(message.annotations),
+        devices={node.path: (node.major, node.minor) for node in message.devices},
+        env=frozenset(message.env),
+    )
+
+
+def choose_spans(spans: Iterable[Span], pod: str) -> tuple[Span, ...]:
+    """The spans of all traces in which the pod occurs, by start; all spans when `pod` is ""."""
+    kept = tuple(spans)
+    if pod:
+        traces = {span.trace_id for span in kept if pod in _pod_words(span)}
+        kept = tuple(span for span in kept if span.trace_id in traces)
+    return tuple(sorted(kept, key=lambda span: (span.start_ns, -span.end_ns)))
+
+
+def _pod_words(span: Span) -> set[object]:
+    words: set[object] = {span.attributes.get(key) for key in ("k8s.pod.name", "k8s.pod.uid", "sandbox")}
+    words.add(str(span.attributes.get("k8s.pod.name", "")).partition("/")[2])
+    return words
+
+
+def _span(span: Span) -> dict[str, Any]:
+    return {
+        "name": span.name,
+        "trace_id": f"{span.trace_id:032x}",
+        "span_id": f"{span.span_id:016x}",
+        "parent_id": f"{span.parent_id:016x}" if span.parent_id else "",
+        "start_ns": span.start_ns,
+        "end_ns": span.end_ns,
+        "attributes": span.attributes,
+        "error": span.error[:_ERROR_CHARACTERS],
+    }

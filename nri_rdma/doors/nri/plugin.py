@@ -1,0 +1,319 @@
+"""The handlers: what the plugin answers to each call of the runtime.
+
+A handler decodes, asks the lifecycle and answers. A pod that asks for nothing costs a decode, a look-up and an empty
+reply, and leaves no span. What a handler raises becomes the text of the CRI error; one that cannot finish answers
+before its deadline, because a late answer makes the runtime drop us and go on without.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol  # Any: generated messages
+
+from nri_rdma.doors.nri.messages import (
+    EVENTS,
+    asker_from,
+    brings_devices,
+    cdi_devices,
+    container_name,
+    create_response,
+    device_numbers,
+    env_names,
+    event_mask,
+    has_our_names,
+    is_privileged,
+    net_devices,
+    pod_from,
+    shown_gpus,
+)
+from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
+from nri_rdma.engine.engine import Lifecycle, Show
+from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.model.pod import Pod
+from nri_rdma.observe.spans import Recorder, Span
+from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.ttrpc.wire import Request
+
+DEFAULT_REQUEST_TIMEOUT_S = 2.0
+DEFAULT_REGISTRATION_TIMEOUT_S = 5.0
+"""NRI's defaults; runtimes before NRI 0.7 send zeros."""
+
+_MARGIN_S = 0.2
+_MARGIN_SHARE = 0.25
+"""What a handler leaves of its time for the way back: this much, or this share of a short time."""
+
+_EMPTY = b""
+
+
+@dataclass(slots=True)
+class RuntimeFacts:
+    """What the runtime says of itself in Configure."""
+
+    name: str = ""
+    version: str = ""
+    nri_version: str = ""
+    abilities: Abilities = field(default_factory=Abilities)
+    request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
+    registration_timeout_s: float = DEFAULT_REGISTRATION_TIMEOUT_S
+
+
+class Refusals(Protocol):
+    """Who cleans up after a runtime that leaves something of refused sandboxes. Neither call blocks or raises."""
+
+    def refused(self, pod: Pod) -> None:
+        """This sandbox is refused, and the runtime will leave something of it."""
+
+    def listed(self, sandbox_ids: Collection[str]) -> None:
+        """The runtime has just told of these sandboxes."""
+
+
+Change = Callable[[Any, Request], bytes]
+"""Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
+
+
+class UnknownMethodError(Exception):
+    """The runtime calls something that this plugin does not serve."""
+
+
+class Plugin:
+    """The handlers of one connection: a new connection gets a new one."""
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        spans: Recorder,
+        on_synchronized: Callable[[RuntimeFacts], None],
+        on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
+        refusals: Refusals | None = None,
+    ) -> None:
+        """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come
+        now."""
+        self._lifecycle = lifecycle
+        self._spans = spans
+        self._on_configured = on_configured
+        self._on_synchronized = on_synchronized
+        self._refusals = refusals
+        self._collected_pods: list[Any] = []
+        self._collected_containers: dict[str, list[ListedContainer]] = {}
+        self.runtime = RuntimeFacts()
+        self._whole_rdma_max = True
+        self._changes: dict[str, Change] = {
+            "RunPodSandbox": self._run_pod,
+            "StartContainer": self._start,
+            "StopPodSandbox": partial(self._end_pod, "StopPodSandbox"),
+            "RemovePodSandbox": partial(self._end_pod, "RemovePodSandbox"),
+        }
+        self._methods: dict[str, Callable[[Request], bytes]] = {
+            **{
+                name: partial(_own_rpc, getattr(pb, f"{name}Request"), handle) for name, handle in self._changes.items()
+            },
+            "CreateContainer": self._create_container,
+            "StateChange": self._state_change,
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "Shutdown": lambda _request: _EMPTY,
+        }
+
+    def answer(self, request: Request) -> bytes:
+        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+        handler = self._methods.get(request.method)
+        if handler is None:
+            raise UnknownMethodError(request.method)
+        return handler(request)
+
+    # -- the walk of a pod -------------------------------------------------------------------------------------------
+
+    def _state_change(self, request: Request) -> bytes:
+        """Runtimes before NRI 0.12 tell all events but CreateContainer this way; what we do not know is no error."""
+        change = pb.StateChangeEvent.FromString(request.payload)
+        handle = self._changes.get(EVENTS.get(change.event, ""))
+        return handle(change, request) if handle is not None else _EMPTY
+
+    def _run_pod(self, message: Any, request: Request) -> bytes:
+        annotations = message.pod.annotations
+        if not self._lifecycle.asks(annotations) and not self._lifecycle.adopter.asks_kubelet:
+            return _EMPTY
+        pod = pod_from(message.pod)
+        with self._event("RunPodSandbox", message.pod, request):
+            try:
+                self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
+            except Exception:  # whatever it is, the session makes a refusal of it
+                if self._refusals is not None and self.runtime.abilities.leaves_refused:
+                    self._refusals.refused(pod)
+                raise
+        return _EMPTY
+
+    def _create_container(self, request: Request) -> bytes:
+        message = pb.CreateContainerRequest.FromString(request.payload)
+        pod, container = message.pod, message.container
+        asks = self._lifecycle.knows(pod.id) or self._lifecycle.asks(pod.annotations)
+        if not asks and not self._may_bring(pod.id, container):
+            return _EMPTY
+        devices = device_numbers(container)
+        brought = self._brought(message, devices, request)
+        if not asks and brought is None:
+            return _EMPTY
+        name = container_name(container)
+        with self._event("CreateContainer", pod, request) as span:
+            span.attributes["k8s.container.name"] = name
+            edits = self._lifecycle.edits(
+                pod.id,
+                f"{pod.namespace}/{pod.name}",
+                pod.annotations,
+                name,
+                env_names(container) if has_our_names(request.payload) else (),
+                devices,
+                self._deadline(request),
+                brought,
+                self._shown(container),
+            )
+            answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
+            self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
+        return answer
+
+    def _may_bring(self, sandbox_id: str, container: Any) -> bool:
+        """Whether the container may have RDMA devices from others: what every container of the node pays for."""
+        adopter = self._lifecycle.adopter
+        names_matter = adopter.is_relevant and (container.CDI_devices or adopter.was_told(sandbox_id))
+        return bool(names_matter) or brings_devices(container, adopter.majors)
+
+    def _brought(self, message: Any, devices: Mapping[str, tuple[int, int]], request: Request) -> Brought | None:
+        """What the container has from others; None when that is nothing of ours. `devices` are its nodes."""
+        adopter, container = self._lifecycle.adopter, message.container
+        if not adopter.may_be_ours(devices) and not (
+            adopter.is_relevant and (container.CDI_devices or adopter.was_told(message.pod.id))
+        ):
+            return None
+        pod = pod_from(message.pod)
+        adopter.await_ready(pod, self._deadline(request))
+        brought = Brought(
+            pod=pod,
+            asker=asker_from(message.pod, pod),
+            container=container_name(container),
+            cdi_devices=cdi_devices(container),
+            devices=devices,
+            is_privileged=is_privileged(container),
+            net_devices=net_devices(container),
+        )
+        return brought if adopter.concerns(brought) else None
+
+    def _start(self, message: Any, request: Request) -> bytes:
+        """The runtime waits with the container's process: what is raised here fails the start."""
+        pod, container = message.pod, message.container
+        if not self._lifecycle.knows(pod.id):
+            return _EMPTY
+        with self._event("StartContainer", pod, request) as span:
+            name = container_name(container)
+            span.attributes["k8s.container.name"] = name
+            self._lifecycle.starting(pod.id, name, container.linux.cgroups_path, self._shown(container))
+        return _EMPTY
+
+    def _shown(self, container: Any) -> Show | None:
+        """What tells of the container's GPUs, on a node that has some."""
+        return partial(shown_gpus, container) if self._lifecycle.adopter.gpu_names.gpus else None
+
+    def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
+        """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
+        self._lifecycle.forget(message.pod.id)
+        if self._lifecycle.remembers(message.pod.id):
+            with self._event(event, message.pod, request):
+                self._lifecycle.stop(message.pod.id, self._deadline(request))
+        return _EMPTY
+
+    # -- the life of a connection ------------------------------------------------------------------------------------
+
+    def _configure(self, request: Request) -> bytes:
+        message = pb.ConfigureRequest.FromString(request.payload)
+        self.runtime = runtime_facts(message)
+        self._whole_rdma_max = not self.runtime.abilities.heeds_start
+        self._on_configured(self.runtime)
+        events = event_mask(self._methods) & self.runtime.abilities.events  # never 0, which would mean all of them
+        answer: bytes = pb.ConfigureResponse(events=events).SerializeToString()
+        return answer
+
+    def _synchronize(self, request: Request) -> bytes:
+        """Record and answer; the repair is a worker's. The pods may come in several chunks."""
+        message = pb.SynchronizeRequest.FromString(request.payload)
+        self._collected_pods.extend(message.pods)
+        for container in message.containers:
+            self._collected_containers.setdefault(container.pod_sandbox_id, []).append(listed_container(container))
+        if message.more:
+            more: bytes = pb.SynchronizeResponse(more=True).SerializeToString()
+            return more
+        pods, self._collected_pods = self._collected_pods, []
+        containers, self._collected_containers = self._collected_containers, {}
+        if self._refusals is not None:
+            self._refusals.listed({pod.id for pod in pods})
+        self._lifecycle.reconcile_later(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
+        self._on_synchronized(self.runtime)
+        return _EMPTY
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _event(self, name: str, pod: Any, request: Request) -> Span:
+        if not self._spans.enabled:
+            return self._spans.span(name)
+        return self._spans.span(
+            name,
+            {"k8s.pod.name": f"{pod.namespace}/{pod.name}", "k8s.pod.uid": pod.uid, "sandbox": pod.id},
+            traceparent=request.metadata_value("traceparent"),
+        )
+
+    def _deadline(self, request: Request) -> float:
+        return answer_by(request, self.runtime.request_timeout_s)
+
+
+def _own_rpc(message: Any, handle: Change, request: Request) -> bytes:
+    return handle(message.FromString(request.payload), request)
+
+
+def answer_by(request: Request, budget_s: float) -> float:
+    """When an answer must be on its way, in seconds of `time.monotonic`: the runtime's time-out and the request's own,
+    less what the way back takes."""
+    if request.timeout_ns > 0:
+        budget_s = min(budget_s, request.timeout_ns / 1e9)
+    return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
+
+
+def runtime_facts(message: Any) -> RuntimeFacts:
+    """What the runtime says of itself in a ConfigureRequest."""
+    return RuntimeFacts(
+        name=message.runtime_name,
+        version=message.runtime_version,
+        nri_version=message.NRI_version,
+        abilities=abilities_in(message),
+        request_timeout_s=message.request_timeout / 1000 or DEFAULT_REQUEST_TIMEOUT_S,
+        registration_timeout_s=message.registration_timeout / 1000 or DEFAULT_REGISTRATION_TIMEOUT_S,
+    )
+
+
+def abilities_in(message: Any) -> Abilities:
+    """What the runtime of a ConfigureRequest can do."""
+    return abilities_of(
+        message.runtime_name,
+        message.runtime_version,
+        message.NRI_version,
+        tells_timeouts=message.request_timeout > 0,
+    )
+
+
+def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
+    """A pod of a Synchronize with its containers."""
+    pod = pod_from(message)
+    return Listed(pod=pod, annotations=dict(message.annotations), containers=containers, asker=asker_from(message, pod))
+
+
+def listed_container(container: Any) -> ListedContainer:
+    """A container of a Synchronize."""
+    return ListedContainer(
+        name=container_name(container),
+        devices=device_numbers(container),
+        cgroups_path=container.linux.cgroups_path,
+        cdi_devices=cdi_devices(container),
+        is_privileged=is_privileged(container),
+        env=env_names(container),
+    )

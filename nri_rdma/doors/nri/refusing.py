@@ -1,0 +1,59 @@
+"""The handlers in the place of a daemon that could not be made, for a runtime that must not be told so at Configure.
+
+Fail closed: a pod that asks for devices is refused with the reason. All else is answered as if nobody were here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from nri_rdma.doors.nri.messages import EVENTS, event_mask
+from nri_rdma.doors.nri.plugin import UnknownMethodError
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.ttrpc.wire import Request
+
+_EMPTY = b""
+
+
+class Refusing:
+    """Refuses, with `error`, sandboxes and containers of pods for whose annotations `asks` is true."""
+
+    def __init__(self, error: NriRdmaError, asks: Callable[[Mapping[str, str]], bool]) -> None:
+        self._error = error
+        self._asks = asks
+        self._methods: dict[str, Callable[[bytes], bytes]] = {
+            "Configure": self._configure,
+            "Synchronize": self._synchronize,
+            "RunPodSandbox": lambda payload: self._refuse(pb.RunPodSandboxRequest.FromString(payload).pod.annotations),
+            "CreateContainer": lambda payload: self._refuse(
+                pb.CreateContainerRequest.FromString(payload).pod.annotations
+            ),
+            "StateChange": self._state_change,
+            "Shutdown": lambda _payload: _EMPTY,
+        }
+
+    def answer(self, request: Request) -> bytes:
+        """The payload of the answer. Raises the error, or UnknownMethodError."""
+        handler = self._methods.get(request.method)
+        if handler is None:
+            raise UnknownMethodError(request.method)
+        return handler(request.payload)
+
+    def _configure(self, _payload: bytes) -> bytes:
+        answer: bytes = pb.ConfigureResponse(events=event_mask(self._methods)).SerializeToString()
+        return answer
+
+    def _synchronize(self, payload: bytes) -> bytes:
+        more = pb.SynchronizeRequest.FromString(payload).more
+        answer: bytes = pb.SynchronizeResponse(more=more).SerializeToString()
+        return answer
+
+    def _state_change(self, payload: bytes) -> bytes:
+        change = pb.StateChangeEvent.FromString(payload)
+        return self._refuse(change.pod.annotations) if EVENTS.get(change.event) == "RunPodSandbox" else _EMPTY
+
+    def _refuse(self, annotations: Mapping[str, str]) -> bytes:
+        if self._asks(annotations):
+            raise self._error
+        return _EMPTY

@@ -1,0 +1,162 @@
+"""One NRI connection, from connect to its end.
+
+A blocking reader: the runtime tells one event at a time and waits for its answer, so there is nothing to run beside
+it. Kernel work is done by workers; handlers wait for them no longer than their deadline. A connection that ends is
+thrown away with everything that belongs to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
+from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
+from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
+from nri_rdma.ttrpc.wire.error import ProtocolError
+from nri_rdma.wire.error import WireError
+from nri_rdma.wire.mux import PLUGIN_SERVICE_CONN, RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_SIZE = 64 << 10
+"""From 128 KiB on, glibc may map and unmap each call's buffer: bench/floor.py then takes 31 us per event, not 18."""
+QUIET_S = 1.0
+"""How often a session in which nothing happens is looked after."""
+_REGISTER_TIMEOUT_NS = int(DEFAULT_REGISTRATION_TIMEOUT_S * 1e9)
+
+
+class RegistrationError(Exception):
+    """The runtime refused to register us."""
+
+
+class Answers(Protocol):
+    """Who answers the runtime's calls."""
+
+    def answer(self, request: Request) -> bytes:
+        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+
+
+class Session:
+    """Speaks for one plugin on one socket. `run` blocks until the connection ends; `finish` ends it from elsewhere."""
+
+    def __init__(self, connection: socket.socket, plugin: Answers, *, name: str, index: str) -> None:
+        self._socket = connection
+        self._plugin = plugin
+        self._name = name
+        self._index = index
+        self._server = ServerConnection()
+        self._client = ClientConnection()
+
+    def run(self, on_quiet: Callable[[], None] = lambda: None, quiet_s: float = 0.0) -> None:
+        """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError.
+
+        Whenever nothing has come for `quiet_s`, `on_quiet` is called, which may raise to end the session (0: never).
+        """
+        try:
+            if quiet_s:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
+            self._register()
+            self._serve(on_quiet)
+        except ProtocolError as error:  # callers know one word for a peer that breaks a protocol, mux or ttrpc
+            raise WireError(str(error)) from error
+        finally:
+            self._socket.close()
+
+    def finish(self) -> None:
+        """End the session from another thread: the calls that have come are answered, then `run` returns.
+
+        A call that stays without an answer makes the runtime go on without us, as if nothing had been asked.
+        """
+        with contextlib.suppress(OSError):  # not connected any more: that is what we want
+            self._socket.shutdown(socket.SHUT_RD)
+
+    def _register(self) -> None:
+        """Our service is open before this is sent: Configure may come before the answer."""
+        message = pb.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION)
+        _, data = self._client.request(
+            RUNTIME_SERVICE, "RegisterPlugin", message.SerializeToString(), timeout_ns=_REGISTER_TIMEOUT_NS
+        )
+        self._send(RUNTIME_SERVICE_CONN, data)
+
+    def _serve(self, on_quiet: Callable[[], None]) -> None:
+        trunk, receive = MuxDecoder(), self._socket.recv
+        while True:
+            try:
+                data = receive(_RECEIVE_SIZE)
+            except BlockingIOError:  # the kernel's word for SO_RCVTIMEO; a time-out of Python's costs a poll per event
+                on_quiet()
+                continue
+            if not data:
+                return
+            for conn, piece in trunk.receive_data(data):
+                if conn == PLUGIN_SERVICE_CONN:
+                    self._take_calls(piece)
+                else:
+                    self._take_answers(piece)
+
+    def _take_calls(self, piece: bytes) -> None:
+        self._server.receive_data(piece)
+        while (event := self._server.next_event()) is not None:
+            if isinstance(event, Request):
+                self._send(PLUGIN_SERVICE_CONN, self._reply(event))
+            elif isinstance(event, Rejected):  # and there is nothing else: no stream is open when the next frame comes
+                self._send(PLUGIN_SERVICE_CONN, event.reply)
+
+    def _take_answers(self, piece: bytes) -> None:
+        self._client.receive_data(piece)
+        while (response := self._client.next_event()) is not None:
+            if isinstance(response, Response) and response.code:  # RegisterPlugin is the only call we make
+                raise RegistrationError(response.message)
+
+    def _reply(self, request: Request) -> bytes:
+        stream = request.stream_id
+        if request.service != PLUGIN_SERVICE:
+            return self._server.fail(stream, Code.UNIMPLEMENTED, f"service {request.service}")
+        try:
+            return self._server.respond(stream, self._plugin.answer(request))
+        except UnknownMethodError:
+            return self._server.fail(stream, Code.UNIMPLEMENTED, f"method {request.method}")
+        except NriRdmaError as error:
+            log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
+            return self._server.fail(stream, status_code(error), str(error))
+        except Exception as error:
+            log.exception("bug in a handler", extra={"call": request.method})
+            return self._server.fail(stream, Code.INTERNAL, str(_bug(error)))
+
+    def _send(self, conn: int, message: bytes) -> None:
+        self._socket.sendall(encode_message(conn, message))
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return struct.pack("ll", whole, int((seconds - whole) * 1e6))  # struct timeval
+
+
+def _bug(error: Exception) -> NriRdmaError:
+    what = f"{type(error).__name__}: {error}"
+    return NriRdmaError(ErrorCode.INTERNAL, what, hint="report this with the daemon's log")
+
+
+def status_code(error: NriRdmaError) -> Code:
+    """The gRPC code that tells the runtime what kind of error it is; never UNIMPLEMENTED, which has another meaning."""
+    match error:
+        case RequestError():
+            return Code.INVALID_ARGUMENT
+        case NotReadyError():
+            return Code.UNAVAILABLE
+        case PlacementError(code=ErrorCode.DEVICES_EXHAUSTED):
+            return Code.RESOURCE_EXHAUSTED
+        case PlacementError():
+            return Code.FAILED_PRECONDITION
+        case _:
+            return Code.INTERNAL
+
+
+__all__ = ["RegistrationError", "Session", "WireError", "status_code"]

@@ -1,0 +1,216 @@
+"""The guard's word: whether a container that is made, and does not run yet, has what its pod asked for.
+
+The OCI hook asks (hooks/nri-rdma-hook), because it runs when we do not. Law: a container is complete when everything of
+its sandbox that concerns it is attached, and its own OCI configuration has the nodes with the numbers of now, and the
+variables, that we would give it. What was answered, by whom and when, proves nothing beside that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_rdma.attach.attachment import Sandbox, Unstarted
+from nri_rdma.attach.record import State
+from nri_rdma.decide.inject import AttachedRequest, Numbers, inject
+from nri_rdma.engine.late import returning
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.model.device import CharDevice
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import settled
+from nri_rdma.text.annotations import asks_for_devices
+
+log = logging.getLogger(__name__)
+
+SEEN_FILE = "guard"
+"""In the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The container that is asked about, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the
+    nodes by path and the names of the variables in its OCI configuration."""
+
+    sandbox_id: str
+    pod: str
+    container: str
+    container_id: str
+    annotations: Mapping[str, str]
+    devices: Mapping[str, Numbers]
+    env: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contacts:
+    """How often hooks have asked since the start, how often they were refused, and when one last asked, in seconds
+    since the epoch (0: never in this boot)."""
+
+    asked: int = 0
+    refused: int = 0
+    last: float = 0.0
+
+
+class Guard:
+    """Answers the hooks. Safe for use by several threads."""
+
+    def __init__(
+        self, sandboxes: Callable[[str], tuple[Sandbox, ...]], spans: Recorder, prefix: str, state_dir: Path
+    ) -> None:
+        """`sandboxes` gives all that the sandbox of an id holds."""
+        self._sandboxes = sandboxes
+        self._spans = spans
+        self._prefix = prefix
+        self._seen = state_dir / SEEN_FILE
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._refused = 0
+        self._last = _age_of(self._seen)
+
+    def verify(self, subject: Subject, by: float = 0.0) -> str:
+        """The line with which the container is refused; "" when it is complete. What is about to end is waited for,
+        until `by` at the latest (seconds of `time.monotonic`): no other pod of the node waits with this one."""
+        attributes = {
+            "k8s.pod.name": subject.pod,
+            "k8s.container.name": subject.container,
+            "container.id": subject.container_id,
+            "sandbox": subject.sandbox_id,
+        }
+        parts, refusal = self._sandboxes(subject.sandbox_id), ""
+        with self._spans.span("verify", attributes) as span:
+            try:
+                _await_end(subject, parts, by)
+                refuse_incomplete(subject, parts, self._prefix)
+            except NriRdmaError as error:
+                refusal = span.error = str(error)
+                log.warning(
+                    "the guard keeps a container from starting",
+                    extra={"pod": subject.pod, "container": subject.container, "error": refusal},
+                )
+        self._note(bool(refusal))
+        answered = _answered(subject, parts)
+        if answered is not None and not refusal:
+            answered.verified = True
+        return refusal
+
+    @property
+    def contacts(self) -> Contacts:
+        """What is known of the hooks."""
+        with self._lock:
+            return Contacts(asked=self._asked, refused=self._refused, last=self._last)
+
+    def _note(self, refused: bool) -> None:
+        with self._lock:
+            is_first = not self._asked
+            self._asked += 1
+            self._refused += refused
+            self._last = time.time()
+        try:
+            self._seen.touch()
+        except OSError as error:  # the next daemon does not know of the guard until it asks again: nobody is worse off
+            if is_first:
+                log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
+
+
+def _await_end(subject: Subject, parts: tuple[Sandbox, ...], by: float) -> None:
+    """Of an attach, and of a look at what is attached."""
+    for sandbox in _concerned(subject, parts):
+        settled(sandbox.attach_done, by - time.monotonic())
+        looked = sandbox.looked_again
+        if looked is not None:
+            settled(looked, by - time.monotonic())
+
+
+def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str) -> None:
+    """Raise NriRdmaError when the container lacks anything of what its pod asked for; `parts` are all that its sandbox
+    holds. Pure."""
+    where = f"{subject.pod}, container {subject.container}"
+    if (not parts or parts[0].part) and asks_for_devices(subject.annotations, prefix):
+        raise NotReadyError(
+            ErrorCode.NOT_ATTACHED,
+            "this pod asks for RDMA devices and none are attached to its sandbox",
+            where=where,
+            hint="delete the pod so that it gets a new sandbox",
+        )
+    concerned = _concerned(subject, parts)
+    for sandbox in concerned:
+        _refuse_unready(sandbox, where)
+    records = [it.record for it in concerned if it.record is not None]
+    attached = tuple(item for record in records for item in record.attached)
+    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
+    lacking = tuple(_lacking(subject, attached, rdma_cm))
+    if lacking:
+        raise NotReadyError(
+            ErrorCode.NOT_SERVED,
+            f"the container was made without {', '.join(lacking)}: {_why(subject, parts)}",
+            where=where,
+            hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
+        )
+
+
+def _refuse_unready(sandbox: Sandbox, where: str) -> None:
+    if sandbox.state in {State.RETURNING, State.GONE}:
+        raise returning(sandbox.pod)
+    looked = sandbox.looked_again
+    if sandbox.state is not State.ATTACHED or sandbox.record is None:
+        words = "the attach of this pod still runs"
+    elif looked is not None and (not looked.done() or looked.cancelled() or looked.exception() is not None):
+        words = "the devices of this pod are looked at again"
+    else:
+        return
+    raise NotReadyError(
+        ErrorCode.NOT_READY,
+        f"network is not ready: {words}",
+        where=where,
+        hint="nothing to do: the kubelet tries again",
+    )
+
+
+def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: CharDevice | None) -> Iterator[str]:
+    """What the container would be given and does not have, for people."""
+    wanted = inject(attached, rdma_cm, subject.container, (), {}, None)
+    for node in wanted.char_devices:
+        found = subject.devices.get(node.path)
+        if found is None:
+            yield node.path
+        elif found != (node.major, node.minor):
+            yield f"{node.path} as {node.major}:{node.minor} (it is {found[0]}:{found[1]})"
+    for name, _ in wanted.env:
+        if name not in subject.env:
+            yield name
+
+
+def _concerned(subject: Subject, parts: tuple[Sandbox, ...]) -> list[Sandbox]:
+    """Without the parts that came with other containers."""
+    return [it for it in parts if not it.part or _covers(it, subject.container)]
+
+
+def _covers(sandbox: Sandbox, container: str) -> bool:
+    record = sandbox.record
+    return record is not None and any(it.admitted.request.scope.covers(container) for it in record.attached)
+
+
+def _why(subject: Subject, parts: tuple[Sandbox, ...]) -> str:
+    """Whether we were asked, for people, who look for the cause elsewhere then."""
+    if _answered(subject, parts) is not None:
+        return "our answer came too late for the runtime, or somebody changed it since"
+    return "the runtime did not ask us for it"
+
+
+def _answered(subject: Subject, parts: tuple[Sandbox, ...]) -> Unstarted | None:
+    """What is remembered of our answer for this container, and no other one of its name: the id is in a container's
+    cgroups path. The oldest part remembers; None as well for what an earlier daemon answered."""
+    if not parts or not subject.container_id:
+        return None
+    path = parts[0].containers.get(subject.container, "")
+    return parts[0].unstarted.get(subject.container) if subject.container_id in path else None
+
+
+def _age_of(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # nobody has asked since the boot: that is what is told

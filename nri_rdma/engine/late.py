@@ -1,0 +1,290 @@
+"""What a container brings from others, attached when nobody told of it sooner.
+
+Law: a container gets all that its CDI devices ask for, an error, or "not yet". What is attached here is a part of its
+sandbox, and ends with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Again, Sandbox
+from nri_rdma.attach.record import State, attach_key
+from nri_rdma.decide.granted import Grant, granted, refuse_unallocated, wanted
+from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.decide.placement import Placed
+from nri_rdma.engine.evidence import Adopter, Brought
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.model.device import CharDevice, DeviceId, Node
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import LABEL, DeviceRequest
+from nri_rdma.model.waits import Waits
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import all_settled, wait
+
+ATTEMPTS = 3
+"""How often a late attach is tried for a container."""
+_KEPT = 1024
+"""Sandboxes that ended, and attaches that failed, are remembered: containers may be asked for after the end."""
+
+
+class Attaching(Protocol):
+    """Who attaches (nri_rdma.attach.attachments), as far as it concerns parts."""
+
+    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
+
+    def begin(
+        self,
+        pod: Pod,
+        placed: tuple[Placed, ...],
+        rdma_cm: CharDevice | None,
+        part: str = "",
+        attempts: int = 1,
+        again: Again | None = None,
+    ) -> Sandbox: ...
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
+
+
+class Choosing(Protocol):
+    """Who chooses (nri_rdma.engine.run_pod), as far as it concerns what others have chosen."""
+
+    adopter: Adopter
+
+    @property
+    def node(self) -> Node: ...
+
+    def decided(
+        self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float
+    ) -> tuple[Placed, ...]: ...
+
+    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None: ...
+
+
+class Waiting(Protocol):
+    """What the lifecycle does before every attach, and before a container has its answer."""
+
+    waits: Waits
+
+    def end_older(self, pod: Pod) -> tuple[Future[None], ...]: ...
+
+    def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None: ...
+
+
+@dataclass(slots=True)
+class _Failed:
+    """A late attach that failed after its container was told to come again."""
+
+    times: int = 0
+    why: str = ""
+    is_told: bool = True
+
+
+class Claims:
+    """Called by the runtime's reader, one container at a time."""
+
+    def __init__(
+        self, sandboxes: Attaching, allocations: Allocations, spans: Recorder, chooser: Choosing, life: Waiting
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._allocations = allocations
+        self._spans = spans
+        self._chooser = chooser
+        self._adopter = chooser.adopter
+        self._life = life
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._failed: OrderedDict[tuple[str, str], _Failed] = OrderedDict()
+
+    def adopt(self, brought: Brought, deadline: float) -> tuple[Grant, ...]:
+        """Have what the CDI devices of a container ask for attached; those that concern us. Raises what keeps the
+        container from it."""
+        with self._spans.span("adopt") as span:
+            self._adopter.await_known(brought, self._attached_for(brought.pod.sandbox_id), deadline)
+            grants = self._adopter.grants(brought, self._attached_for(brought.pod.sandbox_id))
+            span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
+            span.attributes["rdma.cdi_source"] = ",".join(str(grant.source) for grant in grants)
+            self._refuse_unallocated(brought, grants)
+            for grant in grants:
+                holder = self._holder_of(brought.pod.sandbox_id, grant.name)
+                if holder is not None:
+                    self._cover(holder, grant, deadline)
+            if any(self._holder_of(brought.pod.sandbox_id, grant.name) is None for grant in grants):
+                self._attach_late(brought, deadline)
+            return grants
+
+    def refuse_lacking(self, pod: Pod, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> None:
+        """Raise NotReadyError where a container's CDI devices ask for something that is not attached for it (any
+        more): an attach may fail at any moment before this one."""
+        for grant in grants:
+            if self.lacks((grant,), attached):
+                raise self._not_yet(pod, grant.container)
+
+    def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool:
+        """Whether these CDI devices ask for anything that is not attached for their containers."""
+        requests = [item.admitted.request for item in attached]
+        bare = [
+            grant
+            for grant in grants
+            if not any(it.cdi_device == grant.name and it.scope.covers(grant.container) for it in requests)
+        ]
+        try:
+            return bool(wanted(bare, self._adopter.adoption))
+        except NriRdmaError:
+            return True
+
+    def ended(self, sandbox_id: str) -> None:
+        """The sandbox is stopped: nothing is attached for it any more."""
+        self._ended[sandbox_id] = None
+        for key in [key for key in tuple(self._failed) if key[0] == sandbox_id]:  # a worker may add to it meanwhile
+            del self._failed[key]
+        while len(self._ended) > _KEPT:
+            self._ended.popitem(last=False)
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
+        """The CDI devices that something is attached for, with its RDMA devices."""
+        found: dict[str, frozenset[DeviceId]] = {}
+        for sandbox in self._sandboxes.of(sandbox_id):
+            for item in sandbox.record.attached if sandbox.record is not None else ():
+                name = item.admitted.request.cdi_device
+                if name:
+                    found[name] = found.get(name, frozenset()) | {it.device.id for it in item.devices}
+        return found
+
+    def _cover(self, holder: Sandbox, grant: Grant, deadline: float) -> None:
+        """Another container has the CDI device, too."""
+        if holder.covers(grant.name, grant.container):
+            return
+        if holder.state is not State.ATTACHED:
+            self._pass_barrier(holder, grant.container, deadline)
+        covered = self._sandboxes.cover(holder, grant.name, grant.container)
+        if not wait(covered, self._by(deadline) - time.monotonic()):
+            raise self._not_yet(holder.pod, grant.container)
+
+    def _pass_barrier(self, sandbox: Sandbox, container: str, deadline: float) -> None:
+        """A part that failed is on its way back, which does not end the sandbox."""
+        if sandbox.part and sandbox.ends and sandbox.pod.sandbox_id not in self._ended:
+            raise self._not_yet(sandbox.pod, container)
+        self._life.pass_barrier(sandbox, deadline)
+
+    def _attach_late(self, brought: Brought, deadline: float) -> None:
+        pod = brought.pod
+        if pod.sandbox_id in self._ended or any(it.ends and not it.part for it in self._sandboxes.of(pod.sandbox_id)):
+            raise returning(pod)
+        self._tell_failure(pod, brought.container)
+        if not all_settled(self._life.end_older(pod), self._by(deadline)):
+            raise self._not_yet(pod, brought.container)
+        part = self._free_part(pod.sandbox_id, brought.container)
+
+        def decide(node: Node) -> tuple[Placed, ...]:
+            grants = self._adopter.grants(brought, self._attached_for(pod.sandbox_id))
+            late = (grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
+            items = wanted(late, self._adopter.adoption)
+            if not items:
+                return ()
+            self._chooser.refuse_memlock(item.request for item in items)
+            return self._allocations.allocate(
+                attach_key(pod.sandbox_id, part),
+                str(pod),
+                lambda taken: granted(node, taken, items, brought.asker, str(pod)),
+            )
+
+        placed = self._chooser.decided(pod, decide, self._by(deadline))
+        if not placed:
+            return  # it is observed
+        sandbox = self._sandboxes.begin(pod, placed, self._chooser.node.rdma_cm, part)
+        if not wait(sandbox.attach_done, self._by(deadline) - time.monotonic()):
+            sandbox.attach_done.add_done_callback(lambda done: self._remember(pod, brought.container, done))
+            raise self._not_yet(pod, brought.container)
+
+    def _by(self, deadline: float) -> float:
+        """Until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
+        return min(deadline, time.monotonic() + self._life.waits.barrier_s)
+
+    def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
+        """What became of an attach whose container was told to come again."""
+        error = None if done.cancelled() else done.exception()
+        if error is None or pod.sandbox_id in self._ended:
+            return
+        failed = self._failed.setdefault((pod.sandbox_id, container), _Failed())
+        failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
+        while len(self._failed) > _KEPT:
+            self._failed.popitem(last=False)
+
+    def _tell_failure(self, pod: Pod, container: str) -> None:
+        """Say once why the last attempt failed, before the next one; and from the last on every time."""
+        failed = self._failed.get((pod.sandbox_id, container))
+        if failed is None or (failed.is_told and failed.times < ATTEMPTS):
+            return
+        failed.is_told = True
+        is_over = failed.times >= ATTEMPTS
+        raise NotReadyError(
+            ErrorCode.ATTACH_FAILED,
+            "the devices of this container's claim could not be attached, and what was done was undone",
+            where=f"{pod}, container {container}",
+            hint="delete the pod so that it gets a new sandbox" if is_over else "nothing to do: it is tried again",
+            detail=failed.why,
+        )
+
+    def _free_part(self, sandbox_id: str, container: str) -> str:
+        taken = {sandbox.part for sandbox in self._sandboxes.of(sandbox_id)}
+        part = part_of(container)
+        names = chain((part,), (f"{part}.{number}" for number in count(1)))
+        return next(name for name in names if name not in taken)
+
+    def _holder_of(self, sandbox_id: str, cdi_device: str) -> Sandbox | None:
+        """What the sandbox attached, or attaches, for a CDI device."""
+        return next((it for it in self._sandboxes.of(sandbox_id) if cdi_device in it.cdi_devices), None)
+
+    def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
+        if brought.is_privileged or not self._adopter.adoption.enforces:
+            return
+        own = {
+            item.device.id
+            for sandbox in self._sandboxes.of(brought.pod.sandbox_id)
+            for request in (sandbox.record.attached if sandbox.record is not None else ())
+            if request.admitted.request.scope.covers(brought.container)
+            for item in request.devices
+        }
+        refuse_unallocated(
+            self._adopter.node,
+            brought.devices,
+            own | self._adopter.covered(brought, grants),
+            self._adopter.vendors,
+            self._adopter.adoption,
+            f"{brought.pod}, container {brought.container}",
+        )
+
+    def _not_yet(self, pod: Pod, container: str) -> NotReadyError:
+        return NotReadyError(
+            ErrorCode.NOT_READY,
+            f"network is not ready: what the CDI devices of container {container} ask for is being attached",
+            where=str(pod),
+            hint="nothing to do: the kubelet asks again",
+        )
+
+
+def part_of(container: str) -> str:
+    """The part of a sandbox for a container: its name, or a word for one that cannot be the name of a file."""
+    if LABEL.fullmatch(container):
+        return container
+    return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def returning(pod: Pod) -> NotReadyError:
+    """The refusal of a sandbox that ends."""
+    return NotReadyError(
+        ErrorCode.RETURNING,
+        "the devices of this sandbox go back to the host",
+        where=str(pod),
+        hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
+    )

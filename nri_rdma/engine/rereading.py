@@ -1,0 +1,108 @@
+"""Readings of specs and hardware that a container waits for, because nothing known explains its RDMA nodes.
+
+Law: whoever is let through has had everything read that there was when it first asked; and a container that asks again
+gets the readings that were begun for it, so that it comes to an end however slow they are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
+from nri_rdma.model.pod import Pod
+from nri_rdma.tasks.waiting import all_settled
+
+Read: TypeAlias = Callable[[], Future[None]]
+"""Has something read by a worker, not before it is called. The reading is over when what it found is known."""
+NodesAt: TypeAlias = frozenset[tuple[str, tuple[int, int]]]
+"""Paths in a container, with major and minor of what is there."""
+
+_KEPT = 1024
+"""Containers that were told to come again: more than a node makes at a time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """The readings of a container that was told to come again, and the nodes that it had."""
+
+    nodes: NodesAt
+    readings: tuple[Future[None], ...]
+
+
+class Rereading:
+    """Safe for use by several threads, of which one asks for a container."""
+
+    def __init__(self, reads: Iterable[Read]) -> None:
+        """`reads` are all that there is to read; none: what is known is complete."""
+        self._reads = tuple(reads)
+        self._begun: OrderedDict[tuple[str, str], _Begun] = OrderedDict()
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._reads)
+
+    def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
+        """Wait, until then at most, for readings that began after the container first asked with these nodes. Raises
+        NotReadyError where they have not ended by then, or one has failed: the next attempt begins others."""
+        key = (pod.sandbox_id, container)
+        begun = self._begun.pop(key, None)
+        if begun is None or not nodes <= begun.nodes:
+            begun = _Begun(nodes=nodes, readings=tuple(read() for read in self._reads))
+        if not all_settled(begun.readings, until):
+            self._keep(key, begun)
+            raise _not_yet(pod, container, nodes)
+        for reading in begun.readings:
+            error = _error_of(reading)
+            if error is not None:
+                raise _failed(pod, container, nodes, error) from error
+
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox has ended."""
+        for key in self._begun.copy():
+            if key[0] == sandbox_id:
+                self._begun.pop(key, None)
+
+    def keep(self, sandbox_ids: Collection[str]) -> None:
+        """Forget all other sandboxes."""
+        for key in self._begun.copy():
+            if key[0] not in sandbox_ids:
+                self._begun.pop(key, None)
+
+    def _keep(self, key: tuple[str, str], begun: _Begun) -> None:
+        self._begun[key] = begun
+        while len(self._begun) > _KEPT:
+            self._begun.popitem(last=False)
+
+
+def _error_of(reading: Future[None]) -> BaseException | None:
+    return CancelledError("nri-rdma is ending") if reading.cancelled() else reading.exception()
+
+
+def _not_yet(pod: Pod, container: str, nodes: NodesAt) -> NotReadyError:
+    return NotReadyError(
+        ErrorCode.NOT_READY,
+        f"network is not ready: specs and devices are read again for {_words(container, nodes)}",
+        where=str(pod),
+        hint="nothing to do: the kubelet asks again",
+    )
+
+
+def _failed(pod: Pod, container: str, nodes: NodesAt, error: BaseException) -> NotReadyError:
+    return NotReadyError(
+        error.code if isinstance(error, NriRdmaError) else ErrorCode.NOT_READY,
+        f"a reading of specs or devices failed that was begun for {_words(container, nodes)}",
+        where=str(pod),
+        hint="see `nri-rdma inventory` and `nri-rdma cdi list`; it is read anew when the kubelet asks again",
+        detail=str(error),
+    )
+
+
+def _words(container: str, nodes: NodesAt) -> str:
+    """One of the nodes is enough, the same of the same ones."""
+    path, (major, minor) = min(nodes)
+    return f"{path} ({major}:{minor}) of container {container}, which nothing known explains"

@@ -1,0 +1,233 @@
+"""What a pod gets: what it asks for, as the kubelet's word narrows it, admitted by the policy, placed on the node.
+
+Nothing is attached here. Calls have a deadline in seconds of `time.monotonic`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+from nri_rdma.attach.attachment import Chosen
+from nri_rdma.decide.gpus import gpus_of, informed, may_use_gpus, source_words
+from nri_rdma.decide.granted import Wanted, granted, wanted, with_grants
+from nri_rdma.decide.placement import Placed, Taken, place
+from nri_rdma.decide.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
+from nri_rdma.decide.scoping import scope_words, scoped
+from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.device import Node
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import wait
+from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.annotations import asks, parse_pod_request
+
+_LOOK_PAUSE_S = 5.0
+"""Between two looks for what may be there by now and may never be: a GPU that is told of (a MIG device's UUID names no
+GPU), a device whose routes are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a pod asks for: its annotations' request as the kubelet's word narrows it, and that word."""
+
+    request: PodRequest
+    allocation: PodAllocation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """What a policy offers on a node; made once for each of both, not for each pod."""
+
+    policy: Policy
+    node: Node
+    offer: Offer
+    has_ties: bool
+    """Whether nobody can have one of the node's devices alone."""
+
+    @classmethod
+    def of(cls, policy: Policy, node: Node) -> _Offered:
+        has_ties = any(device.ties for device in node.devices)
+        return cls(policy=policy, node=node, offer=offer(policy, node), has_ties=has_ties)
+
+
+class Chooser:
+    """Safe for use by several threads."""
+
+    def __init__(
+        self,
+        *,
+        node: NodeSource,
+        policy: Policy,
+        allocations: Allocations,
+        adopter: Adopter,
+        readers: Workers,
+        spans: Recorder,
+        annotation_prefix: str,
+    ) -> None:
+        """`readers` read the node anew for who is about to be refused."""
+        self._node = node
+        self.policy = policy
+        """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
+        self._offered = _Offered.of(policy, node.current)
+        node.on_read.append(self._node_was_read)
+        self._allocations = allocations
+        self.adopter = adopter
+        self._readers = readers
+        self._spans = spans
+        self._prefix = annotation_prefix
+        self.memlock_ceiling = UNLIMITED
+        self.memlock_dropped_by = ""
+        """Which runtime does not set RLIMIT_MEMLOCK at all."""
+        self._looked = 0.0
+
+    @property
+    def node(self) -> Node:
+        """The node as last read."""
+        return self._node.current
+
+    def read_node(self) -> Future[None]:
+        """Have the node read anew."""
+        return self._node.refresh_in(self._readers)
+
+    def asks(self, annotations: Mapping[str, str]) -> bool:
+        """Whether a pod with these annotations asks us for anything."""
+        return asks(annotations, self._prefix)
+
+    def asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
+        """Whether such a pod is to have devices. What cannot be read may well ask: fail closed."""
+        try:
+            request = parse_pod_request(annotations, self._prefix)
+        except NriRdmaError:
+            return True
+        return request is not None and bool(request.requests)
+
+    def asked(self, pod: Pod, annotations: Mapping[str, str]) -> Asked | None:
+        """What a pod asks for; None when that is nothing. Raises RequestError."""
+        with self._spans.span("parse"):
+            request = parse_pod_request(annotations, self._prefix) or PodRequest(requests=())
+        asked = self._narrowed(pod, request)
+        return asked if asked.request.requests or self.adopter.told(asked.allocation) else None
+
+    def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> Chosen:
+        """The devices for a pod, which are its own from now on; none where what the kubelet told of is observed. `by`
+        is the deadline of a fresh reading; None: the node was read just now. Raises PlacementError, NotReadyError."""
+
+        def decide(node: Node) -> tuple[Placed, ...]:
+            return self._place_on(node, pod, asked.request, self._wanted(asked.allocation), asker)
+
+        with self._spans.span("place") as span:
+            placed = self.decided(pod, decide, by) if by is not None else decide(self.node)
+            span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
+            span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
+        return Chosen(placed=placed, rdma_cm=self.node.rdma_cm)
+
+    def decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
+        """Decide; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
+        try:
+            return decide(self.node)
+        except PlacementError:
+            refreshed = self.read_node()
+            wait(refreshed, deadline - time.monotonic())
+        if not refreshed.done():
+            raise NotReadyError(
+                ErrorCode.NOT_READY,
+                "what was free is taken, and reading the node anew takes longer than the runtime waits",
+                where=str(pod),
+                hint="nothing to do: the kubelet tries again",
+            )
+        return decide(self.node)
+
+    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None:
+        """Raise PlacementError for one that asks for more than this runtime sets."""
+        refuse_memlock(PodRequest(requests=tuple(requests)), self.memlock_ceiling, self.memlock_dropped_by)
+
+    # What it asks for
+
+    def _narrowed(self, pod: Pod, request: PodRequest) -> Asked:
+        """The request as the kubelet's word narrows it, and says whose GPUs it is for; and that word, if it matters
+        here and comes in time."""
+        adopter = self.adopter
+        asks_gpus = adopter.asks_for_gpus and any(map(may_use_gpus, request.requests))
+        asks_scope = adopter.kubelet is not None and any(it.word for it in request.requests)
+        if not (asks_gpus or asks_scope or adopter.asks_kubelet):
+            return Asked(request=request, allocation=None)
+        with self._spans.span("kubelet") as span:
+            word = adopter.ask(pod)
+            allocation = word.allocation
+            span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
+            span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
+            requests = tuple(scoped(item, allocation) for item in request.requests)
+            if asks_gpus:
+                told = adopter.gpus_told(word)
+                requests = tuple(informed(item, told) for item in requests)
+                if word.allocation is not None and any(item.gpus_problem for item in requests):
+                    self._look_again()  # the GPU's driver may have come since
+                span.attributes.update(_gpu_words(requests))
+        return Asked(request=PodRequest(requests=requests), allocation=allocation)
+
+    def _look_again(self) -> None:
+        """Something was missing that the kernel gives no news of. The next pod is placed with what there is now."""
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_PAUSE_S:
+            self._looked = now
+            self.read_node()
+
+    def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
+        """What the CDI devices ask for that the kubelet allocated to a pod. Their driver has chosen; that the GPUs
+        beside them are taken matters for others."""
+        if allocation is None:
+            return ()
+        items = wanted(self.adopter.told(allocation), self.adopter.adoption)
+        told = self.adopter.gpus_of(allocation) if items else None
+        return tuple(replace(item, request=informed(item.request, told)) for item in items)
+
+    # Where from
+
+    def _place_on(
+        self, node: Node, pod: Pod, request: PodRequest, items: tuple[Wanted, ...], asker: Asker
+    ) -> tuple[Placed, ...]:
+        self.refuse_memlock((*request.requests, *(item.request for item in items)))
+        offered = self._offered_on(node)
+        admitted = admit(offered.policy, node, request, asker)
+        if offered.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted):
+            self._look_again()  # it is passed over, and its routes may be gone since
+
+        if not items and not admitted:
+            self._allocations.release(pod.sandbox_id)  # of a choice before
+            return ()
+
+        def choose(taken: Taken) -> tuple[Placed, ...]:
+            if not items:
+                return place(node, offered.offer, taken, admitted)
+            given = granted(node, taken, items, asker, str(pod))
+            return (*place(node, offered.offer, with_grants(taken, given, str(pod)), admitted), *given)
+
+        return self._allocations.allocate(pod.sandbox_id, str(pod), choose)
+
+    def _node_was_read(self) -> None:
+        """What it offers is made now, and not while the first pod waits."""
+        self._offered_on(self.node)
+
+    def _offered_on(self, node: Node) -> _Offered:
+        policy, offered = self.policy, self._offered
+        if offered.policy is not policy or offered.node is not node:
+            self._offered = offered = _Offered.of(policy, node)
+        return offered
+
+
+def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
+    """What a span says of the GPUs that requests are for."""
+    asking = tuple(filter(may_use_gpus, requests))
+    return {
+        "rdma.gpus": ",".join(map(str, gpus_of(asking))),
+        "rdma.gpus.source": ", ".join(dict.fromkeys(filter(None, map(source_words, asking)))),
+        "rdma.gpus.problem": "; ".join(dict.fromkeys(item.gpus_problem for item in asking if item.gpus_problem)),
+    }

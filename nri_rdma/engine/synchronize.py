@@ -1,0 +1,296 @@
+"""Comparing with the runtime's list of pods: what ended unnoticed, what was missed, what runs without its devices.
+
+The list comes with Synchronize, which is answered at once; the comparison is a worker's.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Sandbox, attached_of
+from nri_rdma.attach.record import State
+from nri_rdma.decide.granted import Grant
+from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.decide.policy import Asker
+from nri_rdma.engine.evidence import Adopter, Brought
+from nri_rdma.errors import LimitsError, NotReadyError, NriRdmaError
+from nri_rdma.model.device import CharDevice
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import env_name
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import settled
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+_SPECS_S = 60.0
+"""For a worker: the CDI specs are being read."""
+_MISSED_S = 10.0
+"""For a worker: a pod that started while nobody listened is decided about."""
+_TAKEN_UP_S = 60.0
+"""For a worker: what an earlier daemon attached is adopted, or undone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedContainer:
+    """A created or running container of a pod, with the device nodes it has: path to major and minor, and the names
+    of its variables."""
+
+    name: str
+    devices: Mapping[str, tuple[int, int]]
+    cgroups_path: str = ""
+    cdi_devices: tuple[str, ...] = ()
+    is_privileged: bool = False
+    env: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A pod that the runtime says there is."""
+
+    pod: Pod
+    annotations: Mapping[str, str]
+    containers: tuple[ListedContainer, ...]
+    asker: Asker = field(default_factory=Asker)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved:
+    """A pod that asks for devices and does not have them, or has containers without."""
+
+    pod: Pod
+    why: str
+
+
+class Attaching(Protocol):
+    """Who attaches (nri_rdma.attach.attachments), as far as it concerns the comparison."""
+
+    def knows(self, sandbox_id: str) -> bool: ...
+
+    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
+
+    def all(self) -> tuple[Sandbox, ...]: ...
+
+    def end(self, sandbox_id: str) -> Future[None] | None: ...
+
+    def is_there(self, pod: Pod) -> bool: ...
+
+
+class Asking(Protocol):
+    """Who knows what pods ask for (nri_rdma.engine.run_pod)."""
+
+    adopter: Adopter
+
+    def asks(self, annotations: Mapping[str, str]) -> bool: ...
+
+    def asks_for_devices(self, annotations: Mapping[str, str]) -> bool: ...
+
+
+class Serving(Protocol):
+    """What the lifecycle does for a pod, whoever tells of it."""
+
+    def keep(self, sandbox_ids: Collection[str]) -> None: ...
+
+    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
+
+    def limit_all(
+        self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str, *, also_one: bool = False
+    ) -> None: ...
+
+    def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool: ...
+
+
+class Reconciliation:
+    """`reconcile_later` is called by the runtime's reader; the rest happens in a worker."""
+
+    def __init__(self, sandboxes: Attaching, workers: Workers, spans: Recorder, asking: Asking, life: Serving) -> None:
+        self._sandboxes = sandboxes
+        self._workers = workers
+        self._spans = spans
+        self._asking = asking
+        self._adopter = asking.adopter
+        self._life = life
+        self._missed: set[str] = set()
+        self.unserved: dict[str, Unserved] = {}
+        """The pods of the last list that run without what they ask for, by sandbox."""
+        self.count = 0
+        """How many pods were found since our start that had started without what they ask for."""
+
+    def is_missed(self, sandbox_id: str) -> bool:
+        """Whether the sandbox started while nobody listened, and is not decided about yet."""
+        return sandbox_id in self._missed
+
+    def forget(self, sandbox_id: str) -> None:
+        """The sandbox has ended."""
+        self._missed.discard(sandbox_id)
+        self.unserved.pop(sandbox_id, None)
+
+    def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
+        """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
+        known = self._sandboxes.all()
+        self._life.keep({item.pod.sandbox_id for item in pods})
+        for item in pods:  # here, in the order of events: a container that is made next has a newer path
+            sandbox = next(iter(self._sandboxes.of(item.pod.sandbox_id)), None)
+            if sandbox is not None:
+                for container in item.containers:
+                    sandbox.remember_container(container.name, container.cgroups_path)
+        self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
+        done = self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
+        done.add_done_callback(self._ended)
+        return done
+
+    def _ended(self, done: Future[None]) -> None:
+        """A bug in the comparison must not go unheard, nor keep containers waiting."""
+        self._missed = set()
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            log.error("the runtime's pods were not compared to their end", exc_info=error)
+
+    def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
+        """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
+
+        `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
+        """
+        listed = {item.pod.sandbox_id for item in pods}
+        for sandbox in known:
+            if sandbox.pod.sandbox_id not in listed:
+                log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
+                self._sandboxes.end(sandbox.pod.sandbox_id)
+        for sandbox in known:
+            if sandbox.taken_up is not None:
+                settled(sandbox.taken_up, _TAKEN_UP_S)
+        self._await_specs()
+        for item in pods:
+            if item.pod.sandbox_id in self._missed:
+                self._start_missed(item)
+        self._report(
+            {
+                item.pod.sandbox_id: Unserved(pod=item.pod, why=why)
+                for item in pods
+                if (why := self._limit_again(item) or self._why_unserved(item))
+            }
+        )
+
+    def _report(self, unserved: dict[str, Unserved]) -> None:
+        """These, by sandbox, are all that run without; what was told before is not told again."""
+        known_before, self.unserved = self.unserved, unserved
+        for sandbox_id, item in unserved.items():
+            if known_before.get(sandbox_id) != item:
+                self._tell_unserved(item, is_new=sandbox_id not in known_before)
+
+    def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
+        """Once for each pod and reason: a line, a span, and one more in the count."""
+        pod = unserved.pod
+        self.count += is_new
+        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        with self._spans.span("unserved", attributes) as span:
+            span.attributes["reason"] = span.error = unserved.why
+        log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
+
+    def _await_specs(self) -> None:
+        """In a worker: what containers lack of their CDI devices is only seen with the specs."""
+        try:
+            self._adopter.await_ready(None, time.monotonic() + _SPECS_S)
+        except NotReadyError as error:
+            log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
+
+    def _was_missed(self, item: Listed) -> bool:
+        """Whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody listened."""
+        return (
+            not item.containers
+            and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
+            and self._asking.asks(item.annotations)
+            and not self._sandboxes.knows(item.pod.sandbox_id)
+        )
+
+    def _start_missed(self, item: Listed) -> None:
+        """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
+        try:
+            if self._sandboxes.is_there(item.pod):
+                log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
+                self._life.start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
+        except NriRdmaError as error:
+            log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
+        finally:
+            self._missed.discard(item.pod.sandbox_id)
+
+    def _why_unserved(self, item: Listed) -> str:
+        """Why the containers of a pod lack what it asks for; "" when they do not."""
+        parts = self._sandboxes.of(item.pod.sandbox_id)
+        if (not parts or parts[0].part) and item.containers and self._asking.asks_for_devices(item.annotations):
+            return "its containers were made while nri-rdma was away"
+        early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
+        if early:
+            return f"container {', '.join(early)} was made while nri-rdma was away"
+        if any(sandbox.record is None or sandbox.state is not State.ATTACHED for sandbox in parts):
+            return ""
+        attached, rdma_cm = attached_of(parts)
+        bare = [
+            container.name for container in item.containers if self._is_bare(item.pod, container, attached, rdma_cm)
+        ]
+        return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
+
+    def _is_bare(
+        self,
+        pod: Pod,
+        container: ListedContainer,
+        attached: tuple[AttachedRequest, ...],
+        rdma_cm: CharDevice | None,
+    ) -> bool:
+        """Whether a container that runs lacks what it would have got from us."""
+        if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
+            return True
+        own = (item.admitted.request for item in attached if item.admitted.request.scope.covers(container.name))
+        # Nodes come with a CDI device itself: that we were asked is told by our variables.
+        if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
+            return True
+        brought = brought_by(
+            self._adopter, pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container
+        )
+        return brought is not None and self._life.lacks(self._adopter.grants(brought), attached)
+
+    def _limit_again(self, item: Listed) -> str:
+        """Limit the containers of an attached sandbox; why that fails, "" when it does not.
+
+        One that started while we were away, or between our last answer and our end, had nobody to limit it.
+        """
+        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is State.ATTACHED)
+        lacking = []
+        for container in item.containers:
+            try:
+                self._life.limit_all(parts, container.name, container.cgroups_path, also_one=True)
+            except LimitsError as error:
+                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
+                    lacking.append(str(error))
+        return " ".join(lacking)
+
+
+def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
+    """What a container that is there has from others; None when that is nothing of ours."""
+    brought = Brought(
+        pod=pod,
+        asker=asker,
+        container=container.name,
+        cdi_devices=container.cdi_devices,
+        devices=container.devices,
+        is_privileged=container.is_privileged,
+        was_there=True,
+    )
+    return brought if adopter.concerns(brought) else None
+
+
+def _was_made_before(container: str, sandbox: Sandbox) -> bool:
+    """Whether a container is there and the attach of what it asks for is not done, or failed. No container is answered
+    before that: it was made while nobody was asked."""
+    done = sandbox.attach_done
+    if done.done() and done.exception() is None:
+        return False
+    return sandbox.record is None or any(
+        item.admitted.request.scope.covers(container) for item in sandbox.record.attached
+    )

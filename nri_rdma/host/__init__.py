@@ -1,0 +1,1 @@
+"""Adapters to this host: kernel, sysfs, kubelet, containerd, cgroups, files."""

@@ -1,0 +1,1 @@
+"""The CDI folders of this host: read, watched and written."""

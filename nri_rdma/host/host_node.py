@@ -1,0 +1,123 @@
+"""This host's node: read from sysfs and the kernel, and read anew when the kernel tells that something changed."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
+
+from nri_rdma.attach.numbers import Resolved
+from nri_rdma.config.settings import Settings
+from nri_rdma.decide.inventory import assemble, matters, watched
+from nri_rdma.errors import AttachError
+from nri_rdma.host.cgroup import has_rdma_controller
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
+from nri_rdma.host.netlink.uevents import RdmaUevents
+from nri_rdma.host.sysfs.scan import is_own, read_char_devices, scan
+from nri_rdma.model.device import Node, Scan
+from nri_rdma.model.usage import HostUse, Watched
+from nri_rdma.tasks.workers import Workers
+from nri_rdma.wire.uevent import Uevent
+
+log = logging.getLogger(__name__)
+
+
+class Cache(Protocol):
+    """Who keeps the node that `HostNode.read` returned last."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the last reading succeeded and no other one has been requested since."""
+
+    def refresh_in(self, workers: Workers) -> Future[None]:
+        """Have a worker read the node again."""
+
+
+class HostNode:
+    """Reads the node from sysfs and from `kernel`. It hears of no change before `listen`."""
+
+    def __init__(self, settings: Settings, readers: Workers, on_read: Callable[[], None]) -> None:
+        """`on_read` is called after each reading that `read_later` asked for, also one that failed. Raises
+        InventoryError, KernelError or OSError when the node cannot be read."""
+        self._settings = settings
+        self._readers = readers
+        self._on_read = on_read
+        self._watched = Watched()
+        self._uevents: RdmaUevents | None = None
+        self._link_events: LinkEvents | None = None
+        self.kernel = LinuxKernel(lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read)
+        self._cache: Cache | None = None
+
+    def listen(self, cache: Cache, on_event: Callable[[Uevent], None], on_lost: Callable[[], None]) -> None:
+        """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
+        `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost. Raises OSError."""
+        self._cache = cache
+        self._uevents = RdmaUevents(on_event, on_lost, self.read_later)
+        self._link_events = LinkEvents(
+            open_link_socket(), lambda change: matters(change, self._watched), self.read_later
+        )
+
+    def read_later(self) -> None:
+        """Devices or their netdevs came, went or are used otherwise: the next pod is placed on what there is now."""
+        if self._cache is not None:
+            self._cache.refresh_in(self._readers).add_done_callback(self._was_read)
+
+    def close(self) -> None:
+        """Hear of nothing any more."""
+        for events in (self._uevents, self._link_events):
+            if events is not None:
+                events.close()
+
+    def read(self) -> Node:
+        """Read the node as it is now. Its netdevs are watched from then on. Raises KernelError, OSError."""
+        if self._link_events is not None:
+            self._link_events.take_in()
+        found, use, node = read_host(self._settings, self.kernel)
+        self._watched = watched(found, node, use)
+        return node
+
+    def _is_as_read(self) -> bool:
+        """Whether the kernel has told of no change since the node was read."""
+        events, cache = self._link_events, self._cache
+        return events is not None and cache is not None and events.is_all_told() and cache.is_current
+
+    def _was_read(self, done: Future[None]) -> None:
+        """What was known of the node stays when that failed; a pod that it refuses has it read again."""
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            log.warning("the node was not read anew", extra={"error": str(error)})
+        self._on_read()
+
+
+def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:
+    """What sysfs shows now, how the host uses its links, and the node that is with what the kernel says of both."""
+    found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
+    use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
+    node = assemble(
+        found,
+        use,
+        kernel.rdma_netdevs(),
+        kernel.rdma_holders(),
+        rdma_cgroup=has_rdma_controller(settings.cgroup_root),
+        is_own_tree=is_own(settings.sysfs_root),
+    )
+    return found, use, node
+
+
+def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
+    """The character devices as they are now: their numbers change when a device moves. Raises AttachError."""
+    now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
+    gone = [device.name for device in known.devices if device.id not in now.by_device]
+    if gone:
+        raise AttachError(
+            "the RDMA device is gone since its netdev left the host",
+            device=", ".join(gone),
+            where=str(settings.sysfs_root),
+            hint="ask for mode: shared; soft RoCE devices cannot follow their netdev",
+        )
+    devices = tuple(replace(device, char_devices=now.by_device[device.id]) for device in known.devices)
+    return Resolved(devices=devices, rdma_cm=now.rdma_cm, has_nodes=now.has_nodes)

@@ -1,0 +1,63 @@
+"""The kubelet, if there is one: asked as soon as its socket is there, connected to by a worker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from nri_rdma.errors import KubeletError
+from nri_rdma.host.kubelet.podresources import PodResources
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class KubeletDoor:
+    """Says nothing of pods where no kubelet is. Safe for use by several threads; whoever makes it closes it."""
+
+    def __init__(self, socket: Path, workers: Workers) -> None:
+        self._socket = socket
+        self._workers = workers
+        self._client = PodResources(socket)
+        self._lock = threading.Lock()
+        self._warming: Future[None] | None = None
+        self.tells = False
+        """Whether the kubelet has answered once."""
+
+    def begin(self) -> None:
+        """Have a worker connect, if the kubelet is there."""
+        with self._lock:
+            if self._warming is None and self._socket.exists():
+                self._warming = self._workers.submit("kubelet", self._warm)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a kubelet is there, or was."""
+        return self._warming is not None or self._socket.exists()
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError, within
+        the client's budget: also while a worker still connects."""
+        if self._warming is None:
+            self.begin()
+            if self._warming is None:
+                return None
+        allocation = self._client.of_pod(namespace, name)
+        self.tells = True
+        return allocation
+
+    def close(self) -> None:
+        """End the connection. Again is no error."""
+        self._client.close()
+
+    def _warm(self) -> None:
+        try:
+            self._client.warm()
+        except KubeletError as error:  # whoever asks tries again
+            log.warning("the kubelet does not answer", extra={"error": str(error)})
+        else:
+            self.tells = True
+            log.info("the kubelet tells what it allocates", extra={"socket": str(self._socket)})

@@ -1,0 +1,232 @@
+"""The kubelet's PodResources, asked within a handler's budget.
+
+`warm` does what is slow (import grpc, connect) in a worker; a handler that comes before is told so at once. A
+connection that fails is thrown away: the kubelet makes its socket anew when it starts.
+
+The kubelet has Get since 1.27, on by default since 1.34. Where it is off, all pods are listed instead, and that is
+remembered for the connection. Claims are told by default since 1.34 too (gate KubeletPodResourcesDynamicResources).
+Init containers are never told, but for those that go on running beside the others.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any  # Any: grpc has no types
+from urllib.parse import quote
+
+from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.host.kubelet import answers
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.text.refusals import bounded
+
+DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+BUDGET_S = 0.05
+WARM_S = 5.0
+MAX_MESSAGE_BYTES = 16 << 20
+"""What the kubelet's own clients use."""
+RATE_PAUSE_S = 0.01
+"""The kubelet lets 100 calls a second through, of all its clients together, after a burst of 10."""
+
+_MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
+_MAX_DETAIL = 300
+_SERVICE = "/v1.PodResourcesLister/"
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits the old one's pause after a failure
+    ("grpc.enable_retries", 0),  # we retry, within the budget
+    ("grpc.default_authority", "localhost"),  # else the path, which Go's HTTP/2 does not take for a host
+)
+
+
+class PodResources:
+    """A client of the kubelet. Whoever makes it closes it; safe for use by several threads.
+
+    Not to be used by a thread that is in another network namespace: grpc starts threads of its own.
+    """
+
+    def __init__(self, socket: Path, *, budget_s: float = BUDGET_S) -> None:
+        self._socket = socket
+        self._budget_s = budget_s
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None  # None: not warm
+        self._closed = threading.Event()
+
+    def warm(self) -> None:
+        """Import grpc, connect and make one call, within 5 s. Blocks: for a worker. Again is no error.
+
+        Raises KubeletError when the kubelet is not there; from then on handlers try to connect by themselves.
+        """
+        connection = self._connect()
+        try:
+            connection.ask_get("", "", time.monotonic() + WARM_S)
+        except _Failed as failed:
+            if failed.is_unknown_pod or failed.is_without_get or failed.is_rate_limit:
+                return  # it answers
+            if failed.is_lost and not self._closed.is_set():
+                self._renew(connection)  # this one would pause before it tries again
+            raise self._error(failed, "") from failed
+
+    def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
+        """What the kubelet gave to the pod, None when it does not know it. Takes at most the budget.
+
+        Raises KubeletError: UNREACHABLE, LATE (also for the kubelet's rate limit) or ANSWER.
+        """
+        deadline = time.monotonic() + self._budget_s
+        connection = self._connection
+        if connection is None:
+            raise self._unreachable("it is not connected yet", f"pod {bounded(f'{namespace}/{name}')}")
+        was_renewed = False
+        while True:
+            try:
+                return _asked(connection, namespace, name, deadline)
+            except _Failed as failed:
+                if failed.is_lost and not was_renewed and not self._closed.is_set():
+                    connection, was_renewed = self._renew(connection), True
+                elif not (failed.is_rate_limit and self._paused(deadline)):
+                    raise self._error(failed, f"pod {bounded(f'{namespace}/{name}')}") from failed
+
+    def close(self) -> None:
+        """End the connection; whoever waits for an answer gets KUBELET-UNREACHABLE. Again is no error."""
+        self._closed.set()
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _connect(self) -> _Connection:
+        if len(os.fsencode(self._socket)) > _MAX_SOCKET_PATH:
+            raise self._unreachable(f"a socket's path has at most {_MAX_SOCKET_PATH} bytes", "")
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a kubelet's end on our stderr, past our log
+        try:
+            import grpc
+        except ImportError as error:
+            what = f"the kubelet cannot be asked: {error.name} is not installed"
+            raise KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, hint="pip install grpcio") from error
+        with self._lock:
+            if self._connection is None:
+                self._connection = _Connection(grpc, self._socket)
+            return self._connection
+
+    def _renew(self, failed: _Connection) -> _Connection:
+        """Another connection than the failed one."""
+        with self._lock:
+            if self._connection is failed:
+                failed.close()
+                self._connection = failed.anew()
+            assert self._connection is not None  # there is one since the first, and nothing takes it away
+            return self._connection
+
+    def _paused(self, deadline: float) -> bool:
+        """Whether there was time for a pause, with as much left for the call."""
+        return time.monotonic() + 2 * RATE_PAUSE_S < deadline and not self._closed.wait(RATE_PAUSE_S)
+
+    def _error(self, failed: _Failed, where: str) -> KubeletError:
+        detail = ascii(failed.text[:_MAX_DETAIL])[1:-1]
+        if self._closed.is_set():
+            return self._unreachable("the daemon is ending", where)
+        if failed.is_lost:
+            return self._unreachable("", where, detail)
+        if failed.is_late or failed.is_rate_limit:
+            why = "too many calls" if failed.is_rate_limit else f"no answer within {self._budget_s * 1000:g} ms"
+            what = f"the kubelet did not tell the pod's devices: {why}"
+            hint = "nothing, the next attempt asks anew; look at the load of the node when it goes on"
+            return KubeletError(ErrorCode.KUBELET_LATE, what, where=where, hint=hint, detail=detail)
+        what = f"the kubelet's answer cannot be used: it is the error {failed.code}"
+        hint = "look at the kubelet's log"
+        return KubeletError(ErrorCode.KUBELET_ANSWER, what, where=where, hint=hint, detail=detail)
+
+    def _unreachable(self, why: str, where: str, detail: str = "") -> KubeletError:
+        what = f"the kubelet cannot be asked at {self._socket}{f': {why}' if why else ''}"
+        hint = "check that the kubelet runs and that this is its PodResources socket; the next attempt connects anew"
+        return KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=where, hint=hint, detail=detail)
+
+
+def _asked(connection: _Connection, namespace: str, name: str, deadline: float) -> PodAllocation | None:
+    if connection.has_get:
+        try:
+            return answers.allocation_of(connection.ask_get(namespace, name, deadline), namespace, name)
+        except _Failed as failed:
+            if failed.is_unknown_pod:
+                return None
+            if not failed.is_without_get:
+                raise
+    return answers.listed_allocation(connection.ask_list(deadline), namespace, name)
+
+
+class _Failed(Exception):  # noqa: N818 - an answer within this module, no error of ours
+    """A call that ended with a status: its name and the text that came with it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another connection may do better. CANCELLED: another thread has thrown this one away."""
+        return self.code in {"UNAVAILABLE", "CANCELLED"}
+
+    @property
+    def is_late(self) -> bool:
+        return self.code == "DEADLINE_EXCEEDED"
+
+    @property
+    def is_rate_limit(self) -> bool:
+        """Not so: our own limit of a message's size, which has the same status."""
+        return self.code == "RESOURCE_EXHAUSTED" and "larger than max" not in self.text
+
+    @property
+    def is_unknown_pod(self) -> bool:
+        """The kubelet says it with the status of any error (up to 1.37)."""
+        return self.code == "NOT_FOUND" or (self.code == "UNKNOWN" and self.text.endswith("not found"))
+
+    @property
+    def is_without_get(self) -> bool:
+        """Get is not known (before 1.27), or its gate is off."""
+        said_off = "disabled" in self.text or "not enabled" in self.text
+        return self.code == "UNIMPLEMENTED" or (self.code == "UNKNOWN" and said_off)
+
+
+class _Connection:
+    """A channel, and what was learnt of the kubelet behind it."""
+
+    def __init__(self, grpc: Any, socket: Path) -> None:
+        self._grpc = grpc
+        self._socket = socket
+        self._channel = grpc.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS)
+        self._get = self._channel.unary_unary(f"{_SERVICE}Get")  # without serializers: bytes
+        self._list = self._channel.unary_unary(f"{_SERVICE}List")
+        self.has_get = True
+
+    def anew(self) -> _Connection:
+        """Another connection to the same place."""
+        return _Connection(self._grpc, self._socket)
+
+    def ask_get(self, namespace: str, name: str, deadline: float) -> bytes:
+        """The answer about one pod. Raises _Failed."""
+        try:
+            return self._call(self._get, answers.get_request(namespace, name), deadline)
+        except _Failed as failed:
+            self.has_get = not failed.is_without_get
+            raise
+
+    def ask_list(self, deadline: float) -> bytes:
+        """The answer about all pods. Raises _Failed."""
+        return self._call(self._list, answers.list_request(), deadline)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _call(self, method: Any, request: bytes, deadline: float) -> bytes:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise _Failed("DEADLINE_EXCEEDED", "no time was left for the call")
+        try:
+            answer: bytes = method(request, timeout=left_s)
+        except self._grpc.RpcError as error:
+            raise _Failed(error.code().name, error.details() or "") from error
+        except ValueError as error:  # grpc's word for a channel that is closed
+            raise _Failed("CANCELLED", str(error)) from error
+        return answer

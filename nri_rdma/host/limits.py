@@ -1,0 +1,74 @@
+"""The rdma limits of containers, from before they run until their first process has ended.
+
+Linux up to 6.12 at least keeps the limits of a cgroup that is removed, linked to memory that is free, and stops when
+the device is removed later (docs/adr/0012). So they are taken away when the container's first process ends: the runtime
+hears of that at the same moment, and has to start a program before it removes the cgroup.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from nri_rdma.attach.port import Processes, ProcessIdentity
+from nri_rdma.host.cgroup import lift_rdma_max, outlived_by_limits, processes_of, write_rdma_max
+from nri_rdma.host.watch.processes import start_of
+
+log = logging.getLogger(__name__)
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+
+
+class ContainerLimits:
+    """Sets the limits of containers, and takes them away at their end. Safe for use by several threads."""
+
+    def __init__(self, cgroup_root: Path, processes: Processes) -> None:
+        self._root = cgroup_root
+        self._processes = processes
+        self._lock = threading.Lock()  # from before a process is watched until it is known whose end is told
+        self._limited: dict[ProcessIdentity, str] = {}
+
+    def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
+        """Give a container's cgroup these lines of rdma.max. Raises LimitsError, which calls the container `where`."""
+        write_rdma_max(self._root, cgroups_path, lines, where)
+
+    def lift_at_end(self, cgroups_path: str, where: str) -> None:
+        """Take away the limits of a container that is there, whoever wrote them, when it ends. Never raises: nothing is
+        refused for what may happen after it."""
+        try:
+            if outlived_by_limits(self._root, cgroups_path):
+                self._watch(cgroups_path)
+        except (OSError, ValueError) as error:
+            log.warning("its rdma limits will outlive it", extra={"container": where, "error": str(error)})
+
+    def process_gone(self, process: ProcessIdentity) -> None:
+        """To be called when a watched process has ended; others than containers' may be."""
+        with self._lock:
+            cgroups_path = self._limited.pop(process, None)
+        if cgroups_path is not None:
+            self._lift(cgroups_path)
+
+    def _watch(self, cgroups_path: str) -> None:
+        processes = processes_of(self._root, cgroups_path)
+        if processes and not any(processes):
+            raise ProcessLookupError(
+                errno.ESRCH, "the daemon does not see its processes: it needs the host's pid namespace"
+            )
+        with self._lock:
+            try:
+                first = min((start_of(pid), pid) for pid in processes if pid)[1]
+                self._limited[self._processes.watch(first)] = cgroups_path
+            except (ValueError, ProcessLookupError):  # it has ended
+                self._lift(cgroups_path)
+
+    def _lift(self, cgroups_path: str) -> None:
+        try:
+            lift_rdma_max(self._root, cgroups_path)
+        except OSError as error:
+            if error.errno not in _GONE:
+                log.warning("rdma limits stay", extra={"cgroup": cgroups_path, "error": str(error)})
+            else:
+                log.info("the cgroup went before its rdma limits", extra={"cgroup": cgroups_path})

@@ -1,0 +1,76 @@
+"""Lists of any netlink protocol, as the kernel's messages, over a socket of the moment.
+
+For sock_diag; rtnetlink has a socket that is kept (host/netlink/route_socket.py).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from nri_rdma.attach.port import KernelError
+
+HEADER = struct.Struct("=IHHII")
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+DUMP_INTERRUPTED = 0x10
+"""NLM_F_DUMP_INTR: what is listed changed meanwhile, so that something may be missing or told twice."""
+ATTEMPTS = 5
+"""How often a list is asked for that changes while it is made. What may be missing in the last one, the next reading
+has: every change makes one."""
+
+Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
+
+_REQUEST, _DUMP = 0x1, 0x300
+_LENGTH_KIND_FLAGS = struct.Struct("=IHH")
+_DATAGRAM_MAX = 1 << 16
+_PATIENCE_S = 5
+
+
+@contextmanager
+def asking(protocol: int) -> Iterator[Ask]:
+    """Asks for lists in the namespace of the calling thread, one after the other: kind and body, to all messages of the
+    list, whole. Raises KernelError."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
+        sock.settimeout(_PATIENCE_S)
+
+        def ask(kind: int, body: bytes) -> list[bytes]:
+            for _ in range(ATTEMPTS):
+                messages, interrupted = _ask(sock, kind, body)
+                if not interrupted:
+                    break
+            return messages
+
+        yield ask
+
+
+def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Kind, flags and the whole message (with its header) of each in a datagram. Raises KernelError at a broken one."""
+    offset = 0
+    while offset + HEADER.size <= len(datagram):
+        length, kind, flags = _LENGTH_KIND_FLAGS.unpack_from(datagram, offset)
+        if not HEADER.size <= length <= len(datagram) - offset:
+            raise KernelError("read the kernel's answer", 0, f"a message claims {length} bytes")
+        yield kind, flags, datagram[offset : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _ask(sock: socket.socket, kind: int, body: bytes) -> tuple[list[bytes], bool]:
+    sock.send(HEADER.pack(HEADER.size + len(body), kind, _REQUEST | _DUMP, 1, 0) + body)
+    found: list[bytes] = []
+    interrupted = False
+    while True:
+        for number, flags, message in messages_of(sock.recv(_DATAGRAM_MAX)):
+            interrupted = interrupted or bool(flags & DUMP_INTERRUPTED)
+            if number in {NLMSG_DONE, NLMSG_ERROR}:
+                _raise_if_error(f"ask netlink for {kind}", message)
+                return found, interrupted
+            found.append(message)
+
+
+def _raise_if_error(operation: str, message: bytes) -> None:
+    error = struct.unpack_from("=i", message, HEADER.size)[0] if len(message) >= HEADER.size + 4 else 0
+    if error:
+        raise KernelError(operation, -error)

@@ -1,0 +1,164 @@
+"""How the host uses its links: read from the namespace of the calling thread, and remembered."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from nri_rdma.attach.port import KernelError, Survey
+from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
+from nri_rdma.host.netlink.links import parse_link, read_links, tied_to
+from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
+from nri_rdma.host.netlink.sockets import address_of, read_sockets
+from nri_rdma.host.netlink.sysctls import costs_of_return, forwarding_of
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.usage import Address, HostUse, Lifelines
+from nri_rdma.wire.netlink import HEADER
+
+_RTM_GETROUTE = 26
+_RTMSG = struct.Struct("=BBBBBBBBI")
+_RTM_F_FIB_MATCH = 0x2000  # the whole route, all paths of it, and not the one path that a packet would take
+_RTA_DST = 1
+_NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno.EACCES, errno.EINVAL})
+"""The kernel's words for an address that no route leads to, or one that forbids it (EINVAL: a blackhole)."""
+
+
+class HostReader:
+    """Reads the use of all links of the host, again and again, and parses only those that are not as they were the last
+    time: a busy node has hundreds. Safe for use by several threads."""
+
+    def __init__(self, lifelines: Lifelines) -> None:
+        self._lifelines = lifelines
+        self._links: Mapping[bytes, LinkState] = {}
+        """By what the kernel last said of each."""
+        self._last = Survey(use=HostUse(), links={})
+        """What was read last, with the links that surveys may ask for."""
+
+    def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
+        """All of it, with what could not be given back of the links that are called like this: what `survey` tells of
+        these is remembered. Raises KernelError, WireError or OSError."""
+        links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
+        self._links = {body: link for body, (_, link) in links.items()}
+        addresses = read_addresses(route)
+        wanted = {link.ifindex: (message, link) for message, link in links.values() if link.name in netdevs}
+        routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
+        returning = _returning(wanted, addresses, routes)
+        every = [returning.get(link.ifindex, link) for link in self._links.values()]
+        use = host_use(route, every, addresses, routes, self._lifelines)
+        self._last = Survey(use=use, links=returning)
+        return with_sockets(use)
+
+    def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
+        """How these links are used now, as attach.port.Kernel says."""
+        tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
+        wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
+        addresses = read_addresses(route)
+        routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
+        own = [address for address in addresses if address.ifindex in wanted]
+        return Survey(
+            use=host_use(route, tied.values(), own, routes, self._lifelines),
+            links=_returning(wanted, addresses, routes),
+        )
+
+    def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
+        """The same when nothing has changed since the last reading, which the caller knows: only what the kernel gives
+        no news of is asked for. None where not all of these links were read."""
+        last = self._last
+        if not all(ifindex in last.links for ifindex in ifindexes):
+            return None
+        addresses = {ifindex: last.use.addresses[ifindex] for ifindex in ifindexes if ifindex in last.use.addresses}
+        near = {*ifindexes, *(last.links[ifindex].master for ifindex in ifindexes)} - {0}
+        return Survey(
+            use=replace(
+                last.use,
+                links=tuple(it for it in last.use.links if not near.isdisjoint((it.ifindex, it.lower, it.master))),
+                addresses=addresses,
+                api_server_links=_api_server_links(route, self._lifelines),
+            ),
+            links=last.links,
+        )
+
+    def parsed(self, message: bytes) -> LinkState:
+        """A link without what it carries. Raises WireError."""
+        return self._links.get(_body(message)) or parse_link(message)
+
+
+def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[bytes]:
+    return {address.own for address in addresses if address.ifindex in links}
+
+
+def _returning(
+    links: Mapping[int, tuple[bytes, LinkState]], addresses: Collection[AddressMessage], routes: Collection[Route]
+) -> Mapping[int, LinkState]:
+    """The links with what the host could not have back of each."""
+    return {
+        ifindex: replace(
+            link,
+            unreturnable=(
+                *unreturnable(ifindex, _own_of({ifindex}, addresses), routes),
+                *costs_of_return(forwarding_of(message), routes),
+            ),
+        )
+        for ifindex, (message, link) in links.items()
+    }
+
+
+def _body(message: bytes) -> bytes:
+    """Without the header, which counts the requests."""
+    return message[HEADER.size :]
+
+
+def host_use(
+    route: RouteSocket,
+    links: Iterable[LinkState],
+    messages: Iterable[AddressMessage],
+    routes: Collection[Route],
+    lifelines: Lifelines,
+) -> HostUse:
+    """The use of these links, given the addresses and routes that were read beside them, without sockets. Raises
+    KernelError."""
+    addresses = _by_link(messages)
+    return HostUse(
+        links=tuple(links),
+        default_route_links=default_links(routes),
+        addresses=addresses,
+        lifelines=lifelines,
+        api_server_links=_api_server_links(route, lifelines),
+    )
+
+
+def with_sockets(use: HostUse) -> HostUse:
+    """The same with the sockets that are tied to it now. To be called inside the namespace. Raises KernelError."""
+    return replace(use, sockets=read_sockets(frozenset().union(*use.addresses.values())))
+
+
+def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int]:
+    return links_to(route, lifelines.api_server) if lifelines.api_server is not None else frozenset()
+
+
+def _by_link(messages: Iterable[AddressMessage]) -> Mapping[int, frozenset[Address]]:
+    found: dict[int, set[Address]] = {}
+    for message in messages:
+        address = address_of(message.own) if message.own else None
+        if address is not None:
+            found.setdefault(message.ifindex, set()).add(address)
+    return {ifindex: frozenset(addresses) for ifindex, addresses in found.items()}
+
+
+def links_to(route: RouteSocket, address: Address) -> frozenset[int]:
+    """The links that the kernel's route to an address leads to, all paths of it; none where there is no route. Raises
+    KernelError."""
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+    body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
+    body += struct.pack("=HH", 4 + len(address.packed), _RTA_DST) + address.packed
+    try:
+        found = parse_route(route.ask(_RTM_GETROUTE, body, f"find the route to {address}"))
+    except KernelError as error:
+        if error.errno in _NO_ROUTE:
+            return frozenset()
+        raise
+    return frozenset((found.paths | {found.link}) - {0})

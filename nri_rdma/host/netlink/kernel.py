@@ -1,0 +1,301 @@
+"""The real kernel behind attach.port.Kernel.
+
+What is asked in a namespace is asked over rtnetlink through a socket that was opened there, and what needs more by a
+thread that is inside it already (host/netlink/namespace.py).
+Netdev moves hold RTNL with two synchronize_net and an rcu_barrier each (15 ms a device and more): they never run
+side by side here, because they would only queue in the kernel and stall every CNI plugin meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import TypeVar
+
+from nri_rdma.attach.port import KernelError, Namespace, Survey
+from nri_rdma.host.netlink.altnames import change_alt_names
+from nri_rdma.host.netlink.holders import holders_of, read_holders
+from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
+from nri_rdma.host.netlink.link_contents import (
+    AddressMessage,
+    add_address_request,
+    captured_addresses,
+    read_addresses,
+    read_neighbours,
+)
+from nri_rdma.host.netlink.links import (
+    change_request,
+    move_request,
+    number_of,
+    parse_link,
+    read_link,
+    read_links,
+)
+from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, read_boot_id
+from nri_rdma.host.netlink.netns_thread import Inside, Spare
+from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
+from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
+from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, unreturnable
+from nri_rdma.host.netlink.sysctls import (
+    costs_of_return,
+    forwarding_of,
+    read_neighbour_tables,
+    read_sysctls,
+    write_sysctls,
+)
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
+from nri_rdma.model.usage import HostUse, Lifelines
+from nri_rdma.wire import WireError
+
+T = TypeVar("T")
+_NO_LIFELINES = Lifelines()
+
+
+class LinuxKernel:
+    """Links and RDMA devices of this machine. Safe for use by several threads; all calls block."""
+
+    def __init__(
+        self,
+        host_path: str = "/proc/self/ns/net",
+        lifelines: Lifelines = _NO_LIFELINES,
+        *,
+        is_as_read: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`host_path` names the namespace that counts as the host's; by default the one this process started in.
+        `is_as_read` tells whether the host's links are as they were when `host_use` last read them."""
+        self._boot_id = read_boot_id()
+        self._holdings, self._spare = Holdings(), Spare()
+        self._host = self._hold(host_path)
+        self._host.is_host = True
+        self._host.wait_until_entered()
+        self._moves = threading.Lock()
+        self._is_as_read = is_as_read
+        self._host_reader = HostReader(lifelines)
+
+    @property
+    def host(self) -> HeldNamespace:
+        return self._host
+
+    def held(self) -> Held:
+        """What pins namespaces now, the host's among them."""
+        return self._holdings.count()
+
+    def open_namespace(self, path: str, *, entered: bool = True) -> HeldNamespace:
+        namespace = self._hold(path)
+        try:
+            namespace.is_host = namespace.is_at(self._host)
+            if entered:
+                namespace.wait_until_entered()
+        except BaseException:
+            namespace.close()
+            raise
+        return namespace
+
+    def _hold(self, path: str) -> HeldNamespace:
+        return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare)
+
+    def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
+        return _asked(
+            namespace, "list links", lambda route: tuple(parse_link(message) for message in read_links(route))
+        )
+
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
+        return _inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
+
+    def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
+        def look(route: RouteSocket) -> Survey:
+            remembered = self._host_reader.remembered(route, ifindexes) if self._is_as_read() else None
+            survey = remembered or self._host_reader.survey(route, ifindexes)
+            return replace(survey, use=with_sockets(survey.use)) if sockets else survey
+
+        return _inside(self._host, "read the host's links", look)
+
+    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
+        def read(route: RouteSocket) -> Mapping[int, LinkState]:
+            messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
+            captured, _ = _capture(route, messages, read_addresses(route))
+            return {link.ifindex: link for link in captured}
+
+        wanted = frozenset(ifindexes)
+        return _inside(self._host, "read the host's links", read)
+
+    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+        def read(route: RouteSocket) -> LinkState:
+            message = read_link(route, ifindex)
+            (link,), _ = _capture(route, {ifindex: message}, read_addresses(route, ifindex))
+            return link
+
+        return _inside(namespace, f"read link {ifindex}", read)
+
+    def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
+        operation = f"move link {ifindex} to {target.identity.path} as {name}"
+        with self._moves, _held(target).descriptor() as fd:
+            request = move_request(ifindex, fd, name, as_ifindex, operation)
+            _asked(source, operation, lambda route: route.do(request))
+
+    def configure(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        mtu: int | None,
+        addresses: Collection[IPv4Interface | IPv6Interface],
+    ) -> None:
+        requests = (
+            *((change_request(ifindex, mtu=mtu),) if mtu is not None else ()),
+            *(add_address_request(ifindex, address) for address in addresses),
+            change_request(ifindex, up=True),
+        )
+        _asked(namespace, f"configure link {ifindex}", lambda route: route.do(*requests))
+
+    def set_link(
+        self,
+        namespace: Namespace,
+        ifindex: int,
+        *,
+        name: str | None = None,
+        mtu: int | None = None,
+        mac: str | None = None,
+        txqlen: int | None = None,
+        alias: str | None = None,
+        up: bool | None = None,
+    ) -> None:
+        request = change_request(ifindex, name=name, mtu=mtu, mac=mac, txqlen=txqlen, alias=alias, up=up)
+        _asked(namespace, request.operation, lambda route: route.do(request))
+
+    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
+        request = settings_request(ifindex, settings)
+        _asked(namespace, request.operation, lambda route: route.do(request))
+
+    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
+        _inside(namespace, f"set link {ifindex}", lambda route: write_sysctls(route, ifindex, sysctls))
+
+    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
+        requests = detach_xdp_requests(ifindex)
+        _asked(namespace, f"detach XDP from link {ifindex}", lambda route: route.do(*requests))
+
+    def set_alt_names(
+        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
+    ) -> None:
+        if add or remove:
+            operation = f"set alternative names of link {ifindex}"
+            _inside(namespace, operation, lambda _route: change_alt_names(ifindex, add, remove, operation))
+
+    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
+        request = add_address_request(ifindex, address)
+        _asked(namespace, request.operation, lambda route: route.do(request))
+
+    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        request = restore_request(thing, ifindex)
+        _asked(namespace, request.operation, lambda route: route.do(request))
+
+    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
+        request = remove_request(thing, ifindex)
+        _asked(namespace, request.operation, lambda route: route.do(request))
+
+    def rdma_netns(self) -> RdmaNetns:
+        return visit(self._host, "read rdmaNetns", RdmaSocket.netns_mode)
+
+    def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
+        return visit(_held(namespace), "list RDMA devices", RdmaSocket.devices)
+
+    def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
+        """The host's RDMA devices with the netdevs that they have on the host; None without an RDMA subsystem."""
+        return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
+
+    def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
+        return visit(_held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
+
+    def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
+        return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
+
+    def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
+        """`rdma_objects` of all RDMA devices of the host, by index."""
+        return visit(self._host, "list the objects of RDMA devices", read_holders)
+
+    def can_move_rdma(self, index: int, target: Namespace) -> bool:
+        return can_move(self._host, index, _held(target))
+
+    def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
+        with _held(target).descriptor() as fd:
+            visit(_held(source), f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
+
+    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        visit(_held(namespace), f"rename RDMA device {index}", lambda rdma: rdma.rename(index, name))
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        return visit(_held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
+
+
+def _inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, run by a thread that is inside the namespace."""
+
+    def with_socket(inside: Inside) -> T:
+        return work(inside.route)
+
+    with _told_as(operation):
+        return _held(namespace).run(with_socket)
+
+
+def _asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, which needs nothing of the namespace but a socket of rtnetlink."""
+    with _told_as(operation):
+        return _held(namespace).ask(work)
+
+
+@contextmanager
+def _told_as(operation: str) -> Iterator[None]:
+    try:
+        yield
+    except WireError as error:
+        raise KernelError(operation, errno.EPROTO, str(error)) from error
+    except OSError as error:
+        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+
+
+def _held(namespace: Namespace) -> HeldNamespace:
+    if not isinstance(namespace, HeldNamespace):
+        raise TypeError("a namespace of another kernel")
+    return namespace
+
+
+def _capture(
+    route: RouteSocket, messages: Mapping[int, bytes], addresses: Collection[AddressMessage]
+) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:
+    """The links with what they carry, by their messages and the addresses that were read with them; and the routes that
+    were read for it, default ones among them."""
+    routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
+    tables = read_neighbour_tables(route, messages.keys()) if messages else {}
+    return tuple(
+        _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
+        for ifindex, message in messages.items()
+    ), routes
+
+
+def _whole(
+    route: RouteSocket,
+    message: bytes,
+    addresses: Collection[AddressMessage],
+    routes: Collection[Route],
+    table: str,
+) -> LinkState:
+    link = parse_link(message)
+    sysctls = read_sysctls(message, link.name, table)
+    own = {address.own for address in addresses}
+    return replace(
+        link,
+        addresses=captured_addresses(addresses),
+        routes=captured_routes(routes, link.ifindex),
+        neighbours=read_neighbours(route, link.ifindex),
+        sysctls=sysctls,
+        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(forwarding_of(message), routes)),
+    )

@@ -1,0 +1,252 @@
+"""Who works inside a network namespace: a thread that has entered it, or the caller where that is inside already.
+
+Such a thread enters once, starts no other thread and does nothing else: setns changes the calling thread only, and a
+thread that has been elsewhere is used for nothing more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.route_socket import RouteSocket
+
+T = TypeVar("T")
+
+_away = threading.local()
+"""Has `entered` in threads that have entered another namespace than the process's."""
+
+_CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(fd: int) -> None:
+    """Have the calling thread enter the namespace of a descriptor, for good. Raises KernelError."""
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        raise KernelError("enter the network namespace", ctypes.get_errno())
+
+
+class Inside:
+    """What a thread has that is inside a namespace. For that thread only.
+
+    There is no socket of NETLINK_RDMA here: an open one is a reference to the module ib_core, which could not be
+    unloaded then (as updates of drivers do). Opening one costs 20 us.
+    """
+
+    def __init__(self) -> None:
+        self._route = RouteSocket()
+        self.cookie = self._route.cookie()
+        """Which namespace this is, as the kernel says."""
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an error has left the socket in doubt."""
+        return self._route.is_broken
+
+    @property
+    def route(self) -> RouteSocket:
+        """The thread's socket; a new one after an error that left it in doubt."""
+        if self.is_broken:
+            self._route.close()
+            self._route = RouteSocket()
+            if self._route.cookie() != self.cookie:
+                raise KernelError("enter the network namespace", errno.ESTALE, "the thread is in another one")
+        return self._route
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._route.close()
+
+
+class Worker(Protocol):
+    """Does in a namespace what one caller at a time gives it."""
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is. Raises KernelError when it cannot be entered."""
+        ...
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns inside the namespace; its exceptions pass through."""
+        ...
+
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """What `work` returns in the caller's thread, given the socket. For rtnetlink only: it goes by the namespace of
+        the socket, whoever sends. Its exceptions pass through."""
+        ...
+
+    def end(self) -> None:
+        """Nothing more will be given; does not wait."""
+        ...
+
+    def join(self) -> None:
+        """Wait for the end, after `end`."""
+        ...
+
+
+class Insider:
+    """A thread that enters a namespace, and there does what one caller at a time gives it. Nobody waits until it is
+    there: what it is asked for then comes later, or the error."""
+
+    def __init__(self) -> None:
+        self._place: SimpleQueue[int | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._entered: Future[Inside] = Future()
+        self._thread = threading.Thread(target=self._serve, name="netns-spare", daemon=True)
+        self._thread.start()
+
+    def enter(self, fd: int) -> None:
+        """Have it enter the namespace of a descriptor; once."""
+        self._thread.name = "netns"
+        self._place.put(fd)
+
+    def dismiss(self) -> None:
+        """Have it end instead, and wait for that."""
+        self._place.put(None)
+        self.join()
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is, once it is there. Raises KernelError when it cannot enter."""
+        return self._entered.result().cookie
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns inside the namespace; its exceptions pass through. Raises KernelError when it cannot
+        enter."""
+        self._entered.result()  # else nobody would come to the job
+        job = _Job(work)
+        self._jobs.put(job)  # type: ignore[arg-type]  # a job gives its result to its own caller, whatever that is
+        return job.wait()
+
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """What `work` returns, given the socket, in the caller's thread: who is inside has nothing to do meanwhile."""
+        inside = self._entered.result()
+        if inside.is_broken:  # a new one has to be opened inside
+            return self.run(lambda inside: work(inside.route))
+        return work(inside.route)
+
+    def end(self) -> None:
+        """Have the thread end when it has nothing to do; does not wait for that."""
+        self._jobs.put(None)
+
+    def join(self) -> None:
+        """Wait for its end, after `end`."""
+        self._thread.join()
+
+    def _serve(self) -> None:
+        fd = self._place.get()
+        if fd is None:
+            return
+        try:
+            _away.entered = True
+            enter(fd)
+            inside = Inside()
+        except BaseException as error:  # noqa: BLE001 - handed to the threads that ask, nothing is lost
+            self._entered.set_exception(error)
+            return
+        self._entered.set_result(inside)
+        while (job := self._jobs.get()) is not None:
+            job.do(inside)
+            del job  # with what its caller gave and got: this thread may be idle for long
+        inside.close()
+
+
+class Spare:
+    """A thread that waits for a namespace to enter, once there has been any: to start one takes 0.3 ms, and a sandbox
+    would wait for that. Safe for use by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ready: list[Insider] = []
+
+    def enter(self, fd: int) -> Insider:
+        """A thread that enters the namespace of a descriptor."""
+        with self._lock:
+            insider = self._ready.pop() if self._ready else None
+        insider = insider or Insider()
+        insider.enter(fd)
+        return insider
+
+    def refill(self) -> None:
+        """Have one ready. For a moment when nobody waits."""
+        with self._lock:
+            if not self._ready:
+                self._ready.append(Insider())
+
+    def dismiss(self) -> None:
+        """Have none."""
+        with self._lock:
+            dismissed, self._ready = self._ready, []
+        for insider in dismissed:
+            insider.dismiss()
+
+
+class Resident:
+    """The caller itself, where that is in the namespace of the process: no way there and back. Raises KernelError in a
+    thread that has entered another one."""
+
+    def __init__(self) -> None:
+        _refuse_away()
+        self._inside = Inside()
+
+    @property
+    def cookie(self) -> int:
+        """Which namespace this is."""
+        return self._inside.cookie
+
+    def run(self, work: Callable[[Inside], T]) -> T:
+        """What `work` returns; its exceptions pass through."""
+        _refuse_away()
+        return work(self._inside)
+
+    def lend(self, work: Callable[[RouteSocket], T]) -> T:
+        """The same with the socket alone."""
+        return work(self._inside.route)
+
+    def end(self) -> None:
+        """Close the socket."""
+        self._inside.close()
+
+    def join(self) -> None:
+        """There is nothing to wait for."""
+
+
+def is_own(fd: int) -> bool:
+    """Whether a descriptor is that of the namespace of this process."""
+    return os.path.samestat(os.fstat(fd), Path("/proc/self/ns/net").stat())
+
+
+def _refuse_away() -> None:
+    if getattr(_away, "entered", False):
+        raise KernelError("ask the process's network namespace", errno.ESTALE, "the thread is in another one")
+
+
+class _Job(Generic[T]):
+    """Something to do, and its outcome."""
+
+    def __init__(self, work: Callable[[Inside], T]) -> None:
+        self._work = work
+        self._outcome: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
+
+    def do(self, inside: Inside) -> None:
+        try:
+            self._outcome.put(([self._work(inside)], None))
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        self._outcome.put(([], error))
+
+    def wait(self) -> T:
+        result, error = self._outcome.get()
+        if error is not None:
+            raise error
+        return result[0]

@@ -1,0 +1,262 @@
+"""The RDMA subsystem over netlink: devices, ports, character devices, the netns mode, and the move of a device.
+
+A socket looks into the namespace of the thread that opened it, but the kernel moves a device out of the namespace of
+the thread that *sends*: so a socket is opened, used and closed within one visit
+(host/netlink/namespace.py), see visit().
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.namespace import HeldNamespace
+from nri_rdma.host.netlink.netns_thread import Inside
+from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.nldev import (
+    CharNumber,
+    Count,
+    ObjectKind,
+    RdmaDeviceState,
+    RdmaEvent,
+    RdmaNetdevs,
+    RdmaObject,
+    RdmaPortState,
+    RdmaSystem,
+)
+from nri_rdma.wire import WireError, nldev
+
+T = TypeVar("T")
+
+_DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at most 32 KiB (net/netlink/af_netlink.c)
+_PATIENCE_S = 5
+"""An answer lies ready when the question has been sent; without a limit, a kernel that owes one would stop a worker."""
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1  # include/linux/socket.h, include/uapi/linux/netlink.h
+
+
+def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
+    """What `work` returns, given a socket in that namespace and run by a thread that is inside it."""
+
+    def with_socket(_inside: Inside) -> T:
+        with RdmaSocket() as rdma:
+            return work(rdma)
+
+    try:
+        return namespace.run(with_socket)
+    except OSError as error:
+        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+
+
+def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
+    """Whether the kernel would move a device of one namespace into another; asking changes nothing.
+
+    False: its driver cannot give its users up (no disassociate_ucontext), or rdmaNetns is shared. The kernel finds the
+    device by the socket's namespace, then looks at driver and mode, and only then at where the caller is
+    (drivers/infiniband/core/device.c, ib_device_set_netns_put): a caller in another namespace gets ENODEV there.
+    """
+    if home.identity.cookie == other.identity.cookie:
+        raise KernelError(f"ask whether RDMA device {index} can move", errno.EINVAL, "that would take it down and up")
+    rdma = home.run(lambda _inside: RdmaSocket())
+    with rdma, other.descriptor() as fd:
+        try:
+            other.run(lambda _inside: rdma.move(index, fd))
+        except KernelError as error:
+            if error.errno == errno.ENODEV:
+                return True
+            if error.errno == errno.EOPNOTSUPP:
+                return False
+            raise
+    raise KernelError(f"ask whether RDMA device {index} can move", errno.EPROTO, "the kernel moved it")
+
+
+def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
+    """The devices of the socket's namespace with the netdevs that they have in it; None without an RDMA subsystem.
+
+    One that goes between the list and the question for its ports is left out: it is not there."""
+    if not rdma.has_subsystem:
+        return None
+    found = []
+    for device in rdma.devices():
+        try:
+            ports = rdma.ports(device.index)
+        except KernelError as error:
+            if error.errno == errno.EINVAL and device not in rdma.devices():
+                continue
+            raise
+        found.append(
+            RdmaNetdevs(
+                index=device.index,
+                name=device.name,
+                node_guid=device.node_guid,
+                ifindexes=tuple(port.netdev_index for port in ports if port.netdev_index is not None),
+            )
+        )
+    return tuple(found)
+
+
+class RdmaSocket:
+    """Questions to the RDMA subsystem about the namespace of the thread that made it.
+
+    Where there is no such subsystem there are no devices, and the netns mode is NONE; all else is EPROTONOSUPPORT.
+    Every operation raises KernelError. EINVAL is also the kernel's word for a device that the namespace does not have.
+    """
+
+    def __init__(self) -> None:
+        self._socket = _open(0)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closing twice does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+
+    @property
+    def has_subsystem(self) -> bool:
+        """Whether the kernel has an RDMA subsystem."""
+        return self._socket is not None
+
+    def devices(self) -> tuple[RdmaDeviceState, ...]:
+        """The devices of the namespace; with shared netns mode those of the whole machine."""
+        return self._ask("list RDMA devices", nldev.get_devices()) if self.has_subsystem else ()
+
+    def ports(self, index: int) -> tuple[RdmaPortState, ...]:
+        """The ports of a device."""
+        return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
+
+    def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
+        """The character device of that kind (umad and issm are a port's, rdma_cm is nobody's).
+
+        None: it has none, or it is an issm, of which the kernel tells nothing (attach/rdma.py)."""
+        what = f"find {kind} of RDMA device {index}"
+        try:
+            return self._ask_one(what, nldev.get_char_device(kind, index, port))
+        except KernelError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            raise
+
+    def netns_mode(self) -> RdmaNetns:
+        """Whether namespaces share the RDMA devices."""
+        return self.system().netns
+
+    def system(self) -> RdmaSystem:
+        """The subsystem's settings."""
+        if not self.has_subsystem:
+            return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
+        return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
+
+    def set_netns_mode(self, mode: RdmaNetns) -> None:
+        """Share the devices or not; EBUSY while there are other namespaces."""
+        self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
+
+    def move(self, index: int, fd: int) -> None:
+        """Move a device from the namespace of the calling thread, which must be the socket's, to that of `fd`."""
+        self._ask(f"move RDMA device {index}", nldev.set_namespace(index, fd))
+
+    def rename(self, index: int, name: str) -> None:
+        """Give a device another name; EEXIST: another one of the machine has it."""
+        self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
+
+    def resources(self, index: int) -> tuple[Count, ...]:
+        """How many objects of each kind a device has."""
+        return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))
+
+    def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
+        """The objects of one kind, with who made them."""
+        answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_objects(kind, index))
+        return tuple(item for answer in answers for item in answer)
+
+    def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
+        """The same of the kernel's own users only, without decoding those of processes."""
+        answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
+        return tuple(item for answer in answers for item in answer)
+
+    def counters(self, index: int, port: int) -> tuple[Count, ...]:
+        """The hardware counters of a port."""
+        return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
+
+    def _ask_one(self, operation: str, request: nldev.Request[T]) -> T:
+        answers = self._ask(operation, request)
+        if len(answers) != 1:
+            raise KernelError(operation, errno.EPROTO, f"{len(answers)} answers")
+        return answers[0]
+
+    def _ask(self, operation: str, request: nldev.Request[T]) -> tuple[T, ...]:
+        if self._socket is None:
+            raise KernelError(operation, errno.EPROTONOSUPPORT, "the kernel has no RDMA subsystem")
+        self._sequence += 1
+        replies = nldev.Replies(request, self._sequence)
+        try:
+            self._socket.send(request.encode(self._sequence))
+            while not replies.done:
+                replies.receive_data(self._socket.recv(_DATAGRAM_MAX))
+        except TimeoutError as error:
+            raise KernelError(operation, errno.ETIMEDOUT, f"no answer in {_PATIENCE_S} s") from error
+        except OSError as error:
+            raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+        except WireError as error:
+            raise KernelError(operation, errno.EPROTO, str(error)) from error
+        if replies.errno:
+            raise KernelError(operation, replies.errno)
+        return tuple(replies.results)
+
+
+class RdmaMonitor:
+    """Events of the devices in the namespace of the thread that made it.
+
+    They tell of devices made, renamed and gone and of their netdevs, not of a device that changes its namespace: the
+    kernel sends a uevent then and nothing here. Kernels before 6.12 send nothing at all: RdmaSystem.monitor.
+    """
+
+    def __init__(self) -> None:
+        found = _open(nldev.GROUP_NOTIFY)
+        if found is None:
+            raise KernelError("watch RDMA devices", errno.EPROTONOSUPPORT)
+        self._socket = found
+        self._socket.settimeout(None)
+
+    def fileno(self) -> int:
+        """For select: readable when there are events."""
+        return self._socket.fileno()
+
+    def read(self) -> tuple[RdmaEvent, ...]:
+        """The next events; blocks until there are some. ENOBUFS: some were lost, so look at everything."""
+        try:
+            return nldev.read_events(self._socket.recv(_DATAGRAM_MAX))
+        except OSError as error:
+            raise KernelError("read RDMA events", error.errno or 0, error.strerror or "") from error
+        except WireError as error:
+            raise KernelError("read RDMA events", errno.EPROTO, str(error)) from error
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._socket.close()
+
+
+def _open(group: int) -> socket.socket | None:
+    """A socket in this thread's namespace, in a group unless that is 0; None: the kernel has no RDMA subsystem."""
+    try:
+        opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
+    except OSError as error:
+        if error.errno == errno.EPROTONOSUPPORT:
+            return None
+        raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error
+    try:
+        opened.settimeout(_PATIENCE_S)
+        opened.bind((0, 0))
+        if group:
+            opened.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+    except OSError as error:
+        opened.close()
+        raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error
+    return opened

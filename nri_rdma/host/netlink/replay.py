@@ -1,0 +1,174 @@
+"""Requests made of bytes that the kernel told us earlier.
+
+What was captured is sent again whole, so that attributes which we do not know survive. Only what the
+kernel does not take back is left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Mapping
+
+from nri_rdma.host.netlink.route_socket import Request
+from nri_rdma.model.link import Captured
+from nri_rdma.wire.netlink import APPEND, CREATE, EXCL, HEADER, NESTED, encode_attribute, encode_u32, read_attributes
+
+RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH = 20, 24, 28  # include/uapi/linux/rtnetlink.h; each DEL is one more
+_RTM_SETLINK = 19
+
+_IFA_CACHEINFO = 6
+_RTA_OIF, RTA_CACHEINFO, RTA_EXPIRES = 4, 12, 23
+_RTNH_F_ONLINK = 4
+_USER_HZ = 100  # the unit of rta_expires
+_NDA_CACHEINFO, _NDA_PROBES = 3, 4
+
+_SETTING_ATTRIBUTES = {
+    "group": 27,
+    "gso_max_segs": 40,
+    "gso_max_size": 41,
+    "gro_max_size": 58,
+    "gso_ipv4_max_size": 63,
+    "gro_ipv4_max_size": 64,
+}
+"""Settings that are a u32 attribute of a link (IFLA_*, include/uapi/linux/if_link.h), in the order that they need:
+a GSO size sets the one of IPv4 with it."""
+_SETTABLE_FLAGS = 0x4 | 0x20 | 0x80 | 0x100 | 0x200 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+"""IFF_DEBUG, NOTRAILERS, NOARP, PROMISC, ALLMULTI, MULTICAST, PORTSEL, AUTOMEDIA, DYNAMIC."""
+_IFLA_BROADCAST, _IFLA_LINKMODE, _IFLA_AF_SPEC, _IFLA_INET6_ADDR_GEN_MODE = 2, 17, 26, 8
+_MAX_ADDR_LEN = 32  # include/linux/netdevice.h
+_IFLA_XDP, _IFLA_XDP_FD, _IFLA_XDP_FLAGS = 43, 1, 3
+_XDP_MODES = (0x2, 0x4, 0x8)  # XDP_FLAGS_SKB_MODE, DRV_MODE, HW_MODE: a link may have a program in each
+_AF_INET6 = 10
+_SETTINGS = ("flags", "linkmode", "broadcast", *_SETTING_ATTRIBUTES, "addr_gen_mode")
+
+
+def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int], ...]:
+    """LinkState.settings of a link's flags and attributes. `broadcast` is the hardware address, its first byte the
+    lowest one."""
+    found = {"flags": flags & _SETTABLE_FLAGS}
+    for name, number in _SETTING_ATTRIBUTES.items():
+        if number in told:
+            (found[name],) = struct.unpack("=I", told[number])
+    if _IFLA_LINKMODE in told:
+        found["linkmode"] = told[_IFLA_LINKMODE][0]
+    if _IFLA_BROADCAST in told:
+        found["broadcast"] = int.from_bytes(told[_IFLA_BROADCAST], "little")
+    inet6 = dict(read_attributes(dict(read_attributes(told.get(_IFLA_AF_SPEC, b""))).get(_AF_INET6, b"")))
+    if mode := inet6.get(_IFLA_INET6_ADDR_GEN_MODE):
+        found["addr_gen_mode"] = mode[0]
+    return tuple((name, found[name]) for name in _SETTINGS if name in found)
+
+
+def restore_request(thing: Captured, ifindex: int) -> Request:
+    """Add it; that it exists already is no error."""
+    kind = _kind(thing)
+    return Request(
+        kind=kind,
+        # Not EXCL for routes: it refuses a second route of the same metric, though it leads to another link.
+        flags=CREATE | (APPEND if kind == RTM_NEWROUTE else EXCL),
+        body=_PAYLOADS[kind](thing, ifindex),
+        operation=f"restore {thing.text}",
+        tolerate=frozenset({errno.EEXIST}),
+    )
+
+
+def remove_request(thing: Captured, ifindex: int) -> Request:
+    """Delete it; that it does not exist is no error."""
+    kind = _kind(thing)
+    return Request(
+        kind=kind + 1,
+        body=_PAYLOADS[kind](thing, ifindex),
+        operation=f"remove {thing.text}",
+        tolerate=_ABSENT[kind],
+    )
+
+
+def settings_request(ifindex: int, settings: tuple[tuple[str, int], ...]) -> Request:
+    """Set those of a link's settings that are named."""
+    return Request(
+        kind=_RTM_SETLINK,
+        body=_settings_payload(ifindex, dict(settings)),
+        operation=f"set link {ifindex}: {', '.join(f'{name} {value}' for name, value in settings)}",
+    )
+
+
+def detach_xdp_requests(ifindex: int) -> tuple[Request, ...]:
+    """Take the program of every mode off; a mode without one, or that the driver does not have, is no error."""
+    return tuple(_detach_xdp_request(ifindex, mode) for mode in _XDP_MODES)
+
+
+def _detach_xdp_request(ifindex: int, mode: int) -> Request:
+    nothing = encode_attribute(_IFLA_XDP_FD, struct.pack("=i", -1)) + encode_u32(_IFLA_XDP_FLAGS, mode)
+    return Request(
+        kind=_RTM_SETLINK,
+        body=struct.pack("=BxHiII", 0, 0, ifindex, 0, 0) + encode_attribute(_IFLA_XDP | NESTED, nothing),
+        operation=f"detach XDP (mode {mode}) from link {ifindex}",
+        tolerate=frozenset({errno.EOPNOTSUPP}),
+    )
+
+
+def _kind(thing: Captured) -> int:
+    return int(HEADER.unpack_from(thing.raw)[1])
+
+
+def _address_payload(thing: Captured, ifindex: int) -> bytes:
+    """struct ifaddrmsg with the index of today; a lifetime that had run out gets its last second back."""
+    family, prefix, flags, scope, _index = struct.unpack_from("=BBBBI", thing.raw, 16)
+    payload = [struct.pack("=BBBBI", family, prefix, flags, scope, ifindex)]
+    for kind, data in read_attributes(thing.raw[24:]):
+        value = data
+        if kind == _IFA_CACHEINFO:
+            preferred, valid = struct.unpack_from("=II", data)
+            value = struct.pack("=II", min(preferred, max(valid, 1)), max(valid, 1)) + data[8:]
+        payload.append(encode_attribute(kind, value))
+    return b"".join(payload)
+
+
+def _route_payload(thing: Captured, ifindex: int) -> bytes:
+    """struct rtmsg without flags that only the kernel may set, RTA_OIF of today, a lifetime instead of its age."""
+    fields = list(struct.unpack_from("=BBBBBBBBI", thing.raw, 16))
+    fields[8] &= _RTNH_F_ONLINK
+    payload = [struct.pack("=BBBBBBBBI", *fields)]
+    for kind, data in read_attributes(thing.raw[28:]):
+        if kind == RTA_CACHEINFO:
+            (expires,) = struct.unpack_from("=i", data, 8)
+            if expires > 0:
+                payload.append(encode_attribute(RTA_EXPIRES, struct.pack("=I", max(1, expires // _USER_HZ))))
+        elif kind != RTA_EXPIRES:
+            payload.append(encode_attribute(kind, struct.pack("=I", ifindex) if kind == _RTA_OIF else data))
+    return b"".join(payload)
+
+
+def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
+    """struct ndmsg with the index of today, no cache information."""
+    family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
+    left_out = {_NDA_CACHEINFO, _NDA_PROBES}
+    kept = (encode_attribute(*item) for item in read_attributes(thing.raw[28:]) if item[0] not in left_out)
+    return struct.pack("=BxxxiHBB", family, ifindex, state, flags, kind) + b"".join(kept)
+
+
+def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
+    """struct ifinfomsg and attributes; flags change only where `change` says so."""
+    change = _SETTABLE_FLAGS if "flags" in settings else 0
+    payload = [struct.pack("=BxHiII", 0, 0, ifindex, settings.get("flags", 0), change)]
+    for name, number in _SETTING_ATTRIBUTES.items():
+        if name in settings:
+            payload.append(encode_u32(number, settings[name]))
+    if "linkmode" in settings:
+        payload.append(encode_attribute(_IFLA_LINKMODE, bytes([settings["linkmode"]])))
+    if "broadcast" in settings:  # the kernel takes as many bytes as an address of this link has
+        payload.append(encode_attribute(_IFLA_BROADCAST, settings["broadcast"].to_bytes(_MAX_ADDR_LEN, "little")))
+    if "addr_gen_mode" in settings:
+        mode = encode_attribute(_IFLA_INET6_ADDR_GEN_MODE, bytes([settings["addr_gen_mode"]]))
+        payload.append(encode_attribute(_IFLA_AF_SPEC, encode_attribute(_AF_INET6, mode)))
+    return b"".join(payload)
+
+
+_PAYLOADS = {RTM_NEWADDR: _address_payload, RTM_NEWROUTE: _route_payload, RTM_NEWNEIGH: _neighbour_payload}
+_ABSENT = {
+    RTM_NEWADDR: frozenset({errno.EADDRNOTAVAIL}),
+    RTM_NEWROUTE: frozenset({errno.ESRCH}),
+    RTM_NEWNEIGH: frozenset({errno.ENOENT}),
+}
+"""How the kernel says that there is nothing to delete."""

@@ -1,0 +1,236 @@
+"""The host's routes, read as the kernel's bytes.
+
+A router's host has routes by the hundred thousand, and next to none of them concern us. Decoding all of them with
+pyroute2 kept Python's lock for a second and more. Here a route is looked at for as long as it takes to see that it is
+none of ours: it is no default route, and has nowhere the number of a link or an address that is asked about.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.dumps import ATTEMPTS, DUMP_INTERRUPTED
+from nri_rdma.host.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
+from nri_rdma.model.link import Captured
+from nri_rdma.wire.netlink import read_attributes
+
+_RTM_GETROUTE = 26
+_REQUEST_DUMP = 0x1 | 0x300
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_HEADER = struct.Struct("=IHHII")
+_LENGTH_AND_KIND = struct.Struct("=IH")
+_FLAGS, _FLAGS_AT = struct.Struct("=H"), 6
+_ROUTE = struct.Struct("=BBBBBBBBI")  # struct rtmsg
+_DST_LEN_AT = 17
+_PATH = struct.Struct("=HBBI")  # struct rtnexthop
+_AF_INET6 = 10
+_RTPROT_KERNEL, _RTPROT_RA = 2, 9
+_RTN_UNICAST = 1
+_RT_TABLE_LOCAL = 255
+_RTM_F_CLONED = 0x200
+_RTNH_F_ONLINK = 4
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_MULTIPATH, _RTA_TABLE, _RTA_NH_ID = (
+    1,
+    2,
+    4,
+    5,
+    6,
+    7,
+    9,
+    15,
+    30,
+)
+_RTA_ADDRESSES = {_RTA_SRC: "from", _RTA_GATEWAY: "via", _RTA_PREFSRC: "src"}
+_RTA_NUMBERS = {_RTA_PRIORITY: "metric", _RTA_TABLE: "table"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route of any family; `attributes` in the kernel's order, `paths` are the links of a multipath route."""
+
+    raw: bytes
+    family: int
+    prefix: int
+    tos: int
+    table: int
+    proto: int
+    scope: int
+    type: int
+    flags: int
+    attributes: tuple[tuple[int, bytes], ...]
+    link: int
+    """The ifindex that it leads to; 0 when it leads to none, or to several."""
+    paths: frozenset[int]
+
+    def get(self, kind: int) -> bytes:
+        """An attribute; empty where there is none."""
+        return next((data for number, data in self.attributes if number == kind), b"")
+
+    @property
+    def destination(self) -> str:
+        default = "::" if self.family == _AF_INET6 else "0.0.0.0"
+        return f"{_address(self.get(_RTA_DST)) or default}/{self.prefix}"
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether a router announced it, and the kernel took it (IPv6)."""
+        return self.family == _AF_INET6 and self.proto == _RTPROT_RA
+
+    @property
+    def default_links(self) -> frozenset[int]:
+        """The ifindexes that a default route leads to, all paths of it; empty for other routes."""
+        if self.prefix or self.get(_RTA_DST) or self.type != _RTN_UNICAST:
+            return frozenset()
+        return (self.paths | {self.link}) - {0}
+
+
+def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...]:
+    """Of the routes of all tables and families: default ones, and those that may lead to one of these links or have one
+    of these addresses as their source. Some others may be among them."""
+    needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
+    pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
+    return tuple(parse_route(raw) for raw in _dump(pattern))
+
+
+def default_links(routes: Iterable[Route]) -> frozenset[int]:
+    """The ifindexes that any default route among these leads to."""
+    return frozenset().union(*(route.default_links for route in routes))
+
+
+def parse_route(raw: bytes) -> Route:
+    """One route message."""
+    family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
+    found = tuple(read_attributes(raw[28:]))
+    by_kind = dict(found)
+    return Route(
+        raw=raw,
+        family=family,
+        prefix=prefix,
+        tos=tos,
+        table=table,
+        proto=proto,
+        scope=scope,
+        type=kind,
+        flags=flags,
+        attributes=found,
+        link=int.from_bytes(by_kind.get(_RTA_OIF, b""), sys.byteorder),
+        paths=frozenset(_paths(by_kind.get(_RTA_MULTIPATH, b""))),
+    )
+
+
+def captured_route(route: Route) -> Captured | None:
+    """A route; None for a cached clone, and for what the kernel keeps in the table `local` for its addresses."""
+    if route.flags & _RTM_F_CLONED:
+        return None
+    if route.proto == _RTPROT_KERNEL and route.table == _RT_TABLE_LOCAL:
+        return None
+    text = (
+        f"{route.destination} type {route.type} proto {route.proto} scope {route.scope} "
+        f"tos {route.tos}{' onlink' if route.flags & _RTNH_F_ONLINK else ''}"
+    )
+    for kind, data in route.attributes:
+        if kind not in {_RTA_DST, _RTA_OIF, RTA_CACHEINFO, RTA_EXPIRES}:
+            text += f" {_words(kind, data)}"
+    return Captured(text=text, raw=route.raw, kernel_made=route.proto == _RTPROT_KERNEL and _is_link_local(route))
+
+
+def captured_routes(routes: Collection[Route], ifindex: int) -> tuple[Captured, ...]:
+    """The routes of a link, those through a gateway last: they lead through the connected ones."""
+    found = [captured for route in routes if route.link == ifindex and (captured := captured_route(route)) is not None]
+    return tuple(sorted(found, key=lambda route: " via " in route.text))
+
+
+def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]) -> tuple[str, ...]:
+    """What a host would lose with this link, whose addresses are `own`, and could not have back: each goes on after the
+    link's name."""
+    found: set[str] = set()
+    for route in routes:
+        if ifindex in route.paths:
+            found.add(f"is a path of the multipath route {route.destination}")
+        elif route.link == ifindex:
+            if route.get(_RTA_NH_ID):
+                found.add(f"carries the route {route.destination} through a next hop object")
+        elif route.table != _RT_TABLE_LOCAL and route.get(_RTA_PREFSRC) in own:
+            found.add(f"has the source address of the route {route.destination} through another link")
+    return tuple(sorted(found))
+
+
+def _dump(pattern: re.Pattern[bytes] | None) -> list[bytes]:
+    """The routes that cannot be ruled out, in the namespace of the calling thread."""
+    for _ in range(ATTEMPTS):
+        found, interrupted = _dump_once(pattern)
+        if not interrupted:
+            break
+    return found
+
+
+def _dump_once(pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
+    """The same, asked for once, and whether the table changed meanwhile."""
+    every: list[bytes] = []
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as sock:
+        sock.send(_HEADER.pack(28, _RTM_GETROUTE, _REQUEST_DUMP, 1, 0) + bytes(12))
+        done = interrupted = False
+        while not done:
+            answer = sock.recv(1 << 16)
+            found, done = _candidates(answer, pattern)
+            every += found
+            interrupted = interrupted or bool(_FLAGS.unpack_from(answer, _FLAGS_AT)[0] & DUMP_INTERRUPTED)
+    return every, interrupted
+
+
+def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
+    """The routes in one of the kernel's answers that cannot be ruled out, and whether it was the last one."""
+    found: list[bytes] = []
+    hit = _search(pattern, answer, 0)
+    offset = 0
+    while offset + _HEADER.size <= len(answer):
+        length, kind = _LENGTH_AND_KIND.unpack_from(answer, offset)
+        if kind == _NLMSG_DONE:
+            return found, True
+        if kind == _NLMSG_ERROR or length < _HEADER.size:
+            raise KernelError("list routes", -struct.unpack_from("=i", answer, offset + _HEADER.size)[0])
+        if hit < offset:
+            hit = _search(pattern, answer, offset)
+        if hit < offset + length or not answer[offset + _DST_LEN_AT]:
+            found.append(answer[offset : offset + length])
+        offset += (length + 3) & ~3
+    return found, False
+
+
+def _search(pattern: re.Pattern[bytes] | None, answer: bytes, start: int) -> int:
+    match = pattern.search(answer, start) if pattern is not None else None
+    return match.start() if match is not None else len(answer)
+
+
+def _paths(data: bytes) -> Iterator[int]:
+    offset = 0
+    while offset + _PATH.size <= len(data):
+        length, _, _, ifindex = _PATH.unpack_from(data, offset)
+        yield ifindex
+        if length < _PATH.size:
+            return
+        offset += (length + 3) & ~3
+
+
+def _is_link_local(route: Route) -> bool:
+    return route.family == _AF_INET6 and len(data := route.get(_RTA_DST)) == 16 and ip_address(data).is_link_local
+
+
+def _words(kind: int, data: bytes) -> str:
+    """In words where we know it, else whole: two routes that differ anywhere differ in their text."""
+    if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
+        return f"{_RTA_ADDRESSES[kind]} {_address(data)}"
+    if kind in _RTA_NUMBERS and len(data) == 4:
+        return f"{_RTA_NUMBERS[kind]} {struct.unpack('=I', data)[0]}"
+    return f"attribute-{kind} {data.hex()}"
+
+
+def _address(data: bytes) -> str:
+    return str(ip_address(data)) if len(data) in {4, 16} else data.hex()

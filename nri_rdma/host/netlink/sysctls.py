@@ -1,0 +1,255 @@
+"""The settings that each link has for itself under /proc/sys/net: of IPv4, IPv6 and of their neighbour tables.
+
+All of them are lost with a move: the link has the defaults of where it arrives. Netlink tells nearly all of them with
+the link, for one message instead of 130 files; those that this kernel has beyond that are read from their files.
+They are written through the files: netlink cannot set those of IPv6, and of IPv4 it sets the number only, without what
+belongs to it (routes to be looked up anew, news for routing daemons). Neighbour tables are set by netlink, which knows
+milliseconds where some files know seconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.route_socket import Request, RouteSocket
+from nri_rdma.host.netlink.routes import Route, read_routes
+from nri_rdma.model.link import STABLE_SECRET
+from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
+
+_ROOT = Path("/proc/sys/net")
+_GETNEIGHTBL, _SETNEIGHTBL = 66, 67  # RTM_*, include/uapi/linux/rtnetlink.h
+_FIRST_ATTRIBUTE_OF_LINK, _FIRST_ATTRIBUTE_OF_TABLE, _FAMILY_AT = 32, 20, 16
+_AF_SPEC = 26  # IFLA_AF_SPEC
+_INET_CONF, _INET6_CONF = 1, 2  # IFLA_INET_CONF, IFLA_INET6_CONF, include/uapi/linux/if_link.h
+_AF_INET, _AF_INET6 = 2, 10
+_I32, _U32, _U64 = struct.Struct("=i"), struct.Struct("=I"), struct.Struct("=Q")
+_NDTMSG = struct.Struct("=Bxxx")
+_NDTA_NAME, _NDTA_PARMS, _NDTPA_IFINDEX = 1, 6, 1  # include/uapi/linux/neighbour.h
+_TABLES = {_AF_INET: ("ipv4", b"arp_cache\0"), _AF_INET6: ("ipv6", b"ndisc_cache\0")}
+
+_IPV4: Final = (  # IPV4_DEVCONF_*, include/uapi/linux/ip.h, from 1 on
+    "forwarding", "mc_forwarding", "proxy_arp", "accept_redirects", "secure_redirects", "send_redirects",
+    "shared_media", "rp_filter", "accept_source_route", "bootp_relay", "log_martians", "tag", "arp_filter",
+    "medium_id", "disable_xfrm", "disable_policy", "force_igmp_version", "arp_announce", "arp_ignore",
+    "promote_secondaries", "arp_accept", "arp_notify", "accept_local", "src_valid_mark", "proxy_arp_pvlan",
+    "route_localnet", "igmpv2_unsolicited_report_interval", "igmpv3_unsolicited_report_interval",
+    "ignore_routes_with_linkdown", "drop_unicast_in_l2_multicast", "drop_gratuitous_arp", "bc_forwarding",
+    "arp_evict_nocarrier",
+)  # fmt: skip
+_IPV6: Final = (  # DEVCONF_*, include/uapi/linux/ipv6.h, from 0 on
+    "forwarding", "hop_limit", "mtu", "accept_ra", "accept_redirects", "autoconf", "dad_transmits",
+    "router_solicitations", "router_solicitation_interval", "router_solicitation_delay", "use_tempaddr",
+    "temp_valid_lft", "temp_prefered_lft", "regen_max_retry", "max_desync_factor", "max_addresses",
+    "force_mld_version", "accept_ra_defrtr", "accept_ra_pinfo", "accept_ra_rtr_pref", "router_probe_interval",
+    "accept_ra_rt_info_max_plen", "proxy_ndp", "optimistic_dad", "accept_source_route", "mc_forwarding",
+    "disable_ipv6", "accept_dad", "force_tllao", "ndisc_notify", "mldv1_unsolicited_report_interval",
+    "mldv2_unsolicited_report_interval", "suppress_frag_ndisc", "accept_ra_from_local", "use_optimistic",
+    "accept_ra_mtu", "stable_secret", "use_oif_addrs_only", "accept_ra_min_hop_limit",
+    "ignore_routes_with_linkdown", "drop_unicast_in_l2_multicast", "drop_unsolicited_na", "keep_addr_on_down",
+    "router_solicitation_max_interval", "seg6_enabled", "seg6_require_hmac", "enhanced_dad", "addr_gen_mode",
+    "disable_policy", "accept_ra_rt_info_min_plen", "ndisc_tclass", "rpl_seg_enabled", "ra_defrtr_metric",
+    "ioam6_enabled", "ioam6_id", "ioam6_id_wide", "ndisc_evict_nocarrier", "accept_untracked_na",
+    "accept_ra_min_lft", "force_forwarding",
+)  # fmt: skip
+_IN_MILLISECONDS = frozenset(
+    {
+        "router_solicitation_interval",
+        "router_solicitation_delay",
+        "router_solicitation_max_interval",
+        "router_probe_interval",
+    }
+)
+"""Netlink tells milliseconds, and the file has seconds."""
+_UNSIGNED = {"ioam6_id_wide", "ra_defrtr_metric"}
+_NEIGH: Final = {  # NDTPA_*: those that can be set
+    4: "base_reachable_time_ms",
+    5: "retrans_time_ms",
+    6: "gc_stale_time_ms",
+    7: "delay_first_probe_time_ms",
+    9: "app_solicit",
+    10: "ucast_solicit",
+    11: "mcast_solicit",
+    12: "anycast_delay_ms",
+    13: "proxy_delay_ms",
+    14: "proxy_qlen",
+    15: "locktime_ms",
+    16: "unres_qlen_bytes",
+    17: "mcast_resolicit",
+    19: "interval_probe_time_ms",
+}
+_NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
+
+_FILE_BYTES = 4096
+_FORWARDING = "ipv6/conf/forwarding"
+_NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
+"""Multicast routing daemons set mc_forwarding, nobody else can; addr_gen_mode is among a link's settings; netlink has a
+0 for stable_secret."""
+_IPV4_LINES = tuple("" if name in _NOT_OURS else f"ipv4/conf/{name} " for name in _IPV4)
+_IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) for name in _IPV6)
+
+
+def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
+    """The settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError, WireError."""
+    needles = tuple(encode_u32(_NDTPA_IFINDEX, ifindex) for ifindex in ifindexes)
+    messages = route.dump(
+        _GETNEIGHTBL, _NDTMSG.pack(0), "list neighbour tables", lambda raw: any(needle in raw for needle in needles)
+    )
+    found: dict[int, list[str]] = {ifindex: [] for ifindex in ifindexes}
+    for raw in messages:
+        parameters = dict(read_attributes(dict(read_attributes(raw[_FIRST_ATTRIBUTE_OF_TABLE:])).get(_NDTA_PARMS, b"")))
+        family = _TABLES.get(raw[_FAMILY_AT])
+        (ifindex,) = _U32.unpack(parameters.get(_NDTPA_IFINDEX, bytes(4)))
+        if family is not None and ifindex in found:
+            found[ifindex] += (
+                f"{family[0]}/neigh/{name} {int.from_bytes(parameters[number], sys.byteorder)}"
+                for number, name in _NEIGH.items()
+                if number in parameters
+            )
+    return {ifindex: "\n".join(lines) for ifindex, lines in found.items()}
+
+
+def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
+    """LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
+    ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms``. For a thread inside its namespace.
+    Raises KernelError, WireError."""
+    families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
+    lines: list[str] = []
+    if _AF_INET in families:
+        numbers = dict(read_attributes(families[_AF_INET])).get(_INET_CONF, b"")
+        lines += (
+            f"{told}{value}" for told, (value,) in zip(_IPV4_LINES, _I32.iter_unpack(numbers), strict=False) if told
+        )
+        lines += _of_files("ipv4", name)
+    if _AF_INET6 in families:
+        numbers = dict(read_attributes(families[_AF_INET6])).get(_INET6_CONF, b"")
+        lines += _of_ipv6(numbers)
+        lines += _of_files("ipv6", name)
+    return "\n".join([*lines, neighbours]).strip()
+
+
+def write_sysctls(route: RouteSocket, ifindex: int, changes: Collection[tuple[str, str]]) -> None:
+    """Set them, the secret of stable addresses first: it changes how addresses are generated, which the caller sets
+    after this. For a thread inside the link's namespace. Raises KernelError for the first that cannot be set, when the
+    others have been. EBUSY: IPv6 forwarding, which would end a default route."""
+    errors: list[KernelError] = []
+    for key, value in sorted(changes, key=lambda it: it[0] != STABLE_SECRET):
+        try:
+            _write(route, ifindex, key, value)
+        except KernelError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _write(route: RouteSocket, ifindex: int, key: str, value: str) -> None:
+    if "/neigh/" in key:
+        route.do(_neighbour_request(ifindex, key, int(value)))
+        return
+    if key == _FORWARDING and value != "0" and (links := _announced_over(read_routes((), ()))):
+        detail = f"that would end the default route over {links}"
+        raise KernelError(f"set {key} of link {ifindex}", errno.EBUSY, detail)
+    _write_file(ifindex, key, value)
+
+
+def forwarding_of(link: bytes) -> bool:
+    """Whether a link forwards IPv6, by its message. Raises WireError."""
+    families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
+    numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
+    return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
+
+
+def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
+    """What the host would lose when a link that `forwards` IPv6 were made to do so again, given its default routes: as
+    LinkState.unreturnable."""
+    if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
+        return ()  # it does so from the moment it arrives
+    links = _announced_over(routes)
+    reason = f"forwards IPv6, and to set that again would end the default route that a router announced over {links}"
+    return (reason,) if links else ()
+
+
+def _announced_over(routes: Iterable[Route]) -> str:
+    """The links whose default routes end when IPv6 forwarding is set on any link of the namespace, be it another one:
+    those that routers announced (rt6_purge_dflt_routers), but where accept_ra is 2."""
+    announced = {link for route in routes if route.is_announced for link in route.default_links}
+    names = sorted(socket.if_indextoname(link) for link in announced)
+    return ", ".join(name for name in names if _read(f"{_ROOT}/ipv6/conf/{name}/accept_ra") != "2")
+
+
+def _read(path: str) -> str:
+    """In three system calls: a text file of Python's takes eight, and some of these are read for every link."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, _FILE_BYTES).decode().strip()
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise KernelError(f"read {path}", error.errno or 0) from error
+
+
+def _of_ipv6(data: bytes) -> Iterator[str]:
+    for (line, name), (value,) in zip(_IPV6_LINES, _I32.iter_unpack(data), strict=False):
+        if name in _IN_MILLISECONDS:
+            yield f"{line}{value // 1000}"
+        elif name in _UNSIGNED:
+            yield f"{line}{value & 0xFFFFFFFF}"
+        elif line:
+            yield f"{line}{value}"
+
+
+def _of_files(family: str, name: str) -> Iterator[str]:
+    """What this kernel has and netlink does not tell."""
+    for file in _untold(family):
+        try:
+            yield f"{family}/conf/{file} {_read(f'{_ROOT}/{family}/conf/{name}/{file}')}"
+        except KernelError as error:
+            if error.errno not in {errno.ENOENT, errno.EIO}:  # a link without any; a secret that is not set
+                raise
+
+
+@cache
+def _untold(family: str) -> tuple[str, ...]:
+    told = frozenset(_IPV4 if family == "ipv4" else _IPV6) - {"stable_secret"}  # mc_forwarding, addr_gen_mode: not ours
+    try:
+        files = {file.name for file in (_ROOT / family / "conf" / "default").iterdir()}
+    except FileNotFoundError:
+        return ()
+    return tuple(sorted(files - told))
+
+
+def _write_file(ifindex: int, key: str, value: str) -> None:
+    """The message has no value: one of them is a secret."""
+    family, _, file = key.split("/")
+    try:
+        path = _ROOT / family / "conf" / socket.if_indextoname(ifindex) / file
+    except OSError as error:
+        raise KernelError(f"set {key} of link {ifindex}", errno.ENODEV) from error
+    try:
+        path.write_text(value)
+    except OSError as error:
+        raise KernelError(f"write {path}", error.errno or 0, error.strerror or "") from error
+
+
+def _neighbour_request(ifindex: int, key: str, value: int) -> Request:
+    version, _, name = key.split("/")
+    family, table = next((family, table) for family, (word, table) in _TABLES.items() if word == version)
+    number = _NEIGH_NUMBERS[name]
+    form = _U64 if name.endswith("_ms") else _U32
+    parameters = encode_u32(_NDTPA_IFINDEX, ifindex) + encode_attribute(number, form.pack(value))
+    return Request(
+        kind=_SETNEIGHTBL,
+        body=_NDTMSG.pack(family)
+        + encode_attribute(_NDTA_NAME, table)
+        + encode_attribute(_NDTA_PARMS | NESTED, parameters),
+        operation=f"set {key} of link {ifindex} to {value}",
+    )

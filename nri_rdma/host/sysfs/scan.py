@@ -1,0 +1,334 @@
+"""A scan of sysfs for RDMA devices and GPUs.
+
+It reads hardware only. Which netdevs are on the host now, and who uses them, is the kernel's to say: inventory joins
+the two. The root is a parameter, so that a saved or a made tree is read by the same code as the machine's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, InventoryError
+from nri_rdma.host.sysfs.attributes import (
+    destination,
+    entries,
+    function_of,
+    in_order,
+    numa_node,
+    numbers,
+    pci_path,
+    read,
+    read_of,
+    whole_number,
+)
+from nri_rdma.host.sysfs.gpus import read_gpus
+from nri_rdma.model.device import (
+    CharDevice,
+    CharKind,
+    DeviceId,
+    LinkLayer,
+    Port,
+    RdmaDevice,
+    RdmaNetns,
+    Scan,
+    VirtualFunction,
+)
+from nri_rdma.model.pci import PciAddress, parse_pci_address
+
+_REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
+_MAX_UPPER = 8
+"""How deep netdevs may be stacked: MAX_NEST_DEV of include/linux/netdevice.h."""
+_UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
+
+
+_CharFolder = tuple[str, str]
+"""Of a character device: the folder of its class, and its own name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CharDevices:
+    """The character devices of some RDMA devices at one time; `has_nodes`: the node has some of any device."""
+
+    by_device: Mapping[DeviceId, tuple[CharDevice, ...]]
+    rdma_cm: CharDevice | None
+    has_nodes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Folder:
+    """An RDMA device's folder, and that of its bus device ("" where it has none). No link is in either."""
+
+    name: str
+    path: str
+    bus_device: str
+
+    @classmethod
+    def of(cls, class_folder: str, name: str) -> _Folder:
+        path = destination(class_folder, name)
+        return cls(name=name, path=path, bus_device=destination(path, "device"))
+
+    @property
+    def pci(self) -> PciAddress | None:
+        path = pci_path(self.bus_device)
+        return parse_pci_address(path[-1]) if path else None
+
+
+def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Scan:
+    """Read the hardware below `sysfs_root`; node modes come from `dev_root`, and what NVIDIA's driver says of its GPUs
+    from `proc_root` (None: from nowhere). A device that goes while it is read is left out. Raises InventoryError
+    without sysfs."""
+    root = os.path.realpath(sysfs_root)
+    if not os.path.isdir(f"{root}/class"):
+        raise InventoryError(
+            ErrorCode.INVENTORY,
+            "this is no sysfs: it has no class folder",
+            where=str(sysfs_root),
+            hint="mount sysfs there, or give another --sysfs-root",
+        )
+    nodes = _char_devices(_char_folders(root), dev_root)
+    devices: list[RdmaDevice] = []
+    names: dict[DeviceId, tuple[str, ...]] = {}
+    found = (_Folder.of(f"{root}/class/infiniband", name) for name in in_order(entries(f"{root}/class/infiniband")))
+    folders = [folder for folder in found if folder.path]
+    parents = [folder.pci for folder in folders]
+    virtual = _virtual_functions(folders)
+    for index, (folder, parent) in enumerate(zip(folders, parents, strict=True)):
+        alone = parent is None or parents.count(parent) == 1
+        ports = _ports(folder.path)
+        netdev_names = _netdev_names(folder, ports)
+        place = _place(root, folder, netdev_names)
+        made = _device(folder, place, index, parent, alone, ports, tuple(nodes.get(folder.name, ())))
+        if not os.path.exists(folder.path):  # it went meanwhile, and what was read of it is no device
+            continue
+        device = replace(made, virtual=virtual.get(parent)) if parent is not None else made
+        devices.append(device)
+        names[device.id] = netdev_names
+    return Scan(
+        devices=tuple(devices),
+        netdev_names=names,
+        gpus=read_gpus(sysfs_root, proc_root),
+        rdma_cm=_rdma_cm(root, dev_root),
+        rdma_netns=_rdma_netns(root),
+    )
+
+
+def is_own(sysfs_root: Path) -> bool:
+    """Whether that is the sysfs of this machine, and not a saved or a made tree."""
+    try:
+        return os.path.samefile(sysfs_root, "/sys")
+    except OSError:
+        return False
+
+
+def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
+    """The character devices that `devices` have now: a few files each, no scan. A device that is gone, or whose name
+    has gone over to another function, is left out."""
+    root = os.path.realpath(sysfs_root)
+    folders = tuple(_char_folders(root))
+    names = {device.name for device in devices}
+    nodes = _char_devices(((folder, name) for folder, name in folders if name in names), dev_root)
+    here = (device for device in devices if _is_here(f"{root}/class/infiniband", device))
+    return CharDevices(
+        by_device={device.id: _ordered(nodes.get(device.name, ())) for device in here},
+        rdma_cm=_rdma_cm(root, dev_root),
+        has_nodes=bool(folders),
+    )
+
+
+def _is_here(class_folder: str, device: RdmaDevice) -> bool:
+    folder = _Folder.of(class_folder, device.name)
+    return bool(folder.path) and folder.pci == device.pci
+
+
+def _rdma_cm(root: str, dev_root: Path) -> CharDevice | None:
+    return _char_device(f"{root}/class/misc", "rdma_cm", CharKind.RDMA_CM, dev_root)
+
+
+def _ordered(nodes: Iterable[CharDevice]) -> tuple[CharDevice, ...]:
+    return tuple(sorted(nodes, key=lambda node: (node.kind, node.path)))
+
+
+def _device(
+    folder: _Folder,
+    place: str,
+    index: int,
+    pci: PciAddress | None,
+    alone: bool,
+    ports: tuple[Port, ...],
+    char_devices: tuple[CharDevice, ...],
+) -> RdmaDevice:
+    function = function_of(folder.bus_device)
+    path = pci_path(place)
+    identity = folder.name if pci is None else (str(pci) if alone else f"{pci}/{folder.name}")
+    return RdmaDevice(
+        id=DeviceId(identity),
+        index=index,
+        name=folder.name,
+        node_type=read(f"{folder.path}/node_type").partition(":")[2].strip(),
+        node_guid=read(f"{folder.path}/node_guid"),
+        driver=os.path.basename(destination(function, "driver")),
+        vendor=read_of(function, "vendor").removeprefix("0x"),
+        device_id=read_of(function, "device").removeprefix("0x"),
+        vf_count=whole_number(read_of(folder.bus_device, "sriov_numvfs")) or 0,
+        pci=pci,
+        pci_root=path[0] if path else "",
+        pci_path=path[1:],
+        numa_node=numa_node(function_of(place)),
+        ports=ports,
+        char_devices=_ordered(char_devices),
+        netdevs=(),
+    )
+
+
+def _virtual_functions(folders: Iterable[_Folder]) -> Mapping[PciAddress, VirtualFunction]:
+    """The virtual functions of all physical ones that these RDMA devices are of; each physical one is read once."""
+    physical = {destination(folder.bus_device, "physfn") for folder in folders} - {""}
+    return {address: function for folder in physical for address, function in _virtual_functions_of(folder) if address}
+
+
+def _virtual_functions_of(folder: str) -> Iterator[tuple[PciAddress | None, VirtualFunction]]:
+    pf = parse_pci_address(os.path.basename(folder))
+    names = tuple(_function_netdevs(f"{folder}/net"))
+    for link in entries(folder):
+        number = whole_number(link.removeprefix("virtfn"))
+        if pf is not None and link.startswith("virtfn") and number is not None:
+            virtual = VirtualFunction(pf=pf, number=number, pf_netdevs=names)
+            yield parse_pci_address(os.path.basename(destination(folder, link))), virtual
+
+
+def _place(root: str, folder: _Folder, netdev_names: tuple[str, ...]) -> str:
+    """The bus device that tells where an RDMA device is: its own, or that of its netdev (rxe and siw have none), or of
+    what that sits on (a bond, VLAN or macvlan has none either). "" where there is none."""
+    if folder.bus_device or not netdev_names:
+        return folder.bus_device
+    return next(_bus_devices(destination(f"{root}/class/net", netdev_names[0]), _MAX_UPPER), "")
+
+
+def _bus_devices(netdev: str, depth: int) -> Iterator[str]:
+    """The bus devices of a netdev and of those below it."""
+    if not netdev:
+        return
+    if device := destination(netdev, "device"):
+        yield device
+    lower = (link for link in entries(netdev) if link.startswith("lower_")) if depth else ()
+    for link in in_order(lower):
+        yield from _bus_devices(destination(netdev, link), depth - 1)
+
+
+def _ports(folder: str) -> tuple[Port, ...]:
+    return tuple(_port(folder, name) for name in in_order(entries(f"{folder}/ports")) if name.isdigit())
+
+
+def _port(device: str, name: str) -> Port:
+    folder = f"{device}/ports/{name}"
+    link_layer = _link_layer(read(f"{folder}/link_layer"))
+    return Port(
+        number=int(name),
+        link_layer=link_layer,
+        state=read(f"{folder}/state").partition(":")[2].strip(),
+        speed_gbps=_speed_gbps(read(f"{folder}/rate")),
+        pkeys=_pkeys(f"{folder}/pkeys") if link_layer is LinkLayer.INFINIBAND else (),
+    )
+
+
+def _pkeys(folder: str) -> tuple[int, ...]:
+    """The partitions of an InfiniBand port, which has up to 128; elsewhere there is one, the same for all."""
+    texts = (read(f"{folder}/{entry}") for entry in in_order(entries(folder)))
+    keys = (int(text, 16) for text in texts if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text))
+    return tuple(key for key in keys if key)
+
+
+def _link_layer(text: str) -> LinkLayer:
+    """Kernels also say ``Unknown`` (EFA): that is not InfiniBand, which alone may be given without a netdev."""
+    return LinkLayer.INFINIBAND if text == LinkLayer.INFINIBAND else LinkLayer.ETHERNET
+
+
+def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
+    """The netdevs of the ports; by GID attributes, and of the whole function where there are none (IPoIB)."""
+    names: list[str] = []
+    for port in ports:
+        first = _first_netdev(f"{folder.path}/ports/{port.number}/gid_attrs/ndevs")
+        names.extend([first] if first else [])
+    if folder.bus_device and len(entries(f"{folder.bus_device}/infiniband")) <= 1:
+        names.extend(_function_netdevs(f"{folder.bus_device}/net"))
+    return tuple(dict.fromkeys(names))
+
+
+def _first_netdev(table: str) -> str:
+    """The netdev of the first GID that has one, the port's own; later ones may belong to children (vlan, macvlan). It
+    nearly always is the first of up to 1024, which are not even listed then."""
+    if first := read(f"{table}/0"):
+        return first
+    places = sorted(number for entry in entries(table) if (number := whole_number(entry)) is not None)
+    return next((name for number in places if (name := read(f"{table}/{number}"))), "")
+
+
+def _function_netdevs(folder: str) -> list[str]:
+    """The netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
+    own = [name for name in entries(folder) if not _REPRESENTOR.fullmatch(read(f"{folder}/{name}/phys_port_name"))]
+    return sorted(in_order(own), key=lambda name: whole_number(read(f"{folder}/{name}/dev_port")) or 0)
+
+
+def _char_folders(root: str) -> Iterator[tuple[_CharFolder, str]]:
+    """The character devices of all RDMA devices, each with the name of its own."""
+    for class_name in ("infiniband_verbs", "infiniband_mad"):
+        folder = f"{root}/class/{class_name}"
+        for name in entries(folder):
+            if _kind_of(name) is not None:
+                yield (folder, name), read(f"{folder}/{name}/ibdev")
+
+
+def _kind_of(name: str) -> CharKind | None:
+    return next((kind for kind in CharKind if name.startswith(kind.value)), None)
+
+
+def _char_devices(folders: Iterable[tuple[_CharFolder, str]], dev_root: Path) -> dict[str, list[CharDevice]]:
+    """Character devices by the name of their RDMA device."""
+    found: dict[str, list[CharDevice]] = {}
+    for (folder, name), rdma_device in folders:
+        kind = _kind_of(name)
+        node = _char_device(folder, name, kind, dev_root) if kind is not None else None
+        if node is not None:
+            found.setdefault(rdma_device, []).append(node)
+    return found
+
+
+def _char_device(folder: str, name: str, kind: CharKind, dev_root: Path) -> CharDevice | None:
+    found = numbers(read(f"{folder}/{name}/dev"))
+    if found is None:
+        return None
+    major, minor = found
+    try:
+        status = os.stat(f"{dev_root}/infiniband/{name}")
+    except OSError:  # no udev here: what it would have made
+        mode, uid, gid = _UDEV_MODES[kind], 0, 0
+    else:
+        mode, uid, gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
+    return CharDevice(
+        kind=kind,
+        path=f"/dev/infiniband/{name}",
+        major=major,
+        minor=minor,
+        mode=mode,
+        uid=uid,
+        gid=gid,
+    )
+
+
+def _rdma_netns(root: str) -> RdmaNetns:
+    """ib_core's parameter; it follows `rdma system set netns` because both are one variable of the kernel."""
+    text = read(f"{root}/module/ib_core/parameters/netns_mode")
+    return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
+        text, RdmaNetns.NONE
+    )
+
+
+def _speed_gbps(rate: str) -> int:
+    """``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
+    match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
+    return int(match.group(1)) if match else 0

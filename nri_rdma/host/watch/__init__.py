@@ -1,0 +1,1 @@
+"""Watchers of namespaces, processes and folders."""

@@ -1,0 +1,110 @@
+"""Notices that a process is gone: a sandbox's when neither an event nor a namespace tells, or a limited container's.
+
+A pod on the host's network has no namespace of its own whose end could be watched, but a process that lives as long as
+the sandbox. Numbers of processes are used again, so one is known by its number and the time of its start.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from nri_rdma.attach.port import ProcessIdentity
+
+log = logging.getLogger(__name__)
+
+_START_TIME = 22 - 3
+"""Place of starttime after the command's name, which may hold anything: proc_pid_stat(5)."""
+
+
+class ProcessWatcher:
+    """Calls `on_gone(process)` in a thread of its own when a watched process ends. `close` joins the thread.
+
+    What `on_gone` raises is logged.
+    """
+
+    def __init__(self, on_gone: Callable[[ProcessIdentity], None]) -> None:
+        self._on_gone = on_gone
+        self._watched: dict[int, ProcessIdentity] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._epoll = select.epoll()
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
+        self._epoll.register(self._wake_read, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._serve, name="process-watcher", daemon=True)
+        self._thread.start()
+
+    def watch(self, pid: int) -> ProcessIdentity:
+        """Watch a process; a second time is one time. Raises ProcessLookupError when there is none."""
+        fd = os.pidfd_open(pid)
+        try:
+            process = ProcessIdentity(pid=pid, start=start_of(pid))
+            if _has_ended(fd):  # then the time may be that of another process of the same number
+                raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended")
+        except BaseException:
+            os.close(fd)
+            raise
+        self._register(fd, process)
+        return process
+
+    def watch_again(self, process: ProcessIdentity) -> None:
+        """Watch one that is known. Raises ProcessLookupError when it has ended, whoever has its number now."""
+        if start_of(process.pid) != process.start or self.watch(process.pid) != process:
+            raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is another one")
+
+    def close(self) -> None:
+        """End and join the thread."""
+        os.write(self._wake_write, b"x")
+        self._thread.join()
+        with self._lock:
+            self._closed = True
+            for fd in (*self._watched, self._wake_read, self._wake_write):
+                os.close(fd)
+            self._watched.clear()
+            self._epoll.close()
+
+    def _register(self, fd: int, process: ProcessIdentity) -> None:
+        with self._lock:
+            if self._closed or process in self._watched.values():
+                os.close(fd)
+            else:
+                self._watched[fd] = process
+                self._epoll.register(fd, select.EPOLLIN)
+
+    def _serve(self) -> None:
+        while True:
+            ready = [fd for fd, _ in self._epoll.poll()]
+            if self._wake_read in ready:
+                return
+            for fd in ready:
+                self._tell(fd)
+
+    def _tell(self, fd: int) -> None:
+        with self._lock:
+            process = self._watched.pop(fd)
+            self._epoll.unregister(fd)
+            os.close(fd)
+        try:
+            self._on_gone(process)
+        except Exception:  # the next end must not be lost to what this one's listener did
+            log.exception("process watcher")
+
+
+def start_of(pid: int) -> int:
+    """When a process began, in ticks since the boot. Raises ProcessLookupError."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError as error:
+        raise ProcessLookupError(errno.ESRCH, f"process {pid} has ended") from error
+    return int(text.rpartition(")")[2].split()[_START_TIME])
+
+
+def _has_ended(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))

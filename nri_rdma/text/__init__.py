@@ -1,0 +1,1 @@
+"""Texts that people write, read into values: YAML, TOML, requests, pools, manifests. Pure."""

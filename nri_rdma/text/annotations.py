@@ -1,0 +1,156 @@
+"""What a pod author writes in annotations, parsed.
+
+Keys: ``PREFIX/pod`` or bare ``PREFIX`` hold the pod's list, ``PREFIX/container.NAME`` the list that replaces it for one
+container. A value is a list of requests, one request, or one word: a number is a count from the default pool, any other
+word is a pool (nri_rdma.text.requests). An empty text, ``null`` or ``[]`` asks for nothing; a container with such a key
+gets nothing of the pod's list.
+
+Law: the author is a stranger. Whatever the strings are, the answer is a PodRequest, None or RequestError, in bounded
+time; after it nobody checks again. Which pools and devices there are is for policy and placement to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.request import LABEL, LABEL_HINT, DeviceRequest, PodRequest, Scope
+from nri_rdma.text.refusals import bounded, quoted, refused, unknown_key
+
+PREFIX = "rdma.noderesource.dev"
+
+MAX_KEYS = 64
+MAX_REQUESTS = 64
+"""Of one pod, over all its keys."""
+MAX_TOTAL_BYTES = 256 * 1024
+"""Of all our annotations of a pod: what Kubernetes allows for all annotations together."""
+
+_MAX_REMEMBERED = 8192
+"""Characters of a pod's annotations: of 256 such pods the requests are remembered."""
+
+
+def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
+    """Whether any annotation is ours. Every pod of the node pays for this call."""
+    for key in annotations:  # noqa: SIM110 - a loop is half the cost of any() with a generator
+        if key.startswith(prefix) and (len(key) == len(prefix) or key[len(prefix)] == "/"):
+            return True
+    return False
+
+
+def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> PodRequest | None:
+    """What the pod asks for, None when that is nothing. Raises RequestError, and nothing else, for any strings."""
+    if not asks(annotations, prefix):
+        return None
+    ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
+    is_short = sum(len(key) + len(text) for key, text in ours) <= _MAX_REMEMBERED
+    return _parsed(ours, prefix) if is_short else _parsed.__wrapped__(ours, prefix)
+
+
+@lru_cache(maxsize=256)
+def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
+    """The pods of a job ask in the same words, and the sandbox waits for this."""
+    from nri_rdma.text.requests import read_requests  # late: a node whose pods ask for nothing needs no YAML
+
+    lists = _Lists.of(dict(ours), prefix)
+    asked = read_requests(lists.pod_text, lists.pod_key, Scope(but=frozenset(lists.containers)), own=False)
+    for name, text in lists.containers.items():
+        asked += read_requests(text, f"{prefix}/container.{name}", Scope(only=frozenset({name})), own=True)
+    requests = tuple(item if item.name else replace(item, name=str(number)) for number, item in enumerate(asked))
+    _check_pod(requests, prefix)
+    return PodRequest(requests=requests) if requests else None
+
+
+def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
+    """Whether a pod with these annotations may not run without devices. What cannot be read may well ask."""
+    try:
+        request = parse_pod_request(annotations, prefix)
+    except RequestError:
+        return True
+    return request is not None and bool(request.requests)
+
+
+# Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lists:
+    """The texts of a pod's annotations, by what they are for; containers in the order of their names."""
+
+    pod_key: str
+    pod_text: str
+    containers: Mapping[str, str]
+
+    @classmethod
+    def of(cls, ours: Mapping[str, str], prefix: str) -> _Lists:
+        _check_total(ours, prefix)
+        pod_keys = [key for key in (f"{prefix}/pod", prefix) if key in ours]
+        if len(pod_keys) > 1:
+            what = f"{prefix}/pod and {prefix} are both the pod's list"
+            raise refused(prefix, what, f"keep {prefix}/pod and remove {prefix}")
+        pod_key = pod_keys[0] if pod_keys else f"{prefix}/pod"
+        containers = {_container_of(key, prefix): text for key, text in sorted(ours.items()) if key not in pod_keys}
+        return cls(pod_key=pod_key, pod_text=ours.get(pod_key, ""), containers=containers)
+
+
+def _check_total(ours: Mapping[str, str], prefix: str) -> None:
+    size = sum(len(text.encode(errors="surrogatepass")) for pair in ours.items() for text in pair)
+    if size > MAX_TOTAL_BYTES:
+        what = f"the annotations are larger than {MAX_TOTAL_BYTES} bytes together"
+        raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=prefix, hint="ask for less")
+    if len(ours) > MAX_KEYS:
+        what = f"there are more than {MAX_KEYS} annotations"
+        raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=prefix, hint="use containers: in the pod's list")
+
+
+def _container_of(key: str, prefix: str) -> str:
+    rest = key[len(prefix) + 1 :]
+    kind, dot, name = rest.partition(".")
+    if kind != "container" or not dot:
+        known = ("pod", "container.NAME")
+        raise unknown_key(rest, known, bounded(key))
+    if not LABEL.fullmatch(name):
+        raise refused(bounded(key), f"{quoted(name)} is not a container's name", LABEL_HINT)
+    return name
+
+
+# Rules over the whole pod
+
+_Places: TypeAlias = list[tuple[str, str]]
+"""Values and where they stand."""
+
+
+def _check_pod(requests: tuple[DeviceRequest, ...], prefix: str) -> None:
+    if len(requests) > MAX_REQUESTS:
+        what = f"there are {len(requests)} requests in one pod"
+        raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=prefix, hint=f"ask for at most {MAX_REQUESTS}")
+    for code, what, hint, places in _UNIQUE:
+        first: dict[str, str] = {}
+        for value, where in (place for item in requests for place in places(item)):
+            if value in first:
+                raise RequestError(code, f"{what} {value} is taken by {first[value]}", where=where, hint=hint)
+            first[value] = where
+
+
+def _names(request: DeviceRequest) -> _Places:
+    return [(request.name, f"{request.where}.name")]  # env_name() keeps different names different
+
+
+def _interface_names(request: DeviceRequest) -> _Places:
+    name = request.interface.name
+    return [] if name is None or "%d" in name else [(name, f"{request.where}.interface.name")]
+
+
+def _addresses(request: DeviceRequest) -> _Places:
+    where = f"{request.where}.interface.addresses"
+    return [(str(address.ip), where) for per_device in request.interface.addresses for address in per_device]
+
+
+_UNIQUE: tuple[tuple[ErrorCode, str, str, Callable[[DeviceRequest], _Places]], ...] = (
+    (ErrorCode.NAME_CONFLICT, "the name", "name each request of the pod; the default is its number in it", _names),
+    (ErrorCode.NAME_CONFLICT, "the interface name", "choose another, or write %d for a number", _interface_names),
+    (ErrorCode.ANNOTATION_VALUE, "the address", "give each address once in the pod", _addresses),
+)
+"""What a pod may have once: code, words, hint, and the values with their places."""

@@ -1,0 +1,225 @@
+"""The pods in manifests, as far as nri-rdma asks about them. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias  # Any: a manifest before it is read
+
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.pool import Asker
+from nri_rdma.model.request import PodRequest
+from nri_rdma.text.refusals import listed, quoted, refused
+
+_EACH = "*"
+_HEAD = ("headGroupSpec", "template")
+_WORKERS = ("workerGroupSpecs", _EACH, "template")
+_TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "Pod": ((),),
+    "PodTemplate": (("template",),),
+    "Deployment": (("spec", "template"),),
+    "ReplicaSet": (("spec", "template"),),
+    "ReplicationController": (("spec", "template"),),
+    "StatefulSet": (("spec", "template"),),
+    "DaemonSet": (("spec", "template"),),
+    "Job": (("spec", "template"),),
+    "CronJob": (("spec", "jobTemplate", "spec", "template"),),
+    "RayCluster": (("spec", *_HEAD), ("spec", *_WORKERS)),
+    "RayJob": (("spec", "rayClusterSpec", *_HEAD), ("spec", "rayClusterSpec", *_WORKERS)),
+    "RayService": (("spec", "rayClusterConfig", *_HEAD), ("spec", "rayClusterConfig", *_WORKERS)),
+}
+"""Where the pods are in each kind of manifest; the last three are KubeRay's."""
+
+Way: TypeAlias = tuple[str | int, ...]
+"""Keys, and places in lists, from a manifest to a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerManifest:
+    """A container of a manifest; `env` has the names of the variables it sets itself."""
+
+    name: str
+    env: frozenset[str] = frozenset()
+    privileged: bool = False
+    resources: tuple[tuple[str, str], ...] = ()
+    """What it asks of device plugins: extended resources and how many."""
+    claims: tuple[str, ...] = ()
+    """The pod's claims that it refers to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodManifest:
+    """A pod of a manifest, or the template of one: `kind` says of what, `containers` has init containers first."""
+
+    kind: str
+    namespace: str
+    name: str
+    annotations: Mapping[str, str]
+    containers: tuple[ContainerManifest, ...]
+    host_network: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    runtime_class: str = ""
+
+    @property
+    def asker(self) -> Asker:
+        """What rules can know of it. A runtime class usually has the name of its handler; the cluster knows."""
+        return Asker(
+            namespace=self.namespace,
+            runtime_handler=self.runtime_class,
+            labels=self.labels,
+            host_network=self.host_network,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def ways_to_pods(document: Mapping[str, Any]) -> tuple[Way, ...] | None:
+    """The ways from a manifest to its pods; None when its kind has none that are known."""
+    ways = _TEMPLATES.get(str(document.get("kind", "")))
+    return None if ways is None else tuple(way for keys in ways for way in _expanded(document, keys))
+
+
+def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
+    """The ways that these keys lead; through a list, one for each of its entries."""
+    if not keys:
+        yield ()
+        return
+    key, *rest = keys
+    if key == _EACH:
+        for number, item in enumerate(value if isinstance(value, list) else ()):
+            yield from ((number, *way) for way in _expanded(item, tuple(rest)))
+    else:
+        below = value.get(key) if isinstance(value, dict) else None
+        yield from ((key, *way) for way in _expanded(below, tuple(rest)))
+
+
+def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
+    """The pods of one document of a manifest: a pod, the template of a workload, or the items of a list; none when it
+    is something else. Raises RequestError where Kubernetes would not take it."""
+    if not isinstance(document, dict):
+        return ()
+    kind = str(document.get("kind", ""))
+    if kind == "List" or isinstance(document.get("items"), list):
+        items = _list(document.get("items"), f"{where}.items")
+        return tuple(pod for number, item in enumerate(items) for pod in read_pods(item, f"{where}.items[{number}]"))
+    if kind not in _TEMPLATES:
+        return ()
+    return tuple(read_pod(document, way, where) for way in ways_to_pods(document) or ())
+
+
+def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
+    """The pod of a manifest at the end of a way. Of a cluster's pods those of each group are others, named as KubeRay
+    names them but for its random letters. Raises as read_pods."""
+    owner = _mapping(document.get("metadata"), f"{where}.metadata")
+    value: Any = document
+    suffix = ""
+    for key in way:
+        if isinstance(key, int):
+            value, where = value[key], f"{where}[{key}]"
+            suffix = f"-{_mapping(value, where).get('groupName') or key}-worker"
+        else:
+            value, where = _mapping(value, where).get(key), f"{where}.{key}"
+            suffix = "-head" if key == _HEAD[0] else suffix
+    found = _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    return replace(found, name=f"{found.name}{suffix}")
+
+
+def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:
+    metadata = _mapping(pod.get("metadata"), f"{where}.metadata")
+    spec = _mapping(pod.get("spec"), f"{where}.spec")
+    return PodManifest(
+        kind=kind,
+        namespace=str(owner.get("namespace") or "default"),
+        name=str(owner.get("name") or owner.get("generateName") or "unnamed"),
+        annotations=_texts(metadata.get("annotations"), f"{where}.metadata.annotations"),
+        containers=tuple(
+            _container_manifest(item, f"{where}.spec.{key}[{number}]")
+            for key in ("initContainers", "containers", "ephemeralContainers")
+            for number, item in enumerate(_list(spec.get(key), f"{where}.spec.{key}"))
+        ),
+        host_network=spec.get("hostNetwork") is True,
+        labels=tuple(_texts(metadata.get("labels"), f"{where}.metadata.labels").items()),
+        runtime_class=str(spec.get("runtimeClassName") or ""),
+    )
+
+
+def _container_manifest(value: object, where: str) -> ContainerManifest:
+    container = _mapping(value, where)
+    security = _mapping(container.get("securityContext"), f"{where}.securityContext")
+    variables = _list(container.get("env"), f"{where}.env")
+    names = (_mapping(item, f"{where}.env[{number}]").get("name") for number, item in enumerate(variables))
+    return ContainerManifest(
+        name=str(container.get("name") or ""),
+        env=frozenset(str(name) for name in names),
+        privileged=security.get("privileged") is True,
+        resources=_extended(container, where),
+        claims=_claims(container, where),
+    )
+
+
+def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
+    """Resources with a domain; Kubernetes takes a limit for a request that is not there."""
+    resources = _mapping(container.get("resources"), f"{where}.resources")
+    asked = {
+        **_mapping(resources.get("limits"), f"{where}.resources.limits"),
+        **_mapping(resources.get("requests"), f"{where}.resources.requests"),
+    }
+    return tuple((str(name), str(count)) for name, count in asked.items() if "/" in str(name))
+
+
+def _claims(container: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    resources = _mapping(container.get("resources"), f"{where}.resources")
+    claims = _list(resources.get("claims"), f"{where}.resources.claims")
+    names = (_mapping(item, f"{where}.resources.claims[{number}]").get("name") for number, item in enumerate(claims))
+    return tuple(dict.fromkeys(str(name) for name in names if name))
+
+
+def _texts(value: object, where: str) -> Mapping[str, str]:
+    annotations = _mapping(value, where)
+    for key, text in annotations.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            what = f"{key} is not text, and Kubernetes takes nothing else"
+            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |', str(key))
+    return annotations
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _unlike(where, "it is not a mapping", "write key: value there, as Kubernetes does")
+    return value
+
+
+def _list(value: object, where: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _unlike(where, "it is not a list", "write - in front of each entry, as Kubernetes does")
+    return value
+
+
+def _unlike(where: str, what: str, hint: str) -> RequestError:
+    return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=hint)
+
+
+def unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[RequestError]:
+    """The containers that are asked for and that the pod does not have, by key or by a request's `containers`."""
+    names = {container.name for container in pod.containers}
+    own = f"{prefix}/container."
+    for key in sorted(pod.annotations):
+        if key.startswith(own) and key.removeprefix(own) not in names:
+            yield _unknown_container(key.removeprefix(own), key, names)
+    for item in request.requests if request is not None else ():
+        if not item.where.startswith(own):  # its key has been told
+            for name in sorted((item.scope.only or frozenset()) - names):
+                yield _unknown_container(name, f"{item.where}.containers", names)
+
+
+def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
+    near = difflib.get_close_matches(name, names, n=1)
+    meant = f"write {near[0]}; " if near else ""
+    there = f"the containers are {listed(sorted(names))}" if names else "the pod has none"
+    return refused(where, f"the pod has no container {quoted(name)}", f"{meant}{there}")

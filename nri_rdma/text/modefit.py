@@ -1,0 +1,23 @@
+"""What a request cannot have together with its mode, whatever the node is."""
+
+from __future__ import annotations
+
+from nri_rdma.errors import RequestError
+from nri_rdma.model.request import DeviceRequest, Isolation, Mode
+from nri_rdma.text.refusals import refused
+
+
+def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
+    """Why its netdev cannot be set up as it asks."""
+    if mode is Mode.EXCLUSIVE or request.interface.is_empty:
+        return None
+    what = "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses"
+    return refused(f"{request.where}.interface", what, "remove interface, or ask for mode: exclusive")
+
+
+def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
+    """Why its devices cannot be hidden from others."""
+    if mode is Mode.EXCLUSIVE or request.isolation is Isolation.SOFT:
+        return None
+    what = "what others may have too cannot be hidden from them"
+    return refused(f"{request.where}.isolation", what, "ask for mode: exclusive, or isolation: soft")

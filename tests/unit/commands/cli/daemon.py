@@ -1,0 +1,211 @@
+"""The daemon's inside on a machine that is not there: all of it but the runtime's door and the kernel.
+
+The node is a sysfs tree of "eight" or another one, its links are in the fake kernel; the control socket is real.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nri_rdma.attach.attachments import Sandboxes
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.liveness import NoProcesses
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.config.settings import Memlock, Settings
+from nri_rdma.daemon.reload import Reloader
+from nri_rdma.decide.inventory import assemble
+from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.doors.control.server import ControlServer
+from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
+from nri_rdma.doors.nri.plugin import Plugin
+from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.run_pod import Chooser
+from nri_rdma.host.cgroup import has_rdma_controller
+from nri_rdma.host.limits import ContainerLimits
+from nri_rdma.host.sysfs.scan import scan
+from nri_rdma.model.device import Node, RdmaNetns
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.nldev import RdmaNetdevs
+from nri_rdma.model.pod import Pod
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.workers import Workers
+from tests.fakes.kernel import FakeKernel, World
+from tests.rig.node import load
+from tests.rig.systree import build_proc
+from tests.unit.attach.rig import BLOCKING
+
+MEMLOCK = 8 << 20
+_ETHERNET_LENGTH = len("00:00:00:00:00:00")
+
+
+class InsideDaemon:
+    """Serves its control socket while it is open. `start_pod` is what RunPodSandbox comes to."""
+
+    def __init__(self, work: Path, sysfs_root: Path, node: str = "eight") -> None:
+        self.world = World()
+        self._described = load(node)
+        for netdev in self._described.netdevs:
+            mac = netdev.mac[-_ETHERNET_LENGTH:]  # of IPoIB's twenty octets what the fake kernel's links have
+            self.world.add_link(self.world.host, netdev.name, mac=mac, mtu=netdev.mtu, up=True)
+        build_proc(self._described, work / "proc")
+        self.settings = Settings(
+            sysfs_root=sysfs_root,
+            dev_root=work / "dev",
+            proc_root=work / "proc",
+            cgroup_root=work / "cgroup",
+            state_dir=work / "state",
+            allow_default_pool=True,
+            memlock=Memlock(bytes=MEMLOCK),
+        )
+        self.kernel = FakeKernel(self.world)
+        self.spans, self.allocations, self.workers = Recorder(), Allocations(), Workers()
+        self._source = NodeSource(self._read)
+        self.sandboxes = Sandboxes(
+            self.kernel,
+            Journal(self.settings.state_dir / "journal"),
+            self.workers,
+            self.spans,
+            lambda device: device,
+            on_held=lambda path: None,
+            on_gone=self._gone,
+        )
+        self.lifecycle = Lifecycle(
+            chooser=Chooser(
+                node=self._source,
+                policy=default_policy(allow_exclusive=True),
+                allocations=self.allocations,
+                adopter=Adopter(
+                    node=lambda: self._source.current,
+                    registry=lambda: Registry(devices={}),
+                    prefix=self.settings.annotation_prefix,
+                ),
+                readers=self.workers,
+                spans=self.spans,
+                annotation_prefix=self.settings.annotation_prefix,
+            ),
+            allocations=self.allocations,
+            sandboxes=self.sandboxes,
+            workers=self.workers,
+            spans=self.spans,
+            limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
+            default_memlock=MEMLOCK,
+            waits=BLOCKING,
+        )
+        self.settings_now = self.settings
+        self.reloader = Reloader(self.settings, self._read_settings, self.lifecycle.chooser)
+        self.facts = DaemonFacts(
+            settings=self.settings,
+            node=self._source,
+            lifecycle=self.lifecycle,
+            allocations=self.allocations,
+            sandboxes=self.sandboxes,
+            spans=self.spans,
+            runtime=lambda: RuntimeView(
+                link="disconnected", name="", version="", nri="", lacks=(), launched=False, error=""
+            ),
+            reload_error=lambda: self.reloader.error,
+        )
+        self._control = ControlServer(self.facts)
+
+    def __enter__(self) -> Self:
+        self._control.serve(self.settings.control_path)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._control.close()
+        self.workers.close()
+        self.sandboxes.close()
+
+    @property
+    def node(self) -> Node:
+        """The node as the daemon knows it."""
+        return self._source.current
+
+    def read_again(self) -> None:
+        """Have the daemon know the node as it is now."""
+        self._source.refresh()
+
+    def start_pod(self, name: str, annotations: Mapping[str, str], asker: Asker | None = None) -> Pod:
+        """Give a pod what it asks for, traced as the runtime's event. Raises what the runtime would be told."""
+        path = f"/run/netns/{name}"
+        namespace = self.world.add_namespace(path)
+        for interface in ("lo", "eth0"):
+            self.world.add_link(namespace, interface)
+        pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
+        attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+        with self.spans.span("RunPodSandbox", attributes):
+            self.lifecycle.start(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
+        sandbox = self.sandboxes.get(pod.sandbox_id)
+        if sandbox is not None:
+            sandbox.attach_done.result(5)
+        self._source.refresh()
+        return pod
+
+    def edits(self, pod: Pod, annotations: Mapping[str, str], container: str) -> ContainerEdits:
+        """What CreateContainer is answered."""
+        deadline = time.monotonic() + 5
+        return self.lifecycle.edits(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
+
+    def add_rdma_devices(self) -> None:
+        """Have the kernel know the node's RDMA devices, shown in every network namespace; without, only sysfs does."""
+        self.world.rdma_netns = RdmaNetns.SHARED
+        rails = {link.name: link for link in self.world.host.links.values()}
+        for device in self._described.rdma:
+            netdev = self._described.netdev_of(device)
+            assert netdev is not None
+            self.world.add_rdma(device.name, node_guid=device.node_guid, netdev=rails[netdev.name])
+        self._source.refresh()
+
+    def make_cgroups(self, *paths: str) -> None:
+        """Have a hierarchy that limits RDMA, with a cgroup at each of these paths."""
+        root = self.settings.cgroup_root
+        root.mkdir(exist_ok=True)
+        (root / "cgroup.controllers").write_text("cpu memory rdma\n")
+        for path in paths:
+            folder = root / path.lstrip("/")
+            folder.mkdir(parents=True)
+            for name in ("rdma.max", "rdma.current"):
+                (folder / name).write_text("")
+        self._source.refresh()
+
+    def cgroup_file(self, path: str, name: str) -> Path:
+        """A control file of the cgroup at that path."""
+        return self.settings.cgroup_root / path.lstrip("/") / name
+
+    def stop_pod(self, pod: Pod) -> None:
+        """What StopPodSandbox comes to."""
+        self.lifecycle.stop(pod.sandbox_id, time.monotonic() + 5)
+
+    def _read(self) -> Node:
+        found = scan(self.settings.sysfs_root, self.settings.dev_root, self.settings.proc_root)
+        rdma_cgroup = has_rdma_controller(self.settings.cgroup_root)
+        told = [
+            RdmaNetdevs(
+                index=device.index,
+                name=device.name,
+                node_guid=device.node_guid,
+                ifindexes=(device.netdev.ifindex,) if device.netdev in self.world.host.links.values() else (),
+            )
+            for device in self.world.rdma
+            if device.netdev is not None
+        ]
+        holders = {device.index: device.objects for device in self.world.rdma}
+        names = [name for names in found.netdev_names.values() for name in names]
+        return assemble(found, self.kernel.host_use(names), told, holders, rdma_cgroup=rdma_cgroup)
+
+    def _read_settings(self) -> Settings:
+        return self.settings_now
+
+    def _gone(self, sandbox_id: str) -> None:
+        self._source.refresh()
+        self.allocations.release(sandbox_id)
+
+    def _no_plugin(self, _pid: int) -> Plugin:
+        raise AssertionError("no runtime connects here")

@@ -1,0 +1,254 @@
+"""What `nri-rdma cdi` tells and writes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.host.cdi.folder import read_registry
+from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
+
+GOOD = """
+cdiVersion: 0.6.0
+kind: vendor.example/nic
+annotations: {a: b}
+containerEdits: {deviceNodes: [{path: /dev/infiniband/rdma_cm}]}
+devices:
+- {name: "0", containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs0, type: c, major: 231, minor: 192}]}}
+"""
+OTHER = "cdiVersion: 0.3.0\nkind: vendor.example/gpu\ndevices: [{name: all, containerEdits: {env: [A=1]}}]\n"
+BAD = "cdiVersion: 0.3.0\nkind: v/c\ndevices:\n- name: a\n  containerEdits:\n    env: [A]\n    netdevices: []\n"
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> Path:
+    """A directory with two sound files and a broken one."""
+    (tmp_path / "good.yaml").write_text(GOOD)
+    (tmp_path / "other.yaml").write_text(OTHER)
+    (tmp_path / "bad.yaml").write_text(BAD)
+    return tmp_path
+
+
+# list
+
+
+def test_list_shows_devices_by_file_and_what_is_wrong_below(specs: Path) -> None:
+    done = nri_rdma("cdi", "list", "--cdi-dirs", specs, columns=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:9] == [
+        f"{specs}/good.yaml",
+        "DEVICE                RDMA  NODES",
+        "vendor.example/nic=0  yes   infiniband/rdma_cm, infiniband/uverbs0 231:192",
+        "",
+        f"{specs}/other.yaml",
+        "DEVICE                  RDMA  NODES",
+        "vendor.example/gpu=all  no    none",
+        "",
+        "2 problems",
+    ]
+    told = " ".join(done.stdout.split())
+    assert f"{specs}/bad.yaml line 6 devices[0].containerEdits.env[0]. Next: write NAME=value." in told
+    assert f"unknown field 'netdevices', {specs}/bad.yaml line 7" in told
+
+
+def test_list_as_json_has_all_of_it(specs: Path) -> None:
+    document = json.loads(nri_rdma("cdi", "list", "--cdi-dirs", specs, "-o", "json").stdout)
+    assert document["version"] == 1
+    assert document["directories"] == [str(specs)]
+    assert document["devices"][1] == {
+        "name": "vendor.example/nic=0",
+        "file": f"{specs}/good.yaml",
+        "rdma": True,
+        "nodes": ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"],
+        "annotations": {},
+        "edits": {"deviceNodes": [{"path": "/dev/infiniband/uverbs0", "type": "c", "major": 231, "minor": 192}]},
+        "spec_edits": {"deviceNodes": [{"path": "/dev/infiniband/rdma_cm"}]},
+    }
+    where = f"{specs}/bad.yaml line 6 devices[0].containerEdits.env[0]"
+    assert document["problems"][0] == {
+        "code": "CDI-VALUE",
+        "file": f"{specs}/bad.yaml",
+        "line": 6,
+        "path": "devices[0].containerEdits.env[0]",
+        "what": "'A' is not allowed",
+        "hint": "write NAME=value",
+        "text": f"nri-rdma: CDI-VALUE: 'A' is not allowed, {where}. Next: write NAME=value.",
+    }
+
+
+def test_directories_rise_in_priority_as_they_are_given(specs: Path, tmp_path: Path) -> None:
+    higher = tmp_path / "higher"
+    higher.mkdir()
+    (higher / "gpu.yaml").write_text(OTHER)
+    assert nri_rdma("cdi", "list", environment={"NRI_RDMA_CDI_DIRS": str(specs)}).returncode == 0
+    arguments = ("cdi", "list", "--cdi-dirs", f"{specs},{higher}", "-o", "json")
+    devices = json.loads(nri_rdma(*arguments).stdout)["devices"]
+    assert {it["name"]: it["file"] for it in devices}["vendor.example/gpu=all"] == f"{higher}/gpu.yaml"
+
+
+def test_without_devices_list_says_where_it_looked(tmp_path: Path) -> None:
+    done = nri_rdma("cdi", "list", "--cdi-dirs", tmp_path / "none", columns=200)
+    assert (done.returncode, done.stdout) == (0, f"There is no CDI device in {tmp_path}/none.\n")
+
+
+# check
+
+
+def test_check_of_sound_files_ends_with_zero(specs: Path) -> None:
+    done = nri_rdma("cdi", "check", specs / "good.yaml", specs / "other.yaml")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 files checked, 0 problems.\n", "")
+
+
+def test_check_tells_each_problem_on_a_line_and_ends_with_one(specs: Path) -> None:
+    done = nri_rdma("cdi", "check", specs)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 1
+    assert [line.split(": ")[1] for line in lines[:-1]] == ["CDI-VALUE", "CDI-UNKNOWN-FIELD"]
+    assert f"{specs}/bad.yaml line 7 devices[0].containerEdits.netdevices. Next: write netDevices;" in lines[1]
+    assert lines[-1] == "3 files checked, 2 problems."
+
+
+def test_check_finds_a_device_in_two_files_of_a_directory(specs: Path) -> None:
+    (specs / "bad.yaml").write_text(OTHER)
+    done = nri_rdma("cdi", "check", specs)
+    assert done.returncode == 1
+    assert "no container can have vendor.example/gpu=all" in done.stdout
+    assert f"{specs}/bad.yaml" in done.stdout
+    assert f"{specs}/other.yaml" in done.stdout
+
+
+def test_check_as_json_is_for_programs(specs: Path) -> None:
+    done = nri_rdma("cdi", "check", specs / "bad.yaml", specs, "-o", "json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert document["files"] == [f"{specs}/{name}.yaml" for name in ("bad", "bad", "good", "other")]
+    assert [(it["code"], it["line"]) for it in document["problems"][:2]] == [("CDI-VALUE", 6), ("CDI-UNKNOWN-FIELD", 7)]
+
+
+def test_check_of_what_is_no_file_is_a_problem_of_it_and_of_nothing_a_typing_error(tmp_path: Path) -> None:
+    done = nri_rdma("cdi", "check", "/dev/null")
+    assert (done.returncode, "CDI-FILE: it is a character device" in done.stdout) == (1, True)
+    assert_one_error(nri_rdma("cdi", "check", tmp_path / "none"), "SETTING", 2)
+    assert_one_error(nri_rdma("cdi", "check"), "SETTING", 2)
+
+
+def test_a_files_name_and_text_cannot_command_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[2J.json").write_text('{"\x7f": 1}')
+    done = nri_rdma("cdi", "check", tmp_path)
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["list", "check"])
+def test_neither_protobuf_nor_the_kernels_adapters_are_needed(command: str, specs: Path) -> None:
+    arguments = ["cdi", "list", "--cdi-dirs", str(specs)] if command == "list" else ["cdi", "check", str(specs)]
+    program = (
+        "import sys\n"
+        "heavy = ['google', 'google.protobuf', 'pyroute2', 'opentelemetry']\n"
+        "for name in (*heavy, 'nri_rdma.host.netlink', 'nri_rdma.pb'):\n"
+        "    sys.modules[name] = None\n"
+        "from nri_rdma.commands.cli.main import main\n"
+        f"sys.argv[1:] = {arguments!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "unknown field 'netdevices'" in " ".join(done.stdout.split())
+
+
+# generate
+
+
+def test_generate_prints_the_spec_of_the_node(eight: Path) -> None:
+    done = nri_rdma("cdi", "generate", "--sysfs-root", eight)
+    document = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (document["cdiVersion"], document["kind"]) == ("0.3.0", "rdma.noderesource.dev/nic")
+    assert [device["name"] for device in document["devices"]] == [f"mlx5_{number}" for number in range(8)]
+
+
+def test_generate_writes_a_file_that_list_reads_and_check_finds_sound(eight: Path, tmp_path: Path) -> None:
+    done = nri_rdma("cdi", "generate", "--sysfs-root", eight, "--output", tmp_path / "cdi", columns=200)
+    path = tmp_path / "cdi/rdma.noderesource.dev-nic.json"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == [
+        f"{path} has 8 of this node's devices:",
+        "  rdma.noderesource.dev/nic=mlx5_0",
+    ]
+    assert nri_rdma("cdi", "check", tmp_path / "cdi").returncode == 0
+    assert len(read_registry([tmp_path / "cdi"]).devices) == 8
+
+
+def test_generate_from_a_snapshot_is_the_same_as_on_the_node(eight: Path, tmp_path: Path) -> None:
+    assert nri_rdma("snapshot", "--sysfs-root", eight, "-o", tmp_path / "node.json").returncode == 0
+    saved = nri_rdma("cdi", "generate", "--snapshot", tmp_path / "node.json")
+    assert saved.stdout == nri_rdma("cdi", "generate", "--sysfs-root", eight).stdout
+
+
+def test_generate_can_be_told_which_devices(eight: Path) -> None:
+    done = nri_rdma("cdi", "generate", "--sysfs-root", eight, "--device", "mlx5_1", "--device", "mlx5_5")
+    assert [device["name"] for device in json.loads(done.stdout)["devices"]] == ["mlx5_1", "mlx5_5"]
+    wrong = nri_rdma("cdi", "generate", "--sysfs-root", eight, "--device", "mlx5_99")
+    assert "has no RDMA device mlx5_99" in assert_one_error(wrong, "DEVICE-UNKNOWN", 1)
+
+
+def test_generate_says_what_it_leaves_out(own_eight: Path) -> None:
+    bond = own_eight / "class/net/bond0"
+    bond.mkdir()
+    (bond / "ifindex").write_text("500\n")
+    (own_eight / "class/net/rail1/master").symlink_to(bond)
+    done = nri_rdma("cdi", "generate", "--sysfs-root", own_eight)
+    assert done.stderr == "mlx5_1 is left out: in use by the host: rail1 is enslaved to ifindex 500.\n"
+    assert "mlx5_1" not in {device["name"] for device in json.loads(done.stdout)["devices"]}
+
+
+def test_generate_writes_a_file_of_its_own_for_a_pool_with_what_its_devices_ask(eight: Path, tmp_path: Path) -> None:
+    config, specs = tmp_path / "config.toml", tmp_path / "cdi"
+    config.write_text('[pools.rails]\nselect = { numaNode = 1 }\nmodes = ["exclusive"]\n')
+    asked = ("--mode", "exclusive", "--memlock", "unlimited", "--hca-handles", "4")
+    given = ("--config", config, "--sysfs-root", eight, "--output", specs)
+    done = nri_rdma("cdi", "generate", *given, "--pool", "rails", *asked, columns=200)
+    assert done.stdout.splitlines()[0] == f"{specs}/rdma.noderesource.dev-nic-rails.json has 4 of this node's devices:"
+    assert nri_rdma("cdi", "generate", *given).returncode == 0
+    assert nri_rdma("cdi", "check", specs).returncode == 0
+    devices = read_registry([specs]).devices
+    assert len(devices) == 12
+    assert dict(devices["rdma.noderesource.dev/nic-rails=mlx5_5"].device.annotations) == {
+        "rdma.noderesource.dev": '{"mode": "exclusive", "memlock": "unlimited", "limits": {"hcaHandles": 4}}'
+    }
+    assert not devices["rdma.noderesource.dev/nic=mlx5_5"].device.annotations
+
+
+def test_generate_refuses_a_pool_that_there_is_not_and_a_mode_that_it_does_not_serve(eight: Path) -> None:
+    given = ("cdi", "generate", "--sysfs-root", eight)
+    assert "the pools are default" in assert_one_error(nri_rdma(*given, "--pool", "gold"), "POOL-UNKNOWN", 1)
+    alone = nri_rdma(*given, "--pool", "default", "--mode", "exclusive")
+    assert "pool default serves shared, not exclusive" in assert_one_error(alone, "POOL-MODE", 1)
+    assert nri_rdma(*given, "--pool", "default", "--mode", "exclusive", "--allow-default-pool").returncode == 0
+    assert nri_rdma(*given, "--memlock", "0x10").returncode == 2
+
+
+def test_generate_on_a_machine_without_rdma_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "class").mkdir()
+    assert_one_error(nri_rdma("cdi", "generate", "--sysfs-root", tmp_path), "DEVICE-UNKNOWN", 1)
+
+
+@pytest.mark.parametrize("command", [(), ("list",), ("check",), ("generate",)])
+def test_every_help_has_an_example(command: tuple[str, ...]) -> None:
+    done = nri_rdma("cdi", *command, "--help")
+    assert done.returncode == 0
+    assert "Example:\n    nri-rdma cdi " in done.stdout
+
+
+def test_without_a_command_cdi_tells_what_there_is() -> None:
+    done = nri_rdma("cdi")
+    assert done.returncode == 0
+    assert [line.split()[0] for line in done.stdout.partition("Commands:\n")[2].splitlines()] == [
+        "check",
+        "generate",
+        "list",
+    ]

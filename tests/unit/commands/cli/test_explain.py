@@ -1,0 +1,227 @@
+"""What `nri-rdma explain` shows of manifests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+
+TWO_NEAR_GPUS = """
+kind: Pod
+metadata:
+  name: train-0
+  annotations:
+    rdma.noderesource.dev/pod: |
+      - name: rails
+        count: 2
+        gpus: ["0000:80:00.0", "0000:be:00.0"]
+        containers: [trainer]
+        interface: {mtu: 4200, addresses: [[10.0.0.2/24], [10.0.1.2/24]]}
+spec:
+  containers:
+  - name: trainer
+    env: [{name: NCCL_IB_HCA, value: mlx5}]
+  - name: sidecar
+    securityContext: {privileged: true}
+"""
+
+
+def pod(annotation: str, name: str = "one") -> str:
+    """A manifest whose pod asks in one word or in flow style."""
+    value = json.dumps(annotation)
+    metadata = f"{{name: {name}, annotations: {{rdma.noderesource.dev: {value}}}}}"
+    return f"kind: Pod\nmetadata: {metadata}\nspec: {{containers: [{{name: a}}]}}\n"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", TWO_NEAR_GPUS)
+    done = nri_rdma(
+        "explain", manifest, "--sysfs-root", eight, "--allow-default-pool", "--state-dir", tmp_path, columns=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in (
+        "Pod default/train-0: gets 2 devices",
+        "  mlx5_3  0000:81:00.0  0     GIVEN  nearest free device to GPU 0000:80:00.0 (PHB, same root complex)",
+        "  mlx5_0  0000:19:00.0  0     left   free; from GPU 0000:80:00.0 it is NODE, same NUMA node",
+        "  mlx5_5  rail5        rdma1       4200  10.0.1.2/24",
+        "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",
+        "            RDMA_NETDEVS_RAILS=rdma0,rdma1",
+        "  env kept  NCCL_IB_HCA: the container sets it itself",
+        "  memlock   as the runtime has it (or unlimited, where the runtime may raise it)",
+        "  note  it is privileged: it sees every device of the host, whatever it is given",
+        "  gets  nothing",
+    ):
+        assert line in done.stdout.splitlines()
+
+
+def test_it_says_that_it_decides_without_the_daemon(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", pod("1"))
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, "-o", "json")
+    (first, second) = json.loads(done.stdout)["source"]
+    assert first == (
+        f"Decided on the hardware of {eight}. What pods hold now counts as free: the daemon does not answer: No such "
+        f"file or directory ({tmp_path}/control.sock)."
+    )
+    assert second.startswith("This host does not have rail0")
+
+
+def test_with_the_daemon_it_counts_what_is_taken(daemon: InsideDaemon, tmp_path: Path) -> None:
+    daemon.start_pod("other", {"rdma.noderesource.dev": "[{match: {device: mlx5_0}}]"})
+    manifest = write(tmp_path / "pod.yaml", pod("[{match: {device: mlx5_0}}]"))
+    done = nri_rdma("explain", manifest, "--state-dir", daemon.settings.state_dir)
+    assert "knows now: 1 of 8 devices are held by pods." in " ".join(done.stdout.split())
+    assert "Pod default/one: refused, DEVICE-IN-USE" in done.stdout
+    assert "held by pod default/other" in assert_one_error(done, "DEVICE-IN-USE", 1)
+
+
+def test_another_nodes_tree_is_not_the_daemons(daemon: InsideDaemon, own_eight: Path, tmp_path: Path) -> None:
+    daemon.start_pod("other", {"rdma.noderesource.dev": "[{match: {device: mlx5_0}}]"})
+    manifest = write(tmp_path / "pod.yaml", pod("[{match: {device: mlx5_0}}]"))
+    done = nri_rdma("explain", manifest, "--state-dir", daemon.settings.state_dir, "--sysfs-root", own_eight)
+    assert done.returncode == 0, done.stderr
+    assert f"The daemon reads its hardware from {daemon.settings.sysfs_root}" in " ".join(done.stdout.split())
+
+
+def test_every_pod_of_a_file_is_told_and_one_refusal_is_enough(eight: Path, tmp_path: Path) -> None:
+    text = "---\n".join([pod("1"), "kind: Service\n", pod("9", "two"), pod("gold", "three")])
+    manifest = write(tmp_path / "pods.yaml", text)
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, "-o", "json")
+    assert done.returncode == 1
+    assert [line.partition(": asked")[0].partition(": this")[0] for line in done.stderr.splitlines()] == [
+        "Pod default/two: nri-rdma: DEVICES-EXHAUSTED",
+        "Pod default/three: nri-rdma: POOL-UNKNOWN",
+    ]
+    pods = json.loads(done.stdout)["pods"]
+    assert [it["refusal"] and it["refusal"]["code"] for it in pods] == [None, "DEVICES-EXHAUSTED", "POOL-UNKNOWN"]
+    assert pods[0]["requests"][0]["devices"] == ["mlx5_0"]
+    assert pods[0]["containers"][0]["env"]["RDMA_DEVICES_0"] == "mlx5_0"
+
+
+def test_a_manifest_can_come_from_stdin(eight: Path, tmp_path: Path) -> None:
+    done = nri_rdma("explain", "-", "--sysfs-root", eight, "--state-dir", tmp_path, text=pod("1"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pod_that_asks_for_nothing_is_told_so(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", "kind: Pod\nmetadata: {name: web}\n")
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path)
+    assert "Pod default/web: asks for nothing and gets nothing" in done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Pod\nmetadata: [",
+        "kind: Service\n",
+        "",
+        "\x00",
+        "a: !!python/object:os.system x",
+        "a: 2026-13-45",
+        "[" * 5000,
+        "&a [*a]",
+    ],
+)
+def test_a_file_that_is_no_manifest_ends_with_two(text: str, eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", text)
+    assert_one_error(nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path), "SETTING", 2)
+
+
+def test_bytes_that_are_no_text_end_with_two(eight: Path, tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_bytes(b"\xff\xfe\xff")
+    done = nri_rdma("explain", tmp_path / "pod.yaml", "--sysfs-root", eight, "--state-dir", tmp_path)
+    assert_one_error(done, "SETTING", 2)
+
+
+def test_an_annotation_that_is_no_text_is_refused(eight: Path, tmp_path: Path) -> None:
+    text = "kind: Pod\nmetadata: {name: n, annotations: {rdma.noderesource.dev: 1}}\n"
+    done = nri_rdma("explain", write(tmp_path / "p.yaml", text), "--sysfs-root", eight, "--state-dir", tmp_path)
+    assert "put it in quotes" in assert_one_error(done, "ANNOTATION-VALUE", 1)
+
+
+def test_it_fits_eighty_columns(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", TWO_NEAR_GPUS)
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--allow-default-pool", "--state-dir", tmp_path)
+    assert max(len(line) for line in done.stdout.splitlines() if "rdma.noderesource.dev" not in line) <= 80
+
+
+CLAIMED = """
+kind: Pod
+metadata: {name: claimed}
+spec:
+  resourceClaims: [{name: nics, resourceClaimName: nics}]
+  containers:
+  - name: trainer
+    resources:
+      claims: [{name: nics}]
+      limits: {cpu: 4, rdma/rdma_shared_device_a: 1}
+  - name: sidecar
+"""
+
+
+def prepared(folder: Path, keys: str) -> Path:
+    """A directory with the spec of a claim, as its driver writes it."""
+    folder.mkdir()
+    nodes = [{"path": f"/dev/infiniband/{name}"} for name in ("uverbs2", "rdma_cm")]
+    device = {
+        "name": "claim-7f3",
+        "annotations": {"rdma.noderesource.dev": keys},
+        "containerEdits": {"deviceNodes": nodes},
+    }
+    spec = {"cdiVersion": "0.6.0", "kind": "dra.example.com/nic", "devices": [device]}
+    write(folder / "claim.json", json.dumps(spec))
+    return folder
+
+
+def test_claims_and_resources_are_told_with_what_gives_them(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", CLAIMED)
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, columns=160)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Pod default/claimed: asks for nothing and gets nothing" in done.stdout
+    for line in (
+        "  resource  rdma/rdma_shared_device_a: 1, which a device plugin gives; annotations are not needed for it",
+        "  claim     nics, which its DRA driver prepares; --cdi-device trainer=VENDOR/CLASS=NAME says what its CDI"
+        " device would do here",
+    ):
+        assert line in done.stdout.splitlines()
+
+
+def test_a_claims_cdi_device_is_explained_as_the_daemon_would_take_it(eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", CLAIMED)
+    folder = prepared(tmp_path / "cdi", "{mode: exclusive, interface: {name: fab0}, memlock: 65536}")
+    told = ("--cdi-dirs", folder, "--cdi-device", "trainer=dra.example.com/nic=claim-7f3")
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--state-dir", tmp_path, *told, "-o", "json")
+    (pod,) = json.loads(done.stdout)["pods"]
+    (request,) = pod["requests"]
+    assert (request["cdi_device"], request["mode"], request["devices"]) == (
+        "dra.example.com/nic=claim-7f3",
+        "exclusive",
+        ["mlx5_2"],
+    )
+    assert [(move["host_name"], move["pod_name"]) for move in pod["netdevs"]] == [("rail2", "fab0")]
+    trainer, sidecar = pod["containers"]
+    assert (trainer["char_devices"], trainer["env"]["NCCL_IB_HCA"], trainer["memlock"]) == ([], "=mlx5_2", 65536)
+    assert trainer["claims"] == ["nics"]
+    assert sidecar["env"] == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ("trainer", "it is not CONTAINER=VENDOR/CLASS=NAME"),
+        ("nobody=dra.example.com/nic=claim-7f3", "no pod has a container nobody"),
+        ("trainer=dra.example.com/nic=other", "has the CDI device dra.example.com/nic=other"),
+    ],
+)
+def test_a_cdi_device_that_cannot_be_is_refused(told: str, what: str, eight: Path, tmp_path: Path) -> None:
+    manifest = write(tmp_path / "pod.yaml", CLAIMED)
+    folder = prepared(tmp_path / "cdi", "mode: exclusive")
+    done = nri_rdma("explain", manifest, "--sysfs-root", eight, "--cdi-dirs", folder, "--cdi-device", told)
+    assert what in assert_one_error(done, "SETTING", 2)

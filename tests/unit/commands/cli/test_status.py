@@ -1,0 +1,137 @@
+"""What `nri-rdma status` shows."""
+
+import json
+import time
+from functools import partial
+
+from nri_rdma.commands.cli.screen import Table
+from nri_rdma.commands.cli.status import _age, _facts, _tables
+from nri_rdma.decide.gpus import Shown
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.model.pod import Pod
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import nri_rdma
+
+
+def status(daemon: InsideDaemon, columns: int = 80) -> str:
+    done = nri_rdma("status", "--state-dir", daemon.settings.state_dir, columns=columns)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    lines = status(daemon).splitlines()
+    for line in (
+        "Runtime      not known yet: disconnected, /var/run/nri/nri.sock",
+        "Pool         default: exclusive, shared; 8 devices",
+        "Memlock      8388608 bytes: the setting memlock says so",
+        "Namespaces   1 held open",
+        "mlx5_2  0000:62:00.0  0     ACTIVE  rail2 as rdma0  default/one (exclusive)",
+        "mlx5_3  0000:81:00.0  0     ACTIVE  rail3           -",
+        "default/one  sandbox-one  attached  mlx5_2",
+    ):
+        assert line in lines
+    assert "Guard        WARNING, none: while this daemon is dead, pods start without their" in lines
+    assert "isolation soft" in [line.strip() for line in lines]
+    assert max(map(len, lines)) <= 80
+
+
+def test_devices_are_shown_beside_the_gpus_of_their_containers(daemon: InsideDaemon) -> None:
+    attached = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    for container, node in (("near", (195, 2)), ("far", (195, 7))):
+        daemon.lifecycle.starting(attached.sandbox_id, container, "", partial(Shown, nodes=(node,)))
+    told = [" ".join(line.split()) for line in status(daemon, 120).splitlines()]
+    assert "default/one near aligned: PHB its device nodes" in told
+    assert "default/one far mlx5_2 is SYS from GPU 0000:f8:00.0 its device nodes" in told
+
+
+def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    asked = {"active": "createRuntime hook", "asked": 3, "refused": 1, "last": time.time() - 61}
+    document["guard"] |= {**asked, "warning": "", "unguarded": []}
+    facts = [value for _name, value in _facts(document)]
+    assert facts[2] == "createRuntime hook: asked about 3 containers (1 refused), last 1 min 1 s ago"
+    document["guard"] |= {"warning": "some started unasked", "unguarded": ["a/b, container c"]}
+    assert [value for _name, value in _facts(document)][3] == "WARNING, some started unasked: a/b, container c"
+
+
+def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    told = {"name": "cri-o", "version": "1.28.1", "nri": "0.3.1", "lacks": ["this", "that"], "launched": True}
+    document["runtime"] |= told
+    facts = [value for _name, value in _facts(document)]
+    assert facts[1:5] == [
+        "cri-o 1.28.1: disconnected, which started this daemon",
+        "NRI 0.3.1",
+        "does not apply: this",
+        "does not apply: that",
+    ]
+    document["runtime"]["nri"] = ""
+    assert "NRI of a release that is not known" in [value for _name, value in _facts(document)]
+
+
+def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
+    container = ListedContainer(name="main", devices={})
+    early = Listed(pod=pod, annotations={"rdma.noderesource.dev": "1"}, containers=(container,))
+    daemon.lifecycle.reconciliation.reconcile((early,), ())
+    told = status(daemon)
+    assert "WARNING: pods that run without what they ask for" in told
+    assert "prod/early  its containers were made while nri-rdma was away" in told
+
+
+def test_what_containers_use_is_shown_beside_their_limits(daemon: InsideDaemon) -> None:
+    daemon.make_cgroups("/pod/a")
+    pod = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
+    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    daemon.cgroup_file("/pod/a", "rdma.max").write_text("mlx5_2 hca_handle=max hca_object=40 \n")
+    daemon.cgroup_file("/pod/a", "rdma.current").write_text("mlx5_2 hca_handle=1 hca_object=38 \n")
+    lines = status(daemon).splitlines()
+    assert "POD          CONTAINER  DEVICE  HCA HANDLES  HCA OBJECTS" in lines
+    assert "default/one  a          mlx5_2  1/max        38/40" in lines
+
+
+def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> None:
+    pod = daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.undo_error = "the kernel does not want to"
+    assert "UNDO FAILED: the kernel does not want to" in status(daemon)
+
+
+def test_use_by_the_host_is_told(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    document["devices"][1]["in_use"] = ["rail1 carries a default route"]
+    document["devices"][1]["used_by_some"] = ["process 7 (opensm) has it open"]
+    (devices,) = _tables(document)
+    assert devices.rows[1][-1] == "the host: rail1 carries a default route; process 7 (opensm) has it open"
+
+
+def test_that_a_device_can_only_be_shared_is_told(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    document["devices"][1]["netdevs"][0]["unreturnable"] = ["is a path of the multipath route 10.9.0.0/16"]
+    (devices,) = _tables(document)
+    assert devices.rows[1][-1] == "nobody, can only be shared: rail1 is a path of the multipath route 10.9.0.0/16"
+
+
+def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    assert list(_tables({**document, "devices": []})) == [
+        Table(title="This machine has no RDMA device.", headings=(), rows=())
+    ]
+
+
+def test_json_is_the_daemons_document_unchanged(daemon: InsideDaemon) -> None:
+    done = nri_rdma("status", "--state-dir", daemon.settings.state_dir, "-o", "json")
+    assert json.loads(done.stdout) == ask_status(daemon.settings.control_path)
+
+
+def test_ages_have_two_units() -> None:
+    assert [_age(it) for it in (5.4, 65, 3600 * 5 + 61, 86400 * 3 + 7200)] == [
+        "5 s",
+        "1 min 5 s",
+        "5 h 1 min",
+        "3 d 2 h",
+    ]

@@ -1,0 +1,110 @@
+"""A trace saved with `trace -o json`, shown on another machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+
+SPAN: dict[str, Any] = {
+    "name": "RunPodSandbox",
+    "trace_id": "t",
+    "span_id": "a",
+    "parent_id": "",
+    "start_ns": 1_770_000_000_000_000_000,
+    "end_ns": 1_770_000_000_001_000_000,
+    "attributes": {"k8s.pod.name": "default/a", "sandbox": "s"},
+    "error": "",
+}
+
+
+def saved(tmp_path: Path, *spans: dict[str, Any]) -> Path:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"version": 1, "spans": [{**SPAN, **span} for span in spans]}))
+    return path
+
+
+def test_a_saved_trace_is_shown_as_the_daemon_tells_it(daemon: InsideDaemon, tmp_path: Path) -> None:
+    daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
+    place = ("--state-dir", daemon.settings.state_dir)
+    (tmp_path / "trace.json").write_text(nri_rdma("trace", *place, "-o", "json").stdout)
+    told, seen = nri_rdma("trace", *place), nri_rdma("trace", tmp_path / "trace.json", "--state-dir", tmp_path)
+    assert (seen.returncode, seen.stderr) == (0, "")
+    assert "RunPodSandbox  default/one  " in seen.stdout
+    assert seen.stdout == told.stdout
+
+
+def test_it_can_come_from_stdin(tmp_path: Path) -> None:
+    done = nri_rdma("trace", "-", text=saved(tmp_path, {}).read_text())
+    assert done.stdout.startswith("RunPodSandbox  default/a  2026-02-02 02:40:00.000Z  1.0 ms in all")
+
+
+def test_last_keeps_the_newest_events_of_it(tmp_path: Path) -> None:
+    later = {"span_id": "b", "name": "CreateContainer", "start_ns": SPAN["end_ns"], "end_ns": SPAN["end_ns"]}
+    path = saved(tmp_path, {}, later)
+    assert json.loads(nri_rdma("trace", path, "--last", "1", "-o", "json").stdout)["spans"] == [{**SPAN, **later}]
+
+
+def test_one_without_spans_says_so(tmp_path: Path) -> None:
+    done = nri_rdma("trace", saved(tmp_path), columns=200)
+    assert (done.returncode, done.stdout.partition(".json")[2].partition(".")[0]) == (0, "")
+    assert done.stdout.startswith("There is nothing in ")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is no JSON: "),
+        ("[]", "it is no JSON object"),
+        ("[" * 100_000, "it is no JSON: "),
+        ('{"version": 2, "spans": []}', "its version is 2 instead of 1"),
+        ('{"version": 1}', "the trace cannot be read: "),
+        ('{"version": 1, "spans": [{"name": 1}]}', "the trace cannot be read: "),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(text)
+    told = assert_one_error(nri_rdma("trace", tmp_path / "trace.json"), "SETTING", 2)
+    assert f"this is no trace: {why}" in told
+    assert told.endswith(f", {tmp_path}/trace.json. Next: save one with `nri-rdma trace -o json`, of this version.")
+
+
+@pytest.mark.parametrize(
+    ("spans", "why"),
+    [
+        ([{}, {}], "two of its spans have one id"),
+        ([{"start_ns": -1}], "a span of it ends before it begins, or is of no time that is"),
+        ([{"end_ns": 0}], "a span of it ends before it begins, or is of no time that is"),
+        ([{"start_ns": 2**68, "end_ns": 2**69}], "a span of it ends before it begins, or is of no time that is"),
+        ([{"parent_id": "a"}], "its spans are nested deeper than 100 levels, or in each other"),
+        ([{"parent_id": "b"}, {"span_id": "b", "parent_id": "a"}], "its spans are nested deeper than 100 levels"),
+        (
+            [{"span_id": str(number), "parent_id": str(number + 1)} for number in range(101)],
+            "its spans are nested deeper than 100 levels",
+        ),
+        ([{"span_id": str(number)} for number in range(20_001)], "it has more than 20000 spans"),
+    ],
+)
+def test_spans_that_do_not_hold_together_are_refused(spans: list[dict[str, Any]], why: str, tmp_path: Path) -> None:
+    told = assert_one_error(nri_rdma("trace", saved(tmp_path, *spans)), "SETTING", 2)
+    assert f"this is no trace: {why}" in told
+
+
+def test_the_largest_trace_is_drawn_in_time(tmp_path: Path) -> None:
+    below = ({"span_id": str(number), "parent_id": str(number % 90 and number - 1)} for number in range(1, 20_000))
+    path = saved(tmp_path, {"span_id": "0", "error": "x"}, *({**span, "error": "x"} for span in below))
+    start = time.process_time()
+    done = nri_rdma("trace", path)
+    assert time.process_time() - start < 20
+    assert (done.returncode, done.stdout.count("\n") > 20_000) == (0, True)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    told = assert_one_error(nri_rdma("trace", tmp_path / "none.json"), "SETTING", 2)
+    assert "No such file or directory" in told

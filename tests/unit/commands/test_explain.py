@@ -1,0 +1,256 @@
+"""What a pod would get and why, decided from values alone."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nri_rdma.commands.cli.node import read_local_node
+from nri_rdma.commands.explain import Away, Explanation, Facts, explain
+from nri_rdma.config.settings import Settings
+from nri_rdma.decide.granted import Wanted, granted
+from nri_rdma.decide.placement import Holding
+from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.errors import ErrorCode, PlacementError, RequestError
+from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.request import DeviceRequest, Mode
+from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
+from tests.rig.node import load
+from tests.rig.systree import build_tree
+from tests.unit.model.hardware import TIE, nic, tied
+from tests.unit.model.hardware import node as made_node
+
+PREFIX = "rdma.noderesource.dev"
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
+    """The node "eight" with everything free."""
+    work = tmp_path_factory.mktemp("eight")
+    build_tree(load("eight"), work)
+    node = read_local_node(Settings(sysfs_root=work, dev_root=work, cgroup_root=work)).node
+    return Facts(node=node, policy=default_policy(allow_exclusive=True), taken={}, annotation_prefix=PREFIX)
+
+
+def pod(annotation: str, *containers: str, key: str = f"{PREFIX}/pod", **fields: Any) -> PodManifest:
+    names = containers or ("trainer", "sidecar")
+    return PodManifest(
+        kind="Pod",
+        namespace="default",
+        name="train-0",
+        annotations={key: annotation},
+        containers=tuple(ContainerManifest(name=name) for name in names),
+        **fields,
+    )
+
+
+def given(explanation: Explanation) -> list[str]:
+    return [it.device.name for request in explanation.requests for it in request.candidates if it.given]
+
+
+def why(explanation: Explanation) -> Mapping[str, str]:
+    (request,) = explanation.requests
+    return {candidate.device.name: candidate.why for candidate in request.candidates}
+
+
+def held(node: Node, name: str, owner: str) -> dict[DeviceId, frozenset[Holding]]:
+    device = next(device for device in node.devices if device.name == name)
+    return {device.id: frozenset({Holding(owner=owner, mode=Mode.EXCLUSIVE)})}
+
+
+def test_a_pod_that_asks_for_nothing_gets_nothing(facts: Facts) -> None:
+    asked = replace(pod(""), annotations={"other": "x"})
+    explanation = explain(asked, facts)
+    assert (explanation.requests, explanation.moves, explanation.refusal) == ((), (), None)
+    assert {item.edits for item in explanation.containers} == {ContainerEdits()}
+
+
+def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(facts: Facts) -> None:
+    explanation = explain(pod('[{gpus: ["0000:80:00.0"]}]'), facts)
+    assert given(explanation) == ["mlx5_3"]
+    assert why(explanation)["mlx5_3"] == "nearest free device to GPU 0000:80:00.0 (PHB, same root complex)"
+    assert why(explanation)["mlx5_0"] == "free; from GPU 0000:80:00.0 it is NODE, same NUMA node"
+    assert why(explanation)["mlx5_7"] == "free; from GPU 0000:80:00.0 it is SYS, elsewhere"
+
+
+def test_every_device_of_the_node_has_its_reason(facts: Facts) -> None:
+    node = facts.node
+    devices = (*node.devices[:2], replace(node.devices[2], in_use=("rail2 has an XDP program attached",)))
+    busy = replace(
+        facts, node=replace(node, devices=(*devices, *node.devices[3:])), taken=held(node, "mlx5_1", "default/other")
+    )
+    explanation = explain(pod("[{match: {numaNode: 0}}]"), busy)
+    assert why(explanation) == {
+        "mlx5_0": "lowest index of 2 free",
+        "mlx5_1": "held by pod default/other",
+        "mlx5_2": "in use by the host: rail2 has an XDP program attached",
+        "mlx5_3": "free",
+        **{f"mlx5_{number}": "it is not what match asks for" for number in range(4, 8)},
+    }
+
+
+def test_what_another_request_of_the_pod_got_is_named(facts: Facts) -> None:
+    explanation = explain(pod("[{name: a, match: {device: mlx5_4}}, {name: b}]"), facts)
+    second = {it.device.name: it.why for it in explanation.requests[1].candidates}
+    assert given(explanation) == ["mlx5_4", "mlx5_5"]  # the socket that is broken into already
+    assert second["mlx5_4"] == "given to request a of this pod"
+
+
+def test_containers_get_what_the_daemon_would_inject(facts: Facts) -> None:
+    asked = pod("[{name: rails, match: {device: mlx5_2}, containers: [trainer], memlock: unlimited}]")
+    trainer, sidecar = explain(asked, facts).containers
+    assert dict(trainer.edits.env)["RDMA_NETDEVS_RAILS"] == "rdma0"
+    assert [char.path for char in trainer.edits.char_devices] == ["/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"]
+    assert trainer.asks_memlock
+    assert (sidecar.requests, sidecar.edits.char_devices) == ((), ())
+
+
+def test_a_variable_that_the_container_sets_is_left_to_it(facts: Facts) -> None:
+    container = ContainerManifest(name="trainer", env=frozenset({"NCCL_IB_HCA", "PATH"}))
+    (told,) = explain(replace(pod("1"), containers=(container,)), facts).containers
+    assert told.kept_env == ("NCCL_IB_HCA",)
+    assert "NCCL_IB_HCA" not in dict(told.edits.env)
+
+
+def test_a_limit_that_the_runtime_would_lose_is_refused_as_the_daemon_does(facts: Facts) -> None:
+    old = replace(facts, memlock_dropped_by="containerd v1.7.6")
+    explanation = explain(pod("[{memlock: 65536}]"), old)
+    assert explanation.refusal is not None
+    assert explanation.refusal.code is ErrorCode.RUNTIME_TOO_OLD
+    assert explain(pod("1"), old).refusal is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [
+        (pod("[{containers: [trainr]}]"), f"{PREFIX}/pod[0].containers"),
+        (pod("1", key=f"{PREFIX}/container.trainr"), f"{PREFIX}/container.trainr"),
+        (pod("", key=f"{PREFIX}/container.trainr"), f"{PREFIX}/container.trainr"),
+    ],
+)
+def test_a_container_that_the_pod_does_not_have_is_refused(facts: Facts, asked: PodManifest, where: str) -> None:
+    refusal = explain(asked, facts).refusal
+    assert isinstance(refusal, RequestError)
+    assert refusal.code is ErrorCode.ANNOTATION_VALUE
+    assert refusal.where == where
+    assert refusal.hint == "write trainer; the containers are sidecar, trainer"
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (pod("[{count: 9}]"), ErrorCode.DEVICES_EXHAUSTED),
+        (pod("gold"), ErrorCode.POOL_UNKNOWN),
+        (pod("1", host_network=True), ErrorCode.HOST_NETWORK),
+        (pod("[{limits: {hcaHandles: 1}}]"), ErrorCode.LIMITS_UNSUPPORTED),
+        (pod("[{interface: {name: eth0}}]"), ErrorCode.NAME_CONFLICT),
+        (pod("[{memlock: unlimited}]"), ErrorCode.MEMLOCK_LIMIT),
+        (pod("{"), ErrorCode.ANNOTATION_SYNTAX),
+    ],
+)
+def test_a_refusal_has_the_daemons_code_and_nothing_is_given(facts: Facts, asked: PodManifest, code: ErrorCode) -> None:
+    explanation = explain(asked, replace(facts, memlock_ceiling=8 << 20))
+    assert explanation.refusal is not None
+    assert explanation.refusal.code is code
+    assert (given(explanation), explanation.containers, explanation.moves) == ([], (), ())
+
+
+def test_what_the_pod_holds_itself_is_given_back_before(facts: Facts) -> None:
+    node = facts.node
+    (netdev,) = node.devices[5].netdevs
+    devices = tuple(replace(device, netdevs=()) if device.name == "mlx5_5" else device for device in node.devices)
+    running = replace(
+        facts,
+        node=replace(node, devices=devices),
+        taken=held(node, "mlx5_5", "default/train-0"),
+        away=(Away(owner="default/train-0", device="mlx5_5", netdev=netdev),),
+    )
+    explanation = explain(pod("[{match: {device: mlx5_5}}]"), running)
+    assert explanation.holds == ("mlx5_5",)
+    assert [(move.link.name, move.pod_name) for move in explanation.moves] == [("rail5", "rdma0")]
+
+
+def test_what_the_pods_own_processes_have_open_does_not_keep_it_from_starting_anew(facts: Facts) -> None:
+    node = facts.node
+    opened = replace(node.devices[5], used_by_some=("process 7 (train.py) has it open",))
+    devices = (*node.devices[:5], opened, *node.devices[6:])
+    asked = pod("[{match: {device: mlx5_5}, mode: shared}]")
+    busy = replace(facts, node=replace(node, devices=devices))
+    assert "process 7 (train.py) has it open" in str(explain(asked, busy).refusal)
+    shared = {opened.id: frozenset({Holding(owner="default/train-0", mode=Mode.SHARED)})}
+    assert explain(asked, replace(busy, taken=shared)).refusal is None
+
+
+def test_what_the_host_could_not_have_back_is_refused_of_a_claim_too() -> None:
+    device = tied(nic(0))
+    request = DeviceRequest(name="nic", where="CDI device a/b=c", mode=Mode.EXCLUSIVE, cdi_device="a/b=c")
+    with pytest.raises(PlacementError, match=TIE) as caught:
+        granted(made_node((device,)), {}, (Wanted(request=request, devices=(device,)),), Asker(), "ns/pod")
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    shared = Wanted(request=replace(request, mode=Mode.SHARED), devices=(device,))
+    (placed,) = granted(made_node((device,)), {}, (shared,), Asker(), "ns/pod")
+    assert placed.devices == (device,)
+
+
+# Manifests
+
+
+def workload(kind: str, *path: str) -> dict[str, Any]:
+    template: dict[str, Any] = {"metadata": {"annotations": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}
+    for key in reversed(path):
+        template = {key: template}
+    return {"kind": kind, "metadata": {"name": "w", "namespace": "prod"}, **template}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        workload("Deployment", "spec", "template"),
+        workload("Job", "spec", "template"),
+        workload("StatefulSet", "spec", "template"),
+        workload("DaemonSet", "spec", "template"),
+        workload("CronJob", "spec", "jobTemplate", "spec", "template"),
+        workload("PodTemplate", "template"),
+    ],
+)
+def test_the_pod_of_a_workload_is_found(document: dict[str, Any]) -> None:
+    (found,) = read_pods(document, "w.yaml")
+    assert (found.kind, str(found), found.annotations) == (document["kind"], "prod/w", {"a": "b"})
+    assert [container.name for container in found.containers] == ["c"]
+
+
+def test_the_items_of_a_list_are_read() -> None:
+    items = [workload("Job", "spec", "template"), {"kind": "Service"}, workload("Job", "spec", "template")]
+    assert len(read_pods({"kind": "List", "items": items}, "w.yaml")) == 2
+
+
+@pytest.mark.parametrize("document", [None, 3, [], "text", {"kind": "Service"}, {}])
+def test_what_is_no_workload_has_no_pod(document: object) -> None:
+    assert read_pods(document, "w.yaml") == ()
+
+
+def test_init_containers_are_containers_of_the_pod() -> None:
+    spec = {"initContainers": [{"name": "i"}], "containers": [{"name": "c", "securityContext": {"privileged": True}}]}
+    (found,) = read_pods({"kind": "Pod", "spec": {**spec, "hostNetwork": True}}, "w.yaml")
+    assert [(it.name, it.privileged) for it in found.containers] == [("i", False), ("c", True)]
+    assert found.host_network
+
+
+@pytest.mark.parametrize(
+    ("document", "where"),
+    [
+        ({"kind": "Pod", "metadata": {"annotations": {"a": 1}}}, "w.yaml.metadata.annotations"),
+        ({"kind": "Pod", "metadata": {"annotations": {True: "x"}}}, "w.yaml.metadata.annotations"),
+        ({"kind": "Pod", "metadata": [1]}, "w.yaml.metadata"),
+        ({"kind": "Pod", "spec": {"containers": {"name": "c"}}}, "w.yaml.spec.containers"),
+        ({"kind": "Pod", "spec": {"containers": ["c"]}}, "w.yaml.spec.containers[0]"),
+        ({"kind": "Job", "spec": 3}, "w.yaml.spec"),
+        ({"kind": "List", "items": 3}, "w.yaml.items"),
+    ],
+)
+def test_what_kubernetes_would_not_take_is_refused_with_its_place(document: dict[str, Any], where: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        read_pods(document, "w.yaml")
+    assert caught.value.where == where

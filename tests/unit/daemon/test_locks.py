@@ -1,0 +1,67 @@
+"""One daemon of a state directory, one of a runtime."""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.daemon.locks import Sole
+from nri_rdma.errors import ErrorCode, RuntimeAnsweredError, StateError
+
+
+def _refused(state_dir: Path, nri_socket: Path, by: float = 0.0) -> str:
+    with pytest.raises(StateError) as refused:
+        Sole(state_dir, nri_socket, by)
+    assert refused.value.code == ErrorCode.STATE_LOCKED
+    return str(refused.value)
+
+
+def test_a_second_daemon_of_a_state_directory_is_told_who_has_it(tmp_path: Path) -> None:
+    first = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    told = _refused(tmp_path / "state", tmp_path / "other.sock")
+    assert f"another daemon (pid {os.getpid()}) uses this state directory, {tmp_path}/state." in told
+    first.release()
+    Sole(tmp_path / "state", tmp_path / "other.sock").release()
+
+
+def test_a_second_daemon_of_a_runtime_is_refused_and_keeps_no_state_directory(tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(tmp_path / "run")
+    first = Sole(tmp_path / "a", tmp_path / "run/nri.sock")
+    assert f"(pid {os.getpid()}) answers this runtime" in _refused(tmp_path / "b", tmp_path / "alias/nri.sock")
+    Sole(tmp_path / "b", tmp_path / "run/another.sock").release()
+    first.release()
+    first.release()
+    Sole(tmp_path / "b", tmp_path / "run/nri.sock").release()
+
+
+def test_a_daemon_waits_for_one_that_is_about_to_end(tmp_path: Path) -> None:
+    first = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    ending = threading.Timer(0.1, first.release)
+    ending.start()
+    Sole(tmp_path / "state", tmp_path / "nri.sock", time.monotonic() + 10).release()
+    ending.join()
+
+
+def test_a_folder_of_the_runtime_that_cannot_be_written_keeps_nobody_from_starting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        Sole(tmp_path / "state", Path("/proc/version/nri.sock")).release()
+    assert [record.message for record in caplog.records] == ["cannot tell whether another daemon serves this runtime"]
+
+
+def test_a_daemon_that_has_both_is_told_as_the_one_that_answers_the_runtime(tmp_path: Path) -> None:
+    """Who may not tell the runtime leaves its pods to that one then."""
+    first = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    with pytest.raises(RuntimeAnsweredError):
+        Sole(tmp_path / "state", tmp_path / "nri.sock")
+    first.release()
+
+
+def test_a_state_directory_that_cannot_be_used_leaves_the_runtimes_folder_alone(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="version"):
+        Sole(Path("/proc/version/state"), tmp_path / "nri/nri.sock")
+    assert list(tmp_path.iterdir()) == []

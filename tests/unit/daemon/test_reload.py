@@ -1,0 +1,152 @@
+"""Another configuration for a running daemon: all of it or nothing, and never anything for the pods that are there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any  # Any: values of settings
+
+import pytest
+
+from nri_rdma.config.settings import Document, Loaded, Memlock, Settings, load
+from nri_rdma.daemon.reload import RELOADABLE, contested_words, refuse_fixed
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.errors import NriRdmaError, SettingError
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import nri_rdma
+
+ONE = {"rdma.noderesource.dev": "1"}
+RAILS = {"rdma.noderesource.dev": "rails"}
+POOLS = """
+[pools.rails]
+select = { device = ["mlx5_2", "mlx5_3"] }
+modes = ["exclusive"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _level() -> Iterator[None]:
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+def reload_with(inside: InsideDaemon, text: str) -> None:
+    """SIGHUP, when the file holds this."""
+    now = load({}, {}, Document(name="FILE", text=text)).settings
+    kept = {item.name: getattr(inside.settings, item.name) for item in fields(Settings) if item.name not in RELOADABLE}
+    inside.settings_now = replace(now, **kept)
+    inside.reloader.run()
+
+
+def refusal_of(inside: InsideDaemon, name: str, annotations: dict[str, str]) -> NriRdmaError:
+    with pytest.raises(NriRdmaError) as caught:
+        inside.start_pod(name, annotations)
+    return caught.value
+
+
+def test_new_pools_are_for_pods_that_come_and_what_pods_have_stays_theirs(daemon: InsideDaemon) -> None:
+    first = daemon.start_pod("first", ONE)
+    reload_with(daemon, POOLS)
+    assert daemon.reloader.error == ""
+    assert daemon.edits(first, ONE, "a").char_devices
+    assert "POOL-UNKNOWN" in str(refusal_of(daemon, "late", ONE))
+    daemon.start_pod("rails", RAILS)
+    assert [device.name for device in daemon.node.devices if device.id in daemon.allocations.taken()] == [
+        "mlx5_0",
+        "mlx5_2",
+    ]
+    daemon.stop_pod(first)
+    assert len(daemon.allocations.taken()) == 1
+
+
+def test_the_log_level_changes(daemon: InsideDaemon) -> None:
+    logging.getLogger().setLevel(logging.INFO)
+    reload_with(daemon, 'log_level = "debug"')
+    assert logging.getLogger().level == logging.DEBUG
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "tracing": False,
+    "memlock": Memlock(),
+    "plugin_index": "10",
+    "log_format": "json",
+    "control_socket": Path("/other"),
+}
+
+
+@pytest.mark.parametrize("name", sorted({item.name for item in fields(Settings)} - RELOADABLE))
+def test_what_needs_a_start_is_refused_by_its_name_and_everything_with_it(name: str, daemon: InsideDaemon) -> None:
+    reload_with(daemon, POOLS)
+    other = OTHER_VALUES.get(name, Path("/other") if isinstance(getattr(daemon.settings, name), Path) else "other")
+    assert other != getattr(daemon.settings, name)
+    daemon.settings_now = replace(daemon.settings_now, pools=(), **{name: other})
+    daemon.reloader.run()
+    assert f"SETTING: {name} cannot change while the daemon runs" in daemon.reloader.error
+    assert list(daemon.lifecycle.chooser.policy.pools) == ["rails"]
+
+
+def test_all_that_needs_a_start_is_named_at_once() -> None:
+    with pytest.raises(SettingError, match="nri_socket, state_dir cannot change"):
+        refuse_fixed(Settings(), Settings(state_dir=Path("/a"), nri_socket=Path("/b"), log_level="debug"))
+
+
+def test_pools_that_contest_a_device_are_refused(daemon: InsideDaemon) -> None:
+    reload_with(daemon, f'{POOLS}[pools.other]\nmodes = ["shared"]\nselect = {{ device = ["mlx5_3", "mlx5_4"] }}\n')
+    assert "rails and other both select mlx5_3" in daemon.reloader.error
+    assert list(daemon.lifecycle.chooser.policy.pools) == ["default"]
+
+
+def test_without_contested_devices_there_are_no_words(daemon: InsideDaemon) -> None:
+    assert contested_words(daemon.lifecycle.chooser.policy, daemon.node) == ""
+
+
+def test_status_says_why_until_a_configuration_is_taken(daemon: InsideDaemon) -> None:
+    daemon.settings_now = replace(daemon.settings, plugin_index="10")
+    daemon.reloader.run()
+    told = nri_rdma("status", "--state-dir", daemon.settings.state_dir, columns=200).stdout
+    assert (
+        "Settings     WARNING, as before: nri-rdma: SETTING: plugin_index cannot change while the daemon runs." in told
+    )
+    reload_with(daemon, POOLS)
+    assert ask_status(daemon.settings.control_path)["reload_error"] == ""
+
+
+# What is read again
+
+
+def loaded(tmp_path: Path, text: str = POOLS) -> tuple[Loaded, Path]:
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    return load({"log_format": "json"}, {"NRI_RDMA_TRACING": "no"}, Document.read(path)), path
+
+
+def test_flags_and_environment_still_come_before_the_file(tmp_path: Path) -> None:
+    first, path = loaded(tmp_path)
+    path.write_text('log_format = "text"\ntracing = true\nlog_level = "debug"')
+    again = first.again()
+    assert (again.log_format, again.tracing, again.log_level, again.pools) == ("json", False, "debug", ())
+
+
+def test_a_file_that_is_gone_is_refused_and_offers_not_what_the_default_does(tmp_path: Path) -> None:
+    first, path = loaded(tmp_path)
+    path.unlink()
+    with pytest.raises(SettingError, match="it does not exist"):
+        first.again()
+
+
+def test_what_the_runtime_sent_stays(tmp_path: Path) -> None:
+    first = load({}, {}, Document.sent_or_read(POOLS, tmp_path / "other.toml"))
+    assert first.again() == first.settings
+    assert first.settings.pools
+
+
+def test_a_bad_file_is_refused(tmp_path: Path, daemon: InsideDaemon) -> None:
+    first, path = loaded(tmp_path)
+    path.write_text(POOLS + "modes = 1")
+    daemon.reloader._read = first.again
+    daemon.reloader.run()
+    assert str(path) in daemon.reloader.error
+    assert list(daemon.lifecycle.chooser.policy.pools) == ["default"]

@@ -1,0 +1,78 @@
+"""A signal is answered while the main thread is blocked, and whichever thread the kernel gives it to."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from nri_rdma.daemon.signals import Signals
+
+SOON = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGUSR1)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def answered(send: Callable[[], None]) -> str:
+    """What the answer to a signal says to the main thread, which waits in a system call."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(SOON)
+    answers = {number: lambda number=number: theirs.sendall(number.name.encode()) for number in (HUP, USR1)}
+    signals = Signals(answers)
+    sender = threading.Thread(target=send)
+    try:
+        sender.start()
+        return ours.recv(64).decode()
+    finally:
+        sender.join()
+        signals.close()
+        ours.close()
+        theirs.close()
+
+
+HUP, USR1 = signal.SIGHUP, signal.SIGUSR1
+
+
+@pytest.mark.parametrize("number", [HUP, USR1])
+def test_a_signal_to_the_process_is_answered(number: signal.Signals) -> None:
+    assert answered(lambda: signal.raise_signal(number)) == number.name
+
+
+@pytest.mark.parametrize("number", [HUP, USR1])
+def test_a_signal_that_another_thread_takes_is_answered(number: signal.Signals) -> None:
+    assert answered(lambda: signal.pthread_kill(threading.get_ident(), number)) == number.name
+
+
+def test_afterwards_no_thread_and_no_descriptor_are_left() -> None:
+    threads = threading.active_count()
+    Signals({HUP: lambda: None}).close()
+    assert threading.active_count() == threads
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_an_answer_comes_for_each_of_two_signals() -> None:
+    seen: list[str] = []
+    both = threading.Event()
+
+    def note(name: str) -> None:
+        seen.append(name)
+        if len(seen) > 1:
+            both.set()
+
+    signals = Signals({HUP: lambda: note("hup"), USR1: lambda: note("usr1")})
+    try:
+        signal.raise_signal(HUP)
+        signal.raise_signal(USR1)
+        assert both.wait(SOON)
+    finally:
+        signals.close()
+    assert seen == ["hup", "usr1"]

@@ -1,0 +1,626 @@
+"""Which devices a pod gets, and how a refusal names what is in the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.decide.placement import Holding, Placed, place
+from nri_rdma.decide.policy import Admitted, Offer, Policy, Pool, default_policy, offer
+from nri_rdma.decide.topology import Distance, distance
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, RdmaNetns
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
+from nri_rdma.model.selector import Selector
+from tests.unit.model.hardware import TIE, eight, gpu, gpu_address, nic, node, tied, umad, uverbs
+
+STRICT_GPU = Align(to=AlignTo.GPU, strict=True)
+NUMA = Align(to=AlignTo.NUMA)
+STRICT_NUMA = Align(to=AlignTo.NUMA, strict=True)
+
+
+def asking(
+    name: str = "0",
+    *,
+    match: Match | None = None,
+    count: int | None = 1,
+    gpus: tuple[int, ...] = (),
+    align: Align | None = None,
+    mode: Mode = Mode.EXCLUSIVE,
+    kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS,
+) -> Admitted:
+    request = DeviceRequest(
+        name=name,
+        where=f"HERE[{name}]",
+        match=match or Match(),
+        count=count,
+        gpus=tuple(map(gpu_address, gpus)),
+        align=align,
+        char_kinds=kinds,
+    )
+    return Admitted(request=request, mode=mode)
+
+
+def everything(on: Node) -> Offer:
+    return offer(default_policy(allow_exclusive=True), on)
+
+
+def named(device: str, name: str = "0") -> Admitted:
+    return asking(name, match=Match(device=device))
+
+
+def held(*numbers: int, mode: Mode = Mode.EXCLUSIVE) -> dict[DeviceId, frozenset[Holding]]:
+    return {nic(number).id: frozenset({Holding(owner="ns/other", mode=mode)}) for number in numbers}
+
+
+def chosen(
+    on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
+) -> tuple[list[str], ...]:
+    return tuple([device.name for device in item.devices] for item in place(on, everything(on), taken or {}, requests))
+
+
+def reasons(on: Node, request: Admitted) -> tuple[str, ...]:
+    return place(on, everything(on), {}, (request,))[0].reasons
+
+
+def refusal(
+    on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
+) -> PlacementError:
+    with pytest.raises(PlacementError) as caught:
+        place(on, everything(on), taken or {}, requests)
+    assert caught.value.where.startswith("HERE[")
+    assert caught.value.hint
+    return caught.value
+
+
+# Choosing
+
+
+def test_a_pod_that_asks_for_nothing_gets_nothing() -> None:
+    assert place(eight(), everything(eight()), {}, ()) == ()
+
+
+def test_a_request_without_conditions_gets_the_lowest_index() -> None:
+    assert chosen(eight(), asking()) == (["mlx5_0"],)
+
+
+def test_a_device_that_is_held_is_passed_over() -> None:
+    assert chosen(eight(), asking(), taken=held(0, 1)) == (["mlx5_2"],)
+
+
+def test_a_device_that_the_host_uses_is_passed_over() -> None:
+    assert chosen(node((nic(0, in_use=("eth0 is enslaved",)), nic(1))), asking()) == (["mlx5_1"],)
+
+
+def test_a_device_whose_netdev_is_elsewhere_is_passed_over() -> None:
+    assert chosen(node((nic(0, has_netdev=False), nic(1))), asking()) == (["mlx5_1"],)
+
+
+def test_a_device_whose_netdev_is_elsewhere_can_be_shared() -> None:
+    assert chosen(node((nic(0, has_netdev=False), nic(1))), asking(mode=Mode.SHARED)) == (["mlx5_0"],)
+
+
+def test_an_infiniband_device_needs_no_netdev() -> None:
+    infiniband = nic(0, has_netdev=False, link_layer=LinkLayer.INFINIBAND)
+    assert chosen(node((infiniband,)), asking()) == (["mlx5_0"],)
+
+
+def test_a_device_that_others_share_can_be_shared() -> None:
+    assert chosen(eight(), asking(mode=Mode.SHARED), taken=held(0, mode=Mode.SHARED)) == (["mlx5_0"],)
+
+
+def test_a_device_that_others_share_cannot_be_had_alone() -> None:
+    assert chosen(eight(), asking(), taken=held(0, mode=Mode.SHARED)) == (["mlx5_1"],)
+
+
+def test_a_device_that_another_has_alone_cannot_be_shared() -> None:
+    assert chosen(eight(), asking(mode=Mode.SHARED), taken=held(0)) == (["mlx5_1"],)
+
+
+def test_all_devices_are_all_that_are_free() -> None:
+    assert chosen(node((nic(0), nic(1, in_use=("bond",)), nic(2), nic(3))), asking(count=None), taken=held(3)) == (
+        ["mlx5_0", "mlx5_2"],
+    )
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        Match(device="mlx5_1"),
+        Match(netdev="eth1"),
+        Match(pci=nic(1).pci),
+        Match(vendor="14e4"),
+        Match(link_layer=LinkLayer.INFINIBAND),
+        Match(numa_node=1),
+        Match(min_speed_gbps=800),
+        Match(driver="mlx5_core", numa_node=1),
+    ],
+)
+def test_a_condition_selects_the_device_it_describes(match: Match) -> None:
+    special = nic(1, vendor="14e4", link_layer=LinkLayer.INFINIBAND, numa=1, speed_gbps=800)
+    assert chosen(node((nic(0, numa=0), special)), asking(match=match)) == (["mlx5_1"],)
+
+
+def test_the_order_of_requests_is_the_order_of_results() -> None:
+    assert chosen(eight(), asking("0"), asking("1", count=2)) == (["mlx5_0"], ["mlx5_1", "mlx5_2"])
+
+
+def test_a_request_for_anything_leaves_the_device_that_another_names() -> None:
+    assert chosen(eight(), asking("0"), named("mlx5_0", "1")) == (["mlx5_1"], ["mlx5_0"])
+
+
+def test_a_request_for_all_leaves_the_devices_that_others_ask() -> None:
+    both = node((nic(0), nic(1)))
+    assert chosen(both, asking("0", count=None), asking("1")) == (["mlx5_1"], ["mlx5_0"])
+
+
+def test_a_request_that_can_have_less_is_served_first() -> None:
+    on = node((nic(0, speed_gbps=800), nic(1)))
+    assert chosen(on, asking("0"), asking("1", match=Match(min_speed_gbps=800))) == (["mlx5_1"], ["mlx5_0"])
+
+
+def test_a_request_near_a_gpu_is_served_before_one_for_anything() -> None:
+    assert chosen(eight(), asking("0"), asking("1", gpus=(0,))) == (["mlx5_1"], ["mlx5_0"])
+
+
+# GPUs
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_pod_gets_the_nic_on_the_root_of_its_gpu(number: int) -> None:
+    assert chosen(eight(), asking(gpus=(number,), align=STRICT_GPU)) == ([f"mlx5_{number}"],)
+
+
+def test_devices_and_gpus_pair_up_in_the_order_of_the_gpus() -> None:
+    assert chosen(eight(), asking(gpus=(6, 1), count=2)) == (["mlx5_6", "mlx5_1"],)
+
+
+def test_two_nics_of_one_root_do_not_serve_one_gpu_while_another_has_none() -> None:
+    on = node((nic(0, root=0), nic(1, root=0), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
+    assert chosen(on, asking(gpus=(0, 1), count=2)) == (["mlx5_0", "mlx5_2"],)
+
+
+def test_more_devices_than_gpus_go_round_again() -> None:
+    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=0)), (gpu(0, root=0),))
+    assert chosen(on, asking(gpus=(0,), count=2)) == (["mlx5_0", "mlx5_2"],)
+
+
+def test_the_same_numa_node_is_next_best() -> None:
+    assert chosen(eight(), asking(gpus=(5,)), taken=held(5)) == (["mlx5_4"],)
+
+
+def test_a_farther_device_is_better_than_none() -> None:
+    assert chosen(eight(), asking(gpus=(5,)), taken=held(4, 5, 6, 7)) == (["mlx5_0"],)
+
+
+def test_strict_alignment_refuses_what_is_farther_and_says_who_has_the_nearer() -> None:
+    error = refusal(eight(), asking(gpus=(5,), align=STRICT_GPU), taken=held(5))
+    assert error.code is ErrorCode.NOT_ALIGNED
+    assert "GPU 0001:15:00.0 is mlx5_4 (NODE, same NUMA node); mlx5_5 is held by pod ns/other" in error.what
+
+
+def test_strict_alignment_without_known_gpus_is_refused() -> None:
+    error = refusal(eight(), asking(align=STRICT_GPU))
+    assert (error.code, error.hint) == (ErrorCode.NOT_ALIGNED, "name them in gpus, or leave strict out")
+
+
+def test_alignment_without_known_gpus_settles_for_one_numa_node() -> None:
+    asked = asking(align=Align(to=AlignTo.GPU), count=2)
+    assert reasons(eight(), asked) == tuple(f"mlx5_{n}: on NUMA node 0; no GPU is known" for n in range(2))
+
+
+def test_no_alignment_takes_what_spoils_least_which_is_beside_its_own_gpu() -> None:
+    assert chosen(eight(), asking(gpus=(5,), align=Align(to=AlignTo.NONE))) == (["mlx5_5"],)
+
+
+def test_an_unknown_gpu_names_the_gpus_there_are() -> None:
+    error = refusal(node((nic(0),), (gpu(0), gpu(1))), asking(gpus=(7,)))
+    assert error.code is ErrorCode.DEVICE_UNKNOWN
+    assert error.hint == "its GPUs are 0001:10:00.0, 0001:11:00.0"
+
+
+def test_the_gpu_of_another_request_of_the_pod_is_not_idle() -> None:
+    """Of the device that only an idle GPU is next to, and one whose GPU is the pod's own, the latter is taken."""
+    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
+    assert chosen(on, asking("a", gpus=(1,)), asking("b")) == (["mlx5_1"], ["mlx5_2"])
+
+
+def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> None:
+    """All pods of the node wait for it. An exact search over all of them took seven seconds."""
+    on = node(
+        tuple(
+            replace(nic(number, root=number % 8, numa=number % 2), id=DeviceId(f"vf{number}")) for number in range(512)
+        ),
+        tuple(gpu(number, root=number, numa=number % 2) for number in range(8)),
+    )
+    before = time.process_time()
+    one_each = place(on, everything(on), {}, tuple(asking(str(number), gpus=(number % 8,)) for number in range(64)))
+    many = place(on, everything(on), {}, (asking(count=300, gpus=(0, 5)),))
+    assert time.process_time() - before < 2
+    assert all(distance(item.devices[0], on.gpus[number % 8]) is Distance.PHB for number, item in enumerate(one_each))
+    assert len({device.id for device in many[0].devices}) == 300
+
+
+def test_the_reason_names_gpu_and_distance() -> None:
+    assert reasons(eight(), asking(gpus=(3,))) == (
+        "mlx5_3: nearest free device to GPU 0001:13:00.0 (PHB, same root complex)",
+    )
+
+
+def test_the_reason_of_a_named_device_is_its_name() -> None:
+    assert reasons(eight(), named("mlx5_3")) == ("mlx5_3: named by the request (device mlx5_3)",)
+
+
+# NUMA
+
+
+def test_numa_alignment_takes_the_numa_nodes_of_the_gpus() -> None:
+    assert chosen(eight(), asking(gpus=(5,), align=NUMA, count=2)) == (["mlx5_4", "mlx5_5"],)
+
+
+def test_numa_alignment_without_gpus_keeps_a_request_on_one_numa_node() -> None:
+    assert chosen(eight(), asking(align=STRICT_NUMA, count=3), taken=held(0, 1)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
+
+
+def test_numa_alignment_fills_the_fuller_numa_node_first() -> None:
+    assert chosen(eight(), asking(align=NUMA, count=2), taken=held(6, 7)) == (["mlx5_4", "mlx5_5"],)
+
+
+def test_numa_alignment_that_does_not_fit_goes_on_elsewhere() -> None:
+    assert chosen(eight(), asking(align=NUMA, count=4), taken=held(0, 1, 4)) == (
+        ["mlx5_5", "mlx5_6", "mlx5_7", "mlx5_2"],
+    )
+
+
+def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
+    error = refusal(eight(), asking(align=STRICT_NUMA, count=4), taken=held(0, 4))
+    assert error.code is ErrorCode.NOT_ALIGNED
+    assert "3 of 4 devices are free on NUMA node 0" in error.what
+
+
+def test_strict_numa_alignment_needs_known_numa_nodes() -> None:
+    assert refusal(node((nic(0),)), asking(align=STRICT_NUMA)).code is ErrorCode.NOT_ALIGNED
+
+
+def test_numa_alignment_without_known_numa_nodes_settles_for_any() -> None:
+    assert reasons(node((nic(0),)), asking(align=NUMA)) == ("mlx5_0: lowest index of 1 free; no NUMA node is known",)
+
+
+# Refusals
+
+
+def test_a_device_that_does_not_exist_is_told_with_the_nearest() -> None:
+    error = refusal(eight(), named("mlx5_9"))
+    assert error.code is ErrorCode.DEVICE_UNKNOWN
+    assert error.what == "no RDMA device of this node matches device mlx5_9"
+    assert error.hint.startswith("nearest are mlx5_")
+
+
+def test_conditions_that_nothing_meets_are_told() -> None:
+    error = refusal(eight(), asking(match=Match(vendor="14e4", numa_node=0)))
+    assert (error.code, error.what) == (
+        ErrorCode.DEVICE_UNKNOWN,
+        "no RDMA device of this node matches vendor 14e4 and numaNode 0",
+    )
+
+
+def test_an_address_that_does_not_exist_names_the_addresses_there_are() -> None:
+    error = refusal(node((nic(0), nic(1))), asking(match=Match(pci=PciAddress(0, 0xFF, 0, 0))))
+    assert "0000:10:00.0" in error.hint
+
+
+def test_a_node_without_rdma_devices_says_so() -> None:
+    assert refusal(node(), asking()).what == "this node has no RDMA device"
+
+
+def test_a_named_device_that_the_host_uses_is_refused_with_the_use() -> None:
+    error = refusal(node((nic(0, in_use=("eth0 is enslaved to bond0",)),)), named("mlx5_0"))
+    assert (error.code, error.what) == (
+        ErrorCode.DEVICE_IN_USE,
+        "mlx5_0 is in use by the host: eth0 is enslaved to bond0",
+    )
+
+
+def test_a_device_whose_routes_the_host_could_not_have_back_stays_there() -> None:
+    kept, other = tied(nic(0)), nic(1)
+    on = node((kept, other))
+    (placed,) = place(on, everything(on), {}, (asking(),))
+    assert placed.devices == (other,)
+    (placed,) = place(on, everything(on), {}, (replace(named("mlx5_0"), mode=Mode.SHARED),))
+    assert placed.devices == (kept,)
+    error = refusal(on, named("mlx5_0"))
+    assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, f"mlx5_0 is in use by the host: {TIE}")
+    assert "mode: shared" in error.hint
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_device_that_a_process_has_open_is_given_to_nobody(mode: Mode) -> None:
+    opened = replace(nic(0), used_by_some=("process 7 (opensm) has it open",))
+    error = refusal(node((opened,)), replace(named("mlx5_0"), mode=mode))
+    assert error.what == "mlx5_0 is in use by the host: process 7 (opensm) has it open"
+
+
+def test_who_has_a_device_open_that_pods_share_is_taken_for_one_of_them() -> None:
+    opened = replace(nic(0), used_by_some=("process 7 (train.py) has it open",))
+    on = node((opened,))
+    shared = frozenset({Holding(owner="ns/other", mode=Mode.SHARED)})
+    (placed,) = place(on, everything(on), {opened.id: shared}, (replace(named("mlx5_0"), mode=Mode.SHARED),))
+    assert [device.name for device in placed.devices] == ["mlx5_0"]
+
+
+def test_a_named_device_that_is_held_is_refused_with_the_holder() -> None:
+    error = refusal(eight(), named("mlx5_3"), taken=held(3))
+    assert (error.code, error.what) == (ErrorCode.DEVICE_IN_USE, "mlx5_3 is held by pod ns/other")
+
+
+def test_a_device_without_its_netdev_is_refused() -> None:
+    assert refusal(node((nic(0, has_netdev=False),)), asking()).detail == (
+        "mlx5_0 is without its netdev, which is not on the host"
+    )
+
+
+def test_a_named_device_whose_netdev_may_be_in_the_pod_is_given() -> None:
+    """A CNI plugin that runs before us moves netdevs too."""
+    on = node((nic(0, has_netdev=False),))
+    (placed,) = place(on, everything(on), {}, (named("mlx5_0"),))
+    assert placed.reasons == (
+        "mlx5_0: named by the request (device mlx5_0); its netdev is not on the host and has to be in the pod",
+    )
+
+
+def test_a_soft_device_is_not_given_alone_where_the_kernel_would_remove_it() -> None:
+    soft = replace(nic(0), pci=None, driver="", kernel_index=3)
+    error = refusal(node((soft,)), named("mlx5_0"))
+    assert (error.code, error.what) == (
+        ErrorCode.SOFT_DEVICE,
+        "mlx5_0 is a soft device, which the kernel removes when its netdev leaves the host",
+    )
+    on = node((soft, nic(1)))
+    (placed,) = place(on, everything(on), {}, (asking(),))
+    assert [device.name for device in placed.devices] == ["mlx5_1"]
+
+
+def test_a_soft_device_that_only_a_tree_of_files_describes_is_given() -> None:
+    on = node((replace(nic(0), pci=None, driver=""),))
+    (placed,) = place(on, everything(on), {}, (asking(),))
+    assert [device.name for device in placed.devices] == ["mlx5_0"]
+
+
+def test_where_the_kernel_cannot_tell_of_its_netdev_a_named_device_is_refused_too() -> None:
+    blind = replace(node((nic(0, has_netdev=False),)), rdma_netns=RdmaNetns.NONE)
+    assert refusal(blind, named("mlx5_0")).code is ErrorCode.DEVICE_IN_USE
+
+
+def test_a_device_named_twice_in_a_pod_is_a_conflict() -> None:
+    error = refusal(eight(), named("mlx5_0", "a"), named("mlx5_0", "b"))
+    assert (error.code, error.where, error.what) == (
+        ErrorCode.DEVICE_CONFLICT,
+        "HERE[b]",
+        "mlx5_0 is given to request a of this pod",
+    )
+
+
+def test_a_device_named_in_two_ways_is_a_conflict() -> None:
+    error = refusal(eight(), named("mlx5_0", "a"), asking("b", match=Match(netdev="eth0")))
+    assert error.code is ErrorCode.DEVICE_CONFLICT
+
+
+def test_more_devices_than_are_free_tells_why_the_others_are_not() -> None:
+    on = node((nic(0), nic(1, in_use=("bond0",)), nic(2)))
+    error = refusal(on, asking(count=3), taken=held(2))
+    assert error.code is ErrorCode.DEVICES_EXHAUSTED
+    assert error.what == "asked 3, free 1 of 3 devices of pool default"
+    assert error.detail == "mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
+    assert "Next: " in str(error)[:200]
+
+
+def test_more_devices_than_there_are_is_refused() -> None:
+    assert refusal(eight(), asking(count=9)).what == "asked 9, free 8 of 8 devices of pool default"
+
+
+def test_more_devices_than_a_name_has_is_refused() -> None:
+    error = refusal(eight(), asking(match=Match(device="mlx5_0"), count=2))
+    assert (error.code, error.what) == (
+        ErrorCode.DEVICES_EXHAUSTED,
+        "asked 2, free 1 of 1 devices of pool default that match",
+    )
+
+
+def test_all_of_no_free_devices_is_refused() -> None:
+    assert refusal(node((nic(0),)), asking(count=None), taken=held(0)).code is ErrorCode.DEVICES_EXHAUSTED
+
+
+def test_a_device_without_the_node_that_is_asked_is_not_given() -> None:
+    kinds = frozenset({CharKind.UMAD})
+    on = node((nic(0), nic(1, chars=(uverbs(1), umad(1)))))
+    assert chosen(on, asking(kinds=kinds)) == (["mlx5_1"],)
+    error = refusal(on, asking(match=Match(device="mlx5_0"), kinds=kinds))
+    assert (error.code, error.what) == (ErrorCode.DEVICE_UNKNOWN, "mlx5_0 is without a umad device node")
+
+
+def test_a_refusal_of_many_devices_stays_short() -> None:
+    many = node(tuple(nic(number, root=number % 200) for number in range(200)))
+    assert len(refusal(many, asking(count=201), taken=held(*range(100))).what) < 1000
+
+
+# Laws
+
+# Pools
+
+FIRST_TWO = Pool(name="rails", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_0", "mlx5_1")),))
+STORAGE = Pool(name="storage", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_2",)),))
+CONTESTING = Pool(name="other", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("mlx5_1",)),))
+
+
+def from_pool(
+    item: Admitted, *pools: Pool, taken: Mapping[DeviceId, frozenset[Holding]] | None = None, on: Node | None = None
+) -> list[str]:
+    """The devices of a request to the first of these pools."""
+    it = replace(item, request=replace(item.request, pool=pools[0].name))
+    on = on or eight()
+    (placed,) = place(on, offer(Policy(pools={pool.name: pool for pool in pools}), on), taken or {}, (it,))
+    return [device.name for device in placed.devices]
+
+
+def refusal_from_pool(item: Admitted, *pools: Pool, on: Node | None = None) -> PlacementError:
+    with pytest.raises(PlacementError) as caught:
+        from_pool(item, *pools, on=on)
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_pool_gives_its_own_devices_only() -> None:
+    assert from_pool(asking(count=None), FIRST_TWO, STORAGE) == ["mlx5_0", "mlx5_1"]
+    assert from_pool(asking(), STORAGE, FIRST_TWO) == ["mlx5_2"]
+
+
+def test_a_pool_that_has_too_few_says_so_of_itself() -> None:
+    error = refusal_from_pool(asking(count=3), FIRST_TWO)
+    assert (error.code, error.what) == (ErrorCode.DEVICES_EXHAUSTED, "asked 3, free 2 of 2 devices of pool rails")
+
+
+def test_a_device_of_another_pool_is_named_with_its_pool() -> None:
+    error = refusal_from_pool(named("mlx5_2"), FIRST_TWO, STORAGE)
+    assert (error.code, error.where) == (ErrorCode.NOT_IN_POOL, "HERE[0].match")
+    assert error.what == "pool rails has no device that matches device mlx5_2"
+    assert (error.detail, error.hint) == (
+        "mlx5_2 is in pool storage",
+        "ask for pool storage; rails has mlx5_0, mlx5_1",
+    )
+
+
+def test_a_device_of_no_pool_is_named_so() -> None:
+    error = refusal_from_pool(named("mlx5_7"), FIRST_TWO)
+    assert (error.detail, error.hint) == (
+        "mlx5_7 is in no pool",
+        "the administrator puts it into a pool; rails has mlx5_0, mlx5_1",
+    )
+
+
+def test_a_device_that_two_pools_select_is_given_by_neither() -> None:
+    assert from_pool(asking(count=None), FIRST_TWO, CONTESTING) == ["mlx5_0"]
+    error = refusal_from_pool(named("mlx5_1"), FIRST_TWO, CONTESTING)
+    assert error.detail == "mlx5_1 is selected by the pools rails and other, so that none of them has it"
+
+
+def test_a_pool_without_devices_says_where_they_are() -> None:
+    error = refusal_from_pool(asking(), CONTESTING, FIRST_TWO, on=node((nic(0), nic(1))))
+    assert (error.code, error.what) == (ErrorCode.NOT_IN_POOL, "pool other has no device on this node")
+    assert "mlx5_0 is in pool rails" in error.detail
+
+
+def test_what_is_not_on_the_node_is_in_nobodys_pool() -> None:
+    assert refusal_from_pool(named("mlx5_9"), FIRST_TWO).code is ErrorCode.DEVICE_UNKNOWN
+
+
+def test_the_nearest_device_of_the_pool_is_given_not_the_nearest_of_the_node() -> None:
+    assert from_pool(asking(gpus=(7,)), FIRST_TWO) == ["mlx5_0"]
+    assert from_pool(asking(gpus=(1,)), FIRST_TWO) == ["mlx5_1"]
+
+
+_NODES = st.builds(
+    lambda devices, gpus: node(tuple(devices), tuple(gpus)),
+    st.integers(0, 6).flatmap(
+        lambda count: st.tuples(
+            *(
+                st.builds(
+                    lambda number, root, numa, used: nic(
+                        number, root=root * 8 + number, numa=numa, in_use=("bond0",) * used
+                    ),
+                    st.just(number),
+                    st.integers(0, 3),
+                    st.none() | st.integers(0, 1),
+                    st.integers(0, 1),
+                )
+                for number in range(count)
+            )
+        )
+    ),
+    st.just([gpu(number, root=number * 8, numa=number % 2) for number in range(4)]),
+)
+_REQUESTS = st.lists(
+    st.builds(
+        lambda match, count, gpus, align, mode: asking(
+            match=match, count=count, gpus=tuple(gpus), align=align, mode=mode
+        ),
+        st.sampled_from(
+            [Match(), Match(device="mlx5_0"), Match(netdev="eth1"), Match(numa_node=0), Match(vendor="15b3")]
+        ),
+        st.none() | st.integers(1, 3),
+        st.sets(st.integers(0, 3), max_size=3),
+        st.none()
+        | st.builds(lambda to: Align(to=to), st.sampled_from(AlignTo))
+        | st.sampled_from([STRICT_GPU, STRICT_NUMA]),
+        st.sampled_from(Mode),
+    ),
+    max_size=3,
+).map(tuple)
+
+
+@st.composite
+def _questions(draw: st.DrawFn) -> tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]]:
+    on = draw(_NODES)
+    holdings = st.frozensets(st.builds(Holding, owner=st.just("ns/other"), mode=st.sampled_from(Mode)), max_size=2)
+    taken = {device.id: draw(holdings) for device in on.devices}
+    return on, taken, draw(_REQUESTS)
+
+
+def _place_or_refuse(
+    question: tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]],
+) -> tuple[Placed, ...] | str:
+    on, taken, requests = question
+    try:
+        return place(on, everything(on), taken, requests)
+    except PlacementError as error:
+        return str(error)
+
+
+@given(_questions())
+def test_what_is_given_is_free_and_given_once(
+    question: tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]],
+) -> None:
+    _, taken, requests = question
+    placed = _place_or_refuse(question)
+    if isinstance(placed, str):
+        return
+    assert tuple(item.admitted for item in placed) == requests
+    given_ids = [device.id for item in placed for device in item.devices]
+    assert len(set(given_ids)) == len(given_ids)
+    for item in placed:
+        assert len(item.devices) == len(item.reasons) == (item.admitted.request.count or len(item.devices))
+        for device in item.devices:
+            assert not device.in_use
+            assert not any(Mode.EXCLUSIVE in {holding.mode, item.admitted.mode} for holding in taken[device.id])
+
+
+@given(_questions())
+def test_the_same_question_has_the_same_answer(
+    question: tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]],
+) -> None:
+    on, taken, requests = question
+    assert _place_or_refuse(question) == _place_or_refuse((on, dict(reversed(taken.items())), requests))
+
+
+@given(_NODES, st.integers(0, 3))
+def test_one_device_for_one_gpu_is_the_nearest_that_is_free(on: Node, number: int) -> None:
+    free = [device for device in on.devices if not device.in_use]
+    if not free:
+        return
+    (placed,) = place(on, everything(on), {}, (asking(gpus=(number,)),))
+    near = on.gpus[number]
+    assert distance(placed.devices[0], near) == min(distance(device, near) for device in free)
+
+
+@given(_NODES, st.sets(st.integers(0, 3), min_size=1))
+def test_strict_alignment_never_gives_what_is_far(on: Node, numbers: set[int]) -> None:
+    placed = _place_or_refuse((on, {}, (asking(gpus=tuple(numbers), count=len(numbers), align=STRICT_GPU),)))
+    if isinstance(placed, str):
+        return
+    for device in placed[0].devices:
+        assert min(distance(device, on.gpus[number]) for number in numbers) <= Distance.PHB

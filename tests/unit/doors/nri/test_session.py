@@ -1,0 +1,204 @@
+"""The NRI door against a runtime-side peer on a real socket: from RegisterPlugin to the end."""
+
+import threading
+
+import pytest
+
+from nri_rdma.decide.policy import Rule, policy_of
+from nri_rdma.doors.nri.link import Link
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.ttrpc import Code, RpcError
+from tests.fakes.runtime import FakeRuntime
+from tests.rig.deadline import wait_until
+from tests.unit.doors.nri.door import ASKS, SOON, Door, GatedPlugin, connected, create, door, make_pod
+
+__all__ = ["door"]
+
+
+def test_it_registers_and_subscribes_to_what_it_handles_only(door: Door) -> None:
+    runtime = connected(door, configure_first=True)
+    assert runtime.registration is not None
+    assert (runtime.registration.plugin_name, runtime.registration.plugin_idx) == ("nri-rdma", "90")
+    assert runtime.events == 0b101111
+    wait_until(lambda: door.runner.link is Link.SYNCHRONIZED, "the link to be up")
+    runtime.close()
+
+
+def test_time_outs_come_from_the_runtime(door: Door) -> None:
+    connected(door, request_timeout_ms=700, registration_timeout_ms=900).close()
+    assert (door.facts[0].request_timeout_s, door.facts[0].registration_timeout_s) == (0.7, 0.9)
+
+
+def test_a_runtime_that_tells_no_time_outs_has_the_usual_ones(door: Door) -> None:
+    connected(door, request_timeout_ms=0, registration_timeout_ms=0).close()
+    assert (door.facts[0].request_timeout_s, door.facts[0].registration_timeout_s) == (2.0, 5.0)
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_pod_events_come_to_one_handler_however_they_are_told(door: Door, own_rpcs: bool) -> None:
+    runtime = connected(door, own_rpcs=own_rpcs)
+    pod = make_pod(door.inside)
+    runtime.run_pod_sandbox(pod)
+    assert [device.path for device in create(runtime, pod).adjust.linux.devices][-1].startswith("/dev/infiniband/")
+    runtime.stop_pod_sandbox(pod)
+    assert door.inside.sandboxes.all() == ()
+    runtime.remove_pod_sandbox(pod)
+    runtime.close()
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_rules_know_a_pods_namespace_runtime_handler_and_labels(door: Door, own_rpcs: bool) -> None:
+    rule = Rule(
+        name="ml",
+        where="FILE:1",
+        namespaces=("default",),
+        runtime_handlers=("nvidia",),
+        pod_labels=(("team", ("ml",)),),
+    )
+    door.inside.lifecycle.chooser.policy = policy_of((), (rule,), allow_default_pool=True)
+    runtime = connected(door, own_rpcs=own_rpcs)
+    with pytest.raises(RpcError, match="POLICY-DENIED: no rule lets a pod of namespace default ask pool default"):
+        runtime.run_pod_sandbox(make_pod(door.inside, "stranger"))
+    pod = make_pod(door.inside)
+    pod.runtime_handler = "nvidia"
+    pod.labels["team"] = "ml"
+    runtime.run_pod_sandbox(pod)
+    assert create(runtime, pod).adjust.linux.devices
+    runtime.close()
+
+
+TWO_LIMITS = {
+    "rdma.noderesource.dev": "[{match: {device: mlx5_3}, limits: {hcaHandles: 2}},"
+    " {match: {device: mlx5_4}, limits: {hcaObjects: 30}}]"
+}
+FIRST_LINE, SECOND_LINE = "mlx5_3 hca_handle=2 hca_object=max", "mlx5_4 hca_handle=max hca_object=30"
+
+
+@pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
+def test_the_runtime_sets_the_first_limit_and_the_start_waits_for_the_rest(door: Door, own_rpcs: bool) -> None:
+    door.inside.make_cgroups("/pod/c")
+    runtime = connected(door, own_rpcs=own_rpcs)
+    pod = make_pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    container.linux.cgroups_path = "/pod/c"
+    adjust = runtime.create_container(pod, container).adjust
+    assert dict(adjust.linux.resources.unified) == {"rdma.max": FIRST_LINE}
+    runtime.start_container(pod, container)
+    assert door.inside.cgroup_file("/pod/c", "rdma.max").read_text() == f"{FIRST_LINE}\n{SECOND_LINE}\n"
+    runtime.close()
+
+
+def test_a_container_that_cannot_be_limited_is_refused_at_its_start(door: Door) -> None:
+    door.inside.make_cgroups()
+    runtime = connected(door)
+    pod = make_pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    container = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    container.linux.cgroups_path = "/../../etc"
+    with pytest.raises(RpcError) as refused:
+        runtime.start_container(pod, container)
+    assert "nri-rdma: LIMITS-NOT-SET: " in refused.value.message
+    assert refused.value.code == Code.INTERNAL
+    runtime.close()
+
+
+def test_a_runtime_that_starts_containers_whatever_we_say_is_given_all_limits(door: Door) -> None:
+    door.inside.make_cgroups()
+    runtime = connected(door, name="cri-o")
+    pod = make_pod(door.inside, annotations=TWO_LIMITS)
+    runtime.run_pod_sandbox(pod)
+    unified = create(runtime, pod).adjust.linux.resources.unified
+    assert dict(unified) == {"rdma.max": f"{FIRST_LINE}\n{SECOND_LINE}"}
+    runtime.close()
+
+
+def test_the_start_of_a_container_of_others_is_left_alone(door: Door) -> None:
+    runtime = connected(door)
+    pod = make_pod(door.inside, annotations={})
+    runtime.start_container(pod, nri.Container(id="c", pod_sandbox_id=pod.id, name="main"))
+    assert [span.name for span in door.inside.spans.recent()] == []
+    runtime.close()
+
+
+def test_a_remove_without_a_stop_gives_everything_back(door: Door) -> None:
+    runtime = connected(door)
+    pod = make_pod(door.inside)
+    before = door.inside.world.snapshot()
+    runtime.run_pod_sandbox(pod)
+    assert door.inside.world.snapshot() != before
+    runtime.remove_pod_sandbox(pod)
+    assert door.inside.world.snapshot() == before
+    runtime.close()
+
+
+def test_a_list_of_pods_in_several_messages_is_one_list(door: Door) -> None:
+    pods = [make_pod(door.inside, f"p{number}", {}) for number in range(5)]
+    attached = door.inside.start_pod("kept", ASKS)
+    pods.append(nri.PodSandbox(id=attached.sandbox_id, name="kept", uid=attached.uid, namespace="default"))
+    connected(door, pods=pods, sync_chunk=2).close()
+    wait_until(lambda: door.facts, "the list to be complete")
+    assert len(door.facts) == 1
+    assert door.inside.sandboxes.get(attached.sandbox_id) is not None
+
+
+def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door) -> None:
+    runtime = connected(door)
+    with pytest.raises(RpcError) as refused:
+        runtime.run_pod_sandbox(make_pod(door.inside, "bad", {"rdma.noderesource.dev": "gold"}))
+    assert "nri-rdma: POOL-UNKNOWN: " in refused.value.message
+    assert refused.value.code == Code.FAILED_PRECONDITION
+    runtime.run_pod_sandbox(make_pod(door.inside))
+    runtime.close()
+
+
+def test_a_bug_refuses_the_container_and_the_session_goes_on(door: Door) -> None:
+    runtime = connected(door)
+    pod = make_pod(door.inside, "plain", {})
+    GatedPlugin.broken = ZeroDivisionError("a bug")
+    with pytest.raises(RpcError, match="nri-rdma: INTERNAL: ZeroDivisionError: a bug"):
+        create(runtime, pod)
+    GatedPlugin.broken = None
+    assert not create(runtime, pod).HasField("adjust")
+    runtime.close()
+
+
+def test_what_it_does_not_serve_is_unimplemented(door: Door) -> None:
+    runtime = connected(door)
+    with pytest.raises(RpcError) as refused:
+        runtime.call("UpdatePodSandbox", nri.UpdatePodSandboxRequest())
+    assert refused.value.code == Code.UNIMPLEMENTED
+    runtime.close()
+
+
+def test_stopping_answers_the_call_that_is_being_handled(door: Door) -> None:
+    """Without an answer the runtime would create the container as if nothing had been asked."""
+    runtime = connected(door)
+    GatedPlugin.gate.clear()
+    pod = make_pod(door.inside)  # asks, and is not attached: the answer is a refusal
+    refusals: list[RpcError] = []
+
+    def ask() -> None:
+        with pytest.raises(RpcError) as refused:
+            create(runtime, pod)
+        refusals.append(refused.value)
+
+    calling = threading.Thread(target=ask)
+    calling.start()
+    assert GatedPlugin.entered.wait(SOON)
+    door.runner.stop()
+    GatedPlugin.gate.set()
+    calling.join(SOON)
+    assert ["nri-rdma: NOT-ATTACHED: " in refusal.message for refusal in refusals] == [True]
+    door.thread.join(SOON)
+    assert not door.thread.is_alive()
+    runtime.close()
+
+
+def test_stopping_while_it_connects_ends_it(door: Door) -> None:
+    runtime = FakeRuntime(door.socket_path)
+    door.before_plugin = door.runner.stop
+    door.thread.start()
+    door.thread.join(SOON)
+    assert not door.thread.is_alive()
+    runtime.close()

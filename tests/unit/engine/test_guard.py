@@ -1,0 +1,246 @@
+"""The guard's word: a container is complete, or it is said what it lacks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.attach.record import State
+from nri_rdma.decide.inject import Numbers
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from tests.unit.commands.cli.daemon import InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}
+ID = "0123456789abcdef"
+PATH = f"/kubepods/pod1/{ID}"
+
+
+@pytest.fixture
+def guard(daemon: InsideDaemon) -> Guard:
+    return guard_of(daemon)
+
+
+def guard_of(daemon: InsideDaemon) -> Guard:
+    return Guard(daemon.sandboxes.of, daemon.spans, PREFIX, daemon.settings.state_dir)
+
+
+def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:
+    """What CreateContainer of the container was answered."""
+    edits = daemon.edits(pod, annotations, container)
+    daemon.lifecycle.created(pod.sandbox_id, container, PATH)
+    return edits
+
+
+def subject(
+    pod: Pod, edits: ContainerEdits, container: str = "a", annotations: Mapping[str, str] = TWO, container_id: str = ID
+) -> Subject:
+    """The container as its hook sees it when these edits are in its configuration."""
+    return Subject(
+        sandbox_id=pod.sandbox_id,
+        pod=str(pod),
+        container=container,
+        container_id=container_id,
+        annotations=annotations,
+        devices={"/dev/null": (1, 3), **nodes(edits)},
+        env=frozenset({"PATH", *(name for name, _ in edits.env)}),
+    )
+
+
+def nodes(edits: ContainerEdits) -> dict[str, Numbers]:
+    return {node.path: (node.major, node.minor) for node in edits.char_devices}
+
+
+def test_a_container_with_all_that_it_was_given_is_complete(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    assert edits.char_devices[0].path == "/dev/infiniband/uverbs2"
+    assert guard.verify(subject(pod, edits)) == ""
+
+
+def test_a_container_that_no_request_covers_is_complete_without_anything(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    assert guard.verify(subject(pod, ContainerEdits(), container="b")) == ""
+
+
+def test_a_container_that_an_earlier_daemon_answered_for_is_complete_by_what_it_has(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = daemon.edits(pod, TWO, "a")  # nobody here was told that it was made
+    assert guard.verify(subject(pod, edits)) == ""
+
+
+def test_a_container_that_was_made_without_us_is_refused_with_what_it_lacks(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    line = guard.verify(subject(pod, ContainerEdits()))
+    assert line.startswith("nri-rdma: NOT-SERVED: the container was made without /dev/infiniband/uverbs2, ")
+    assert "RDMA_DEVICES_0" in line
+    assert "the runtime did not ask us for it, default/one, container a. Next: " in line
+    assert "\n" not in line
+
+
+def test_an_answer_for_an_earlier_container_of_that_name_does_not_count(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    given(daemon, pod)
+    line = guard.verify(subject(pod, ContainerEdits(), container_id="another"))
+    assert "the runtime did not ask us for it" in line
+
+
+def test_what_somebody_took_away_after_our_answer_is_refused_as_that(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    without = replace(edits, env=tuple(pair for pair in edits.env if pair[0] != "RDMA_DEVICES_0"))
+    line = guard.verify(subject(pod, without))
+    assert "NOT-SERVED: the container was made without RDMA_DEVICES_0: our answer came too late" in line
+
+
+def test_a_node_with_other_numbers_is_not_the_one(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    (first, *rest) = edits.char_devices
+    other = replace(edits, char_devices=(replace(first, minor=first.minor + 1), *rest))
+    line = guard.verify(subject(pod, other))
+    numbers = f"{first.major}:{first.minor} (it is {first.major}:{first.minor + 1})"
+    assert f"NOT-SERVED: the container was made without {first.path} as {numbers}" in line
+
+
+@pytest.mark.parametrize("text", ["1", "[{match: {device: mlx5_2}}]", "{unknown: key}", "[[["])
+def test_a_pod_that_asks_and_has_nothing_attached_is_refused(guard: Guard, text: str) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
+    line = guard.verify(subject(pod, ContainerEdits(), annotations={PREFIX: text}))
+    assert line.startswith("nri-rdma: NOT-ATTACHED: this pod asks for RDMA devices and none are attached")
+
+
+def test_a_pod_whose_text_asks_for_nothing_is_complete(guard: Guard) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
+    assert guard.verify(subject(pod, ContainerEdits(), annotations={PREFIX: "# nothing yet"})) == ""
+
+
+def test_a_pod_that_asks_and_has_only_what_a_container_brought_is_refused(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.part = "b"
+    assert "NOT-ATTACHED" in guard.verify(subject(pod, ContainerEdits()))
+
+
+@pytest.mark.parametrize("state", [State.PLANNED, State.ATTACHING])
+def test_an_attach_that_still_runs_refuses_with_the_words_after_which_the_kubelet_comes_back_soon(
+    daemon: InsideDaemon, guard: Guard, state: State
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.state = state
+    assert guard.verify(subject(pod, edits)).startswith("nri-rdma: NOT-READY: network is not ready: ")
+
+
+def test_a_sandbox_that_goes_refuses(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    daemon.stop_pod(pod)
+    assert "NOT-ATTACHED" in guard.verify(subject(pod, edits))
+
+
+def test_numbers_that_are_being_read_anew_are_waited_for(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.looked_again = Future()
+    assert "network is not ready: the devices of this pod are looked at again" in guard.verify(subject(pod, edits))
+    sandbox.looked_again.set_exception(OSError("one is gone"))
+    assert "NOT-READY" in guard.verify(subject(pod, edits))
+    sandbox.looked_again = Future()
+    sandbox.looked_again.set_result(None)
+    assert guard.verify(subject(pod, edits)) == ""
+
+
+def test_an_attach_that_ends_in_time_is_waited_for_and_one_that_does_not_is_refused(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    sandbox = daemon.sandboxes.get(pod.sandbox_id)
+    assert sandbox is not None
+    sandbox.state, sandbox.attach_done = State.ATTACHING, Future()
+    start = time.monotonic()
+    assert "NOT-READY" in guard.verify(subject(pod, edits), start + 0.1)
+    assert 0.1 <= time.monotonic() - start < 5
+
+    def finish() -> None:
+        sandbox.state = State.ATTACHED
+        sandbox.attach_done.set_result(None)
+
+    threading.Timer(0.05, finish).start()
+    assert guard.verify(subject(pod, edits), time.monotonic() + 20) == ""
+
+
+def test_questions_and_refusals_are_counted_and_traced(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    assert guard.contacts.last == 0.0
+    guard.verify(subject(pod, edits))
+    guard.verify(subject(pod, ContainerEdits()))
+    assert (guard.contacts.asked, guard.contacts.refused) == (2, 1)
+    good, bad = [span for span in daemon.spans.recent() if span.name == "verify"]
+    assert (good.error, good.attributes["k8s.pod.name"], good.attributes["container.id"]) == ("", "default/one", ID)
+    assert bad.error.startswith("nri-rdma: NOT-SERVED: ")
+
+
+def test_the_next_daemon_knows_when_the_guard_last_asked(daemon: InsideDaemon, guard: Guard) -> None:
+    before = time.time() - 2  # the file's time may be coarser than the clock
+    assert ask_status(daemon.settings.control_path)["guard"]["active"] == "none"
+    pod = daemon.start_pod("one", TWO)
+    guard.verify(subject(pod, given(daemon, pod)))
+    later = guard_of(daemon).contacts
+    assert (later.asked, later.refused) == (0, 0)
+    assert later.last > before
+
+
+def test_a_question_that_cannot_be_remembered_is_answered_all_the_same(
+    daemon: InsideDaemon, guard: Guard, caplog: pytest.LogCaptureFixture
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    (daemon.settings.state_dir / SEEN_FILE).symlink_to("nowhere/at/all")
+    assert guard.verify(subject(pod, edits)) == ""
+    assert guard.verify(subject(pod, edits)) == ""
+    assert caplog.text.count("that the guard has asked is not remembered") == 1
+
+
+def test_a_container_that_starts_without_a_question_is_told_until_it_starts_guarded(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+
+    def told() -> list[str]:
+        found: list[str] = ask_status(daemon.settings.control_path)["guard"]["unguarded"]
+        return found
+
+    given(daemon, pod)
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert told() == ["default/one, container a"]
+    edits = given(daemon, pod)
+    assert guard.verify(subject(pod, edits)) == ""
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert told() == []
+
+
+def test_a_word_on_an_earlier_container_of_that_name_guards_no_later_one(daemon: InsideDaemon, guard: Guard) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    assert guard.verify(subject(pod, edits)) == ""
+    given(daemon, pod)
+    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    assert ask_status(daemon.settings.control_path)["guard"]["unguarded"] == ["default/one, container a"]

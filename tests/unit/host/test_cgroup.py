@@ -1,0 +1,119 @@
+"""Containers' cgroups: where they are, what is written there and what is read."""
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.errors import ErrorCode, LimitsError
+from nri_rdma.host.cgroup import Counted, RdmaUse, cgroup_of, rdma_use, read_rdma_use, write_rdma_max
+
+LINES = ("mlx5_0 hca_handle=2 hca_object=max", "mlx5_1 hca_handle=max hca_object=30")
+WHERE = "ml/train, container main"
+
+
+@pytest.mark.parametrize(
+    ("cgroups_path", "folder"),
+    [
+        ("/k8s.io/467f34b0", "k8s.io/467f34b0"),
+        ("/kubepods/burstable/pod8d4c//c1/", "kubepods/burstable/pod8d4c/c1"),
+        ("/kubepods/crio-467f34b0", "kubepods/crio-467f34b0"),
+        (
+            "kubepods-besteffort-pod8d4c_7d1e.slice:cri-containerd:467f34b0",
+            "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod8d4c_7d1e.slice"
+            "/cri-containerd-467f34b0.scope",
+        ),
+        ("system.slice:crio:467f34b0", "system.slice/crio-467f34b0.scope"),
+        (":cri-containerd:467f34b0", "system.slice/cri-containerd-467f34b0.scope"),
+        ("-.slice:cri-containerd:467f34b0", "cri-containerd-467f34b0.scope"),
+        ("a.slice:cri-containerd:a-b.slice", "a.slice/a-b.slice"),
+    ],
+)
+def test_a_cgroup_is_where_the_oci_runtime_makes_it(cgroups_path: str, folder: str) -> None:
+    assert cgroup_of(cgroups_path) == PurePosixPath(folder)
+
+
+@pytest.mark.parametrize(
+    "cgroups_path",
+    [
+        *("", "/", "//", "/..", "/a/../b", "/a/./b", "a", "a/b", "../a", "/a\0b"),
+        *("a.slice:b", "a.slice:b:c:d", "a:b:c", "-a.slice:b:c", "a--b.slice:b:c", ".slice:b:c"),
+        *("../a.slice:b:c", "a.slice:../../b:c", "a.slice:b:../../c", "a.slice:/b:c", "-.slice:a:/../b.slice"),
+    ],
+)
+def test_a_path_that_is_none_or_leaves_the_root_is_refused(cgroups_path: str) -> None:
+    with pytest.raises(ValueError, match=r"path|slice"):
+        cgroup_of(cgroups_path)
+
+
+@given(st.text() | st.text(alphabet="/.:-abslice\0"))
+def test_no_path_leads_out_of_the_root(cgroups_path: str) -> None:
+    try:
+        found = cgroup_of(cgroups_path)
+    except ValueError:
+        return
+    assert not found.is_absolute()
+    assert found.parts
+    assert not {".", ".."} & set(found.parts)
+
+
+def test_limits_are_read_beside_what_is_used() -> None:
+    limits = "mlx5_0 hca_handle=max hca_object=30 \nmlx5_1 hca_handle=2 hca_object=max \n"
+    current = "mlx5_0 hca_handle=1 hca_object=4 \nmlx5_1 hca_handle=0 hca_object=0 \n"
+    assert rdma_use(limits, current) == (
+        RdmaUse(device="mlx5_0", hca_handle=Counted(used=1, limit=None), hca_object=Counted(used=4, limit=30)),
+        RdmaUse(device="mlx5_1", hca_handle=Counted(used=0, limit=2), hca_object=Counted(used=0, limit=None)),
+    )
+
+
+def test_resources_of_a_later_kernel_do_not_disturb() -> None:
+    (use,) = rdma_use("a hca_handle=1 hca_mr=max:7 hca_object=2", "a hca_handle=0 hca_mr=3 x hca_object=1")
+    assert use == RdmaUse(device="a", hca_handle=Counted(used=0, limit=1), hca_object=Counted(used=1, limit=2))
+
+
+def test_a_device_that_comes_between_the_two_readings_is_left_out() -> None:
+    assert rdma_use("", "a hca_handle=0 hca_object=0") == rdma_use("a hca_handle=0 hca_object=0", "") == ()
+
+
+def test_a_container_that_is_gone_uses_nothing(tmp_path: Path) -> None:
+    assert read_rdma_use(tmp_path, "/pod/main") == read_rdma_use(tmp_path, "../pod") == ()
+
+
+@pytest.mark.parametrize(
+    ("cgroups_path", "folder"),
+    [
+        ("/pod/main", "pod/main"),
+        ("a.slice:cri-containerd:c1", "a.slice/cri-containerd-c1.scope"),
+        ("a.slice:crio:c1", "a.slice/crio-c1.scope/container"),  # as crun makes it
+    ],
+)
+def test_what_is_written_is_what_is_read(cgroups_path: str, folder: str, tmp_path: Path) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "rdma.max").write_text("")
+    write_rdma_max(tmp_path, cgroups_path, LINES, WHERE)
+    assert (tmp_path / folder / "rdma.max").read_text() == "\n".join([*LINES, ""])
+    (tmp_path / folder / "rdma.current").write_text("mlx5_1 hca_handle=1 hca_object=8 \n")
+    (use,) = read_rdma_use(tmp_path, cgroups_path)
+    assert use == RdmaUse(device="mlx5_1", hca_handle=Counted(used=1, limit=None), hca_object=Counted(used=8, limit=30))
+
+
+def test_a_cgroup_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    (tmp_path / "pod").mkdir()
+    with pytest.raises(LimitsError) as caught:
+        write_rdma_max(tmp_path, "/pod", LINES, WHERE)
+    assert str(caught.value) == (
+        "nri-rdma: LIMITS-NOT-SET: mlx5_0 cannot be limited: No such file or directory,"
+        f" {WHERE}, {tmp_path}/pod/rdma.max."
+        " Next: the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's."
+    )
+    assert list((tmp_path / "pod").iterdir()) == []
+
+
+def test_a_path_that_leaves_the_root_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "rdma.max").write_text("")
+    with pytest.raises(LimitsError, match="LIMITS-NOT-SET: the runtime names no cgroup") as caught:
+        write_rdma_max(tmp_path / "root", "/..", LINES, WHERE)
+    assert caught.value.code is ErrorCode.LIMITS_NOT_SET
+    assert (tmp_path / "rdma.max").read_text() == ""

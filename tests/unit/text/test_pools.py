@@ -1,0 +1,266 @@
+"""What an administrator writes about pools and rules: what is taken, and how what is wrong is named."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.device import CharKind, LinkLayer, Protocol
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pool import Asker, Door, Pool, Rule
+from nri_rdma.model.request import Mode, RdmaLimits
+from nri_rdma.model.selector import FunctionsOf, Selector
+from nri_rdma.text.pools import (
+    POOL_KEYS,
+    RULE_KEYS,
+    SELECTOR_KEYS,
+    check_rules,
+    node_of,
+    read_pools,
+    read_rules,
+)
+
+EVERY_CONDITION = """
+device = "mlx5_0"
+netdev = ["ens1f0", "ens1f1"]
+pci = "3b:00.0"
+vendor = "0x15B3"
+deviceID = ["101d", "101E"]
+driver = "mlx5_core"
+pfName = ["ens1f0#0-3,7", "ens2f0"]
+rootDevice = ["0000:3b:00.0#1", "0000:3a:00.0", "pci0000:ae"]
+linkLayer = "Ethernet"
+protocol = ["roce", "iwarp"]
+pkey = [0x8001, "0x0002"]
+numaNode = 0
+speedGbps = 100
+minSpeedGbps = 25
+"""
+
+
+def pools(text: str) -> tuple[Pool, ...]:
+    return read_pools(node_of(tomllib.loads(text)["pools"]))
+
+
+def rules(text: str) -> tuple[Rule, ...]:
+    return read_rules(node_of(tomllib.loads(text)["rules"]))
+
+
+def refusal(text: str) -> RequestError:
+    table = tomllib.loads(text)
+    with pytest.raises(RequestError) as caught:
+        known = read_pools(node_of(table["pools"])) if "pools" in table else ()
+        if "rules" in table:
+            check_rules(known, read_rules(node_of(table["rules"])))
+    assert caught.value.hint
+    return caught.value
+
+
+def test_every_condition_is_read() -> None:
+    (pool,) = pools(f'[pools.a]\nmodes = ["shared"]\n[pools.a.select]\n{EVERY_CONDITION}')
+    assert pool.select == (
+        Selector(
+            device=("mlx5_0",),
+            netdev=("ens1f0", "ens1f1"),
+            pci=(PciAddress(0, 0x3B, 0, 0),),
+            vendor=("15b3",),
+            device_id=("101d", "101e"),
+            driver=("mlx5_core",),
+            pf_name=(FunctionsOf(function="ens1f0", numbers=((0, 3), (7, 7))), FunctionsOf(function="ens2f0")),
+            root_device=(
+                FunctionsOf(function="0000:3b:00.0", numbers=((1, 1),)),
+                FunctionsOf(function="0000:3a:00.0"),
+                FunctionsOf(function="pci0000:ae"),
+            ),
+            link_layer=(LinkLayer.ETHERNET,),
+            protocol=(Protocol.ROCE, Protocol.IWARP),
+            pkey=(0x8001, 0x2),
+            numa_node=(0,),
+            speed_gbps=(100,),
+            min_speed_gbps=25,
+        ),
+    )
+
+
+def test_a_pool_needs_its_modes_only() -> None:
+    assert pools('[pools.a]\nmodes = ["shared"]') == (Pool(name="a", where="pools.a", modes=(Mode.SHARED,)),)
+
+
+def test_every_key_of_a_pool_is_read() -> None:
+    (pool,) = pools(
+        """
+        [pools.rails]
+        select = [{ vendor = "15b3" }, { driver = "irdma" }]
+        exclude = { device = "mlx5_0" }
+        modes = ["exclusive"]
+        door = "annotations"
+        requireIsolation = true
+        limits = { hcaHandles = 8 }
+        maxLimits = { hcaHandles = 16, hcaObjects = 1000 }
+        """
+    )
+    assert pool == Pool(
+        name="rails",
+        where="pools.rails",
+        select=(Selector(vendor=("15b3",)), Selector(driver=("irdma",))),
+        exclude=(Selector(device=("mlx5_0",)),),
+        modes=(Mode.EXCLUSIVE,),
+        door=Door.ANNOTATIONS,
+        requires_isolation=True,
+        limits=RdmaLimits(hca_handles=8),
+        max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),
+    )
+
+
+def test_every_key_of_a_rule_is_read() -> None:
+    (rule,) = rules(
+        """
+        [[rules]]
+        name = "training"
+        namespaces = ["train-*"]
+        runtimeHandlers = ["", "runc"]
+        podLabels = { team = "ml", "example.com/tier" = ["gold", "silver"] }
+        pools = ["rails"]
+        allow = true
+        modes = ["exclusive"]
+        devices = ["uverbs", "umad"]
+        interface = []
+        maxLimits = { hcaHandles = 4 }
+        """
+    )
+    assert rule == Rule(
+        name="training",
+        where="rules[0]",
+        namespaces=("train-*",),
+        runtime_handlers=("", "runc"),
+        pod_labels=(("team", ("ml",)), ("example.com/tier", ("gold", "silver"))),
+        pools=("rails",),
+        modes=(Mode.EXCLUSIVE,),
+        char_kinds=frozenset({CharKind.UVERBS, CharKind.UMAD}),
+        interface=frozenset(),
+        max_limits=RdmaLimits(hca_handles=4),
+    )
+
+
+def test_rules_without_names_are_called_by_their_numbers() -> None:
+    assert [rule.name for rule in rules("[[rules]]\n[[rules]]")] == ["1", "2"]
+
+
+A = '[pools.a]\nmodes = ["shared"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("pools = 1", "pools", "'1' is no table of pools"),
+        ("[pools]", "pools", "a mapping is no table of pools"),
+        ("[pools.a]", "pools.a", "modes is missing"),
+        ("pools.a = 1", "pools.a", "'1' is not a mapping"),
+        ('[pools.1a]\nmodes = ["shared"]', "pools.1a", "'1a' is not allowed"),
+        ("[pools.a]\nmodes = []", "pools.a.modes", "the list is empty"),
+        ('[pools.a]\nmodes = ["both"]', "pools.a.modes[0]", "'both' is not allowed"),
+        ('[pools.a]\nmodes = ["shared", "shared"]', "pools.a.modes[1]", "shared is there twice"),
+        (f'{A}door = "dra"', "pools.a.door", "'dra' is not allowed"),
+        (f"{A}selct = {{}}", "pools.a", "unknown key 'selct'"),
+        (f"{A}select = {{}}", "pools.a.select", "there is no condition in it"),
+        (f'{A}select = {{ vendors = "15b3" }}', "pools.a.select", "unknown key 'vendors'"),
+        (f"{A}select = {{ vendor = 0x15b3 }}", "pools.a.select.vendor", "'5555' is not allowed, not text"),
+        (f'{A}select = {{ vendor = "15b" }}', "pools.a.select.vendor", "'15b' is not allowed"),
+        (f'{A}select = {{ pci = "3b" }}', "pools.a.select.pci", "'3b' is not a PCI address"),
+        (f'{A}select = {{ pfName = "a#3-1" }}', "pools.a.select.pfName", "3-1 has its ends the wrong way round"),
+        (f'{A}select = {{ pfName = "a#x" }}', "pools.a.select.pfName", "'x' are no numbers of virtual functions"),
+        (f'{A}select = {{ pfName = "a#" }}', "pools.a.select.pfName", "'' are no numbers of virtual functions"),
+        (f'{A}select = {{ pfName = "#1" }}', "pools.a.select.pfName", "'' is not allowed"),
+        (f'{A}select = {{ rootDevice = "ens1f0" }}', "pools.a.select.rootDevice", "'ens1f0' is not allowed"),
+        (f'{A}select = {{ rootDevice = "pci0000:3a#1" }}', "pools.a.select.rootDevice", "is not allowed"),
+        (f"{A}select = {{ pkey = 0x8000 }}", "pools.a.select.pkey", "'32768' is no P_Key"),
+        (f"{A}select = {{ pkey = 0x10000 }}", "pools.a.select.pkey", "is no P_Key"),
+        (f'{A}select = {{ linkLayer = "ethernet" }}', "pools.a.select.linkLayer", "'ethernet' is not allowed"),
+        (f"{A}select = {{ numaNode = [0, 0] }}", "pools.a.select.numaNode[1]", "0 is there twice"),
+        (f"{A}select = {{ minSpeedGbps = 2.5 }}", "pools.a.select.minSpeedGbps", "'2.5' is not allowed"),
+        (f"{A}select = {{ minSpeedGbps = true }}", "pools.a.select.minSpeedGbps", "'true' is not allowed"),
+        (f"{A}requireIsolation = 1", "pools.a.requireIsolation", "'1' is not allowed"),
+        (f"{A}requireIsolation = true", "pools.a.requireIsolation", "cannot be hidden"),
+        (f"{A}limits = {{}}", "pools.a.limits", "there is no limit in it"),
+        (f"{A}limits = {{ hcaHandles = 0 }}", "pools.a.limits.hcaHandles", "'0' is not allowed"),
+        (
+            f"{A}limits = {{ hcaHandles = 9 }}\nmaxLimits = {{ hcaHandles = 8 }}",
+            "pools.a.limits.hcaHandles",
+            "9 is above maxLimits.hcaHandles, 8",
+        ),
+        (f'{A}[pools.b]\nmodes = ["exclusive"]', "pools.b", "it has the same devices as pools.a"),
+        ("rules = {}", "rules", "a mapping is no list of rules"),
+        ("rules = []", "rules", "a list is no list of rules"),
+        ("[[rules]]\nnamespace = []", "rules[0]", "unknown key 'namespace'"),
+        ('[[rules]]\nnamespaces = ["A"]', "rules[0].namespaces[0]", "'A' is not allowed"),
+        ("[[rules]]\npodLabels = {}", "rules[0].podLabels", "a mapping is no table of labels"),
+        ('[[rules]]\npodLabels = { "a b" = "c" }', "rules[0].podLabels", "'a b' is no label's key"),
+        ("[[rules]]\npodLabels = { a = 1 }", "rules[0].podLabels.a", "'1' is not allowed, not text"),
+        ('[[rules]]\nname = "a"\n[[rules]]\nname = "a"', "rules[1].name", "a is the name of rules[0]"),
+        ('[[rules]]\ninterface = ["ipam"]', "rules[0].interface[0]", "'ipam' is not allowed"),
+        ('[[rules]]\nallow = false\nmodes = ["shared"]', "rules[0].modes", "permits nothing"),
+        (f'{A}[[rules]]\npools = ["b"]', "rules[0].pools[0]", "there is no pool 'b'"),
+        (f'{A}[[rules]]\nmodes = ["exclusive"]', "rules[0].modes[0]", "none of its pools serves mode exclusive"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_path(text: str, where: str, what: str) -> None:
+    error = refusal(text)
+    assert error.where == where
+    assert what in error.what
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    error = refusal(f"{A}select = {{ min_speed_gbps = 1 }}")
+    assert error.code is ErrorCode.ANNOTATION_UNKNOWN_KEY
+    assert error.hint.startswith("write minSpeedGbps; the keys are device, ")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_KEYS = st.sampled_from(
+    [key.name for keys in (SELECTOR_KEYS, POOL_KEYS, RULE_KEYS) for key in keys] + ["hcaHandles", "hcaObjects", "team"]
+)
+_TABLES = st.dictionaries(_KEYS, _VALUES | st.dictionaries(_KEYS, _VALUES, max_size=3), max_size=4)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "1", ""]), _TABLES | _VALUES), st.lists(_TABLES | _VALUES) | _VALUES)
+def test_whatever_is_written_is_read_or_refused(pool_tables: object, rule_tables: object) -> None:
+    try:
+        check_rules(read_pools(node_of(pool_tables)), read_rules(node_of(rule_tables)))
+    except RequestError as error:
+        assert error.where.startswith(("pools", "rules"))
+        assert "\n" not in str(error)
+
+
+ANYBODY = Asker()
+CONCERNS = (
+    ("namespaces", Rule(name="", where="", namespaces=("train-*", "x")), Asker(namespace="train-1"), ANYBODY),
+    ("a whole namespace", Rule(name="", where="", namespaces=("x",)), Asker(namespace="x"), Asker(namespace="xy")),
+    ("one character", Rule(name="", where="", namespaces=("x?",)), Asker(namespace="xy"), Asker(namespace="x")),
+    ("handlers", Rule(name="", where="", runtime_handlers=("kata",)), Asker(runtime_handler="kata"), ANYBODY),
+    ("the default handler", Rule(name="", where="", runtime_handlers=("",)), ANYBODY, Asker(runtime_handler="kata")),
+    (
+        "all labels",
+        Rule(name="", where="", pod_labels=(("a", ("1", "2")), ("b", ("*",)))),
+        Asker(labels=(("a", "2"), ("b", "x"), ("c", ""))),
+        Asker(labels=(("a", "2"),)),
+    ),
+    ("a label's value", Rule(name="", where="", pod_labels=(("a", ("1",)),)), Asker(labels=(("a", "1"),)), ANYBODY),
+)
+
+
+@pytest.mark.parametrize(("rule", "meant", "other"), [case[1:] for case in CONCERNS], ids=[it[0] for it in CONCERNS])
+def test_a_rule_concerns_whom_it_is_for(rule: Rule, meant: Asker, other: Asker) -> None:
+    assert (rule.concerns(meant, "rails"), rule.concerns(other, "rails")) == (True, False)
+
+
+def test_a_rule_concerns_its_pools() -> None:
+    rule = Rule(name="", where="", pools=("rails",))
+    assert (rule.concerns(ANYBODY, "rails"), rule.concerns(ANYBODY, "default")) == (True, False)

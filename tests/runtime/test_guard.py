@@ -191,6 +191,16 @@ def test_without_the_guard_the_same_pod_starts_bare_and_is_told(
         assert daemon.status()["unserved"] == []
 
 
+def test_the_guard_changes_no_limit_of_a_container(host_equal: None, runtime: Runtime, guarded: str, cri: Cri) -> None:
+    """What `ctr oci spec` prints has RLIMIT_NOFILE 1024: with that, programs of the whole node could open no more."""
+    if runtime.release.is_crio:
+        pytest.skip("CRI-O has no base_runtime_spec: its containers are the same with and without the guard's hook")
+    plain, under_guard = limits_of(cri, "plain", ""), limits_of(cri, "guarded", guarded)
+    assert under_guard == plain
+    assert plain[0].startswith("Limit ")
+    assert any(line.startswith("Max open files ") for line in plain)
+
+
 class GatedDaemon(Daemon):
     """One whose attach waits at a step boundary, until the gate is open."""
 
@@ -252,6 +262,15 @@ def refusal(cri: Cri, container: Container) -> str:
     with pytest.raises(CriError) as caught:
         cri.start(container)
     return caught.value.text
+
+
+def limits_of(cri: Cri, name: str, handler: str) -> list[str]:
+    """The limits of a container's first process and of one that is started in it later, as the kernel has them."""
+    pod = cri.run_pod(name, runtime_handler=handler)
+    result = cri.exec(run(cri, pod, "main"), ["cat", "/proc/1/limits", "/proc/self/limits"])
+    assert result.exit_code == 0, result.stderr
+    cri.delete_pod(pod)
+    return result.stdout.splitlines()
 
 
 def nodes_of(cri: Cri, container: Container) -> dict[str, str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from nri_rdma.commands.doctor.examination import CHECKS
 from nri_rdma.commands.doctor.finding import Finding, Result
-from nri_rdma.commands.doctor.guard import guard
+from nri_rdma.commands.doctor.guard import guard, limits
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import Node, RdmaNetns
@@ -54,6 +55,10 @@ class Site:
         return {"base_runtime_spec": str(self.base(*arguments)), "pod_annotations": PATTERNS}
 
     def finding(self) -> Finding:
+        """What the check of the guard finds."""
+        return guard(self.machine())
+
+    def machine(self) -> Machine:
         node = Node(devices=(), gpus=(), rdma_cm=None, rdma_netns=RdmaNetns.NONE, rdma_cgroup=False)
         machine = Machine(
             settings=self.settings,
@@ -63,7 +68,7 @@ class Site:
         )
         if self.status is not None:
             vars(machine)["daemon"] = {"guard": self.status}
-        return guard(machine)
+        return machine
 
 
 @pytest.fixture
@@ -221,3 +226,63 @@ def test_what_the_daemon_was_asked_counts_where_the_configuration_cannot_be_seen
     assert "Not guarded: default/x, container a" in site.finding().found
     site.status = {"active": "none", "asked": 0}
     assert site.finding().found.startswith("none: ")
+
+
+NOFILE = {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}
+
+
+def with_limits(site: Site, rlimits: object) -> Path:
+    """The OCI configuration with the hook, and these limits."""
+    path = site.base()
+    path.write_text(json.dumps({**json.loads(path.read_text()), "process": {"rlimits": rlimits}}))
+    return path
+
+
+def test_an_oci_configuration_with_limits_is_told_with_its_handlers_and_the_fix(site: Site) -> None:
+    site.containerd(runc=site.guarded(), nvidia=site.guarded(), plain={"base_runtime_spec": "/nowhere"})
+    path = with_limits(site, [NOFILE, {"type": "RLIMIT_CORE", "soft": 0, "hard": 0}])
+    found = limits(site.machine())
+    assert limits in CHECKS
+    assert (found.check, found.result) == ("limits", Result.WARNING)
+    assert found.found == (
+        f"{path} gives every container of containerd's runc and nvidia RLIMIT_NOFILE 1024 (hard 4096), RLIMIT_CORE 0 "
+        "(hard 0)"
+    )
+    assert found.fix == f"remove process.rlimits from {path}, and restart containerd"
+    assert site.finding().result is Result.WARNING  # of the third handler
+    assert "base.json" not in site.finding().found
+
+
+def test_each_oci_configuration_with_limits_is_told(site: Site) -> None:
+    first = with_limits(site, [NOFILE])
+    second = site.write("second.json", first.read_text())
+    site.containerd(a={"base_runtime_spec": str(first)}, b={"base_runtime_spec": str(second)})
+    found = limits(site.machine())
+    assert found.found.count("RLIMIT_NOFILE 1024 (hard 4096)") == 2
+    assert found.fix == f"remove process.rlimits from {first} and {second}, and restart containerd"
+
+
+@pytest.mark.parametrize("rlimits", [None, [], {}, "x"])
+def test_an_oci_configuration_without_limits_is_fine(site: Site, rlimits: object) -> None:
+    site.containerd(runc=site.guarded())
+    path = with_limits(site, rlimits)
+    assert limits(site.machine()) == Finding(
+        check="limits", result=Result.OK, found=f"{path}: no limits, containers have containerd's"
+    )
+
+
+@pytest.mark.parametrize("rlimits", [[7], [{}], [{"type": 7, "soft": "x"}]])
+def test_limits_that_no_configuration_should_have_are_no_crash(site: Site, rlimits: object) -> None:
+    site.containerd(runc=site.guarded())
+    with_limits(site, rlimits)
+    assert limits(site.machine()).result is Result.WARNING
+
+
+def test_limits_of_a_configuration_that_is_not_the_guards_are_its_owners(site: Site) -> None:
+    own = site.write("own.json", json.dumps({"process": {"rlimits": [NOFILE]}}))
+    site.containerd(runc={"base_runtime_spec": str(own)})
+    assert limits(site.machine()).result is Result.NOT_APPLICABLE
+    site.containerd(runc={"base_runtime_spec": str(site.folder / "missing.json")})
+    assert limits(site.machine()).result is Result.NOT_APPLICABLE
+    site.write("etc/containerd/config.toml", "version = 3")
+    assert limits(site.machine()).result is Result.NOT_APPLICABLE

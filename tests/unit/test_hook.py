@@ -355,12 +355,16 @@ def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
     assert done.stderr.startswith(b"usage: nri-rdma-hook verify|spec ")
 
 
+def spec_of(base: Mapping[str, Any], *flags: str) -> str:
+    """The OCI configuration that `spec` makes of this one."""
+    command = [sys.executable, "-IS", str(HOOK), "spec", *flags]
+    return subprocess.run(command, input=json.dumps(base), capture_output=True, text=True, check=True).stdout
+
+
 def test_spec_adds_the_hook_once_and_keeps_what_is_there() -> None:
     base = {"process": {"cwd": "/"}, "hooks": {"createRuntime": [{"path": "/usr/bin/other"}], "poststop": []}}
-    command = [sys.executable, "-IS", str(HOOK), "spec", "--control-socket", "/run/x.sock"]
-    once = subprocess.run(command, input=json.dumps(base), capture_output=True, text=True, check=True).stdout
-    twice = subprocess.run(command, input=once, capture_output=True, text=True, check=True).stdout
-    assert twice == once
+    once = spec_of(base, "--control-socket", "/run/x.sock")
+    assert spec_of(json.loads(once), "--control-socket", "/run/x.sock") == once
     spec = json.loads(once)
     other, ours = spec["hooks"].pop("createRuntime")
     assert (spec, other) == ({"process": {"cwd": "/"}, "hooks": {"poststop": []}}, {"path": "/usr/bin/other"})
@@ -371,7 +375,17 @@ def test_spec_adds_the_hook_once_and_keeps_what_is_there() -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"hooks": []}', '{"hooks": {"createRuntime": [1]}}'])
+def test_spec_drops_the_limits_that_ctr_puts_into_it_because_every_container_would_have_them() -> None:
+    limits = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
+    for process in ({"cwd": "/", "rlimits": limits}, {"cwd": "/", "rlimits": None}, {"cwd": "/"}):
+        assert json.loads(spec_of({"process": process}))["process"] == {"cwd": "/"}
+    assert "process" not in json.loads(spec_of({"ociVersion": "1.2.0"}))
+    assert json.loads(spec_of({"process": None}))["process"] is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"hooks": []}', '{"hooks": {"createRuntime": [1]}}', '{"process": [1]}', '{"process": "x"}']
+)
 def test_spec_refuses_what_is_no_configuration(text: str) -> None:
     done = subprocess.run(
         [sys.executable, "-IS", HOOK, "spec"], input=text, capture_output=True, text=True, check=False

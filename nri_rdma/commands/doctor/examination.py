@@ -28,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     runtime.memlock,
     service.daemon,
     guard.guard,
+    guard.limits,
     service.state,
     service.cdi,
     service.links,

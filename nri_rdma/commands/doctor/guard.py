@@ -1,4 +1,4 @@
-"""Check of the guard: who refuses a pod that asks while no daemon lives.
+"""Checks of the guard: who refuses a pod that asks while no daemon lives, and what its set-up does to other containers.
 
 The runtime's configuration says for which handlers it is set up; the daemon that runs, whether it has really asked.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import glob
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any  # Any: configurations of others, and the daemon's document
 
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
-from nri_rdma.commands.doctor.finding import Finding, ok, warning
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
@@ -36,6 +37,15 @@ class Setup:
 
     handler: str
     fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BaseSpec:
+    """A base_runtime_spec with the guard's hook, the names of the handlers that use it, and the limits that it sets."""
+
+    path: Path
+    handlers: tuple[str, ...]
+    rlimits: tuple[Any, ...]
 
 
 class _WrongError(Exception):
@@ -60,6 +70,31 @@ def guard(machine: Machine) -> Finding:
     return ok("guard", "; ".join(ways))
 
 
+def limits(machine: Machine) -> Finding:
+    """Report base specs with the guard's hook that set limits: every container of their handlers has them."""
+    specs = _guarded_specs(machine)
+    if not specs:
+        return not_applicable("limits", "no base_runtime_spec has the guard's hook")
+    limited = [spec for spec in specs if spec.rlimits]
+    if not limited:
+        return ok(
+            "limits", f"{' and '.join(str(spec.path) for spec in specs)}: no limits, containers have containerd's"
+        )
+    found = [
+        f"{spec.path} gives every container of containerd's {' and '.join(spec.handlers)} "
+        f"{', '.join(map(_limit, spec.rlimits))}"
+        for spec in limited
+    ]
+    files = " and ".join(str(spec.path) for spec in limited)
+    return warning("limits", "; ".join(found), f"remove process.rlimits from {files}, and restart containerd")
+
+
+def _limit(entry: Any) -> str:
+    """RLIMIT_NOFILE 1024 (hard 4096)."""
+    limit = table_at(entry)
+    return f"{limit.get('type')} {limit.get('soft')} (hard {limit.get('hard')})"
+
+
 def _contact(machine: Machine) -> tuple[str, str]:
     """What the daemon knows of the hook: that it asks, and where it did not."""
     status = machine.daemon
@@ -73,16 +108,20 @@ def _contact(machine: Machine) -> tuple[str, str]:
 
 
 def _containerd(machine: Machine) -> Iterator[Setup]:
-    path = machine.etc / "containerd/config.toml"
-    if not path.exists():
+    if not _containerd_file(machine).exists():
         return
-    handlers = _handlers(path)
+    handlers = _handlers(machine)
     for name, handler in handlers.items() or {"runc": {}}.items():
         yield Setup(handler=f"containerd's {name}", fault=_fault_of_handler(machine, handler))
 
 
-def _handlers(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """The runtime handlers of a configuration and of the files that it imports, which come after it."""
+def _containerd_file(machine: Machine) -> Path:
+    return machine.etc / "containerd/config.toml"
+
+
+def _handlers(machine: Machine) -> Mapping[str, Mapping[str, Any]]:
+    """The runtime handlers of containerd's configuration and of the files that it imports, which come after it."""
+    path = _containerd_file(machine)
     main = read_toml(path)
     imports = [
         path.parent / name
@@ -98,15 +137,31 @@ def _handlers(path: Path) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
+def _guarded_specs(machine: Machine) -> tuple[_BaseSpec, ...]:
+    """Return each base_runtime_spec with our hook once; limits in others are their owner's choice."""
+    handlers: dict[Path, list[str]] = {}
+    for name, handler in _handlers(machine).items():
+        if (base := _base_of(handler)) is not None:
+            handlers.setdefault(base, []).append(name)
+    specs = []
+    for path, names in handlers.items():
+        with suppress(_WrongError):  # the check of the guard reports it
+            document = _json(path)
+            if _hook_in(document) is not None:
+                rlimits = table_at(document, "process").get("rlimits")
+                limits = tuple(rlimits) if isinstance(rlimits, list) else ()
+                specs.append(_BaseSpec(path=path, handlers=tuple(names), rlimits=limits))
+    return tuple(specs)
+
+
 def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> str:
-    base = handler.get("base_runtime_spec")
-    if not isinstance(base, str) or not base:
+    base = _base_of(handler)
+    if base is None:
         return "no base_runtime_spec"
     try:
-        hooks = table_at(_json(Path(base)), "hooks").get(_STAGE)
+        hook = _hook_in(_json(base))
     except _WrongError as error:
         return str(error)
-    hook = _ours(hooks if isinstance(hooks, list) else [])
     if hook is None:
         return f"{base} has no {HOOK} among its {_STAGE} hooks"
     patterns = texts(handler.get("pod_annotations"))
@@ -115,6 +170,17 @@ def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> str:
         prefix = machine.settings.annotation_prefix
         return f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]'
     return _fault_of_hook(machine, hook)
+
+
+def _base_of(handler: Mapping[str, Any]) -> Path | None:
+    base = handler.get("base_runtime_spec")
+    return Path(base) if isinstance(base, str) and base else None
+
+
+def _hook_in(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the guard's hook in an OCI configuration."""
+    hooks = table_at(document, "hooks").get(_STAGE)
+    return _ours(hooks if isinstance(hooks, list) else [])
 
 
 def _keys(machine: Machine) -> tuple[str, ...]:

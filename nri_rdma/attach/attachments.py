@@ -480,7 +480,7 @@ class Sandboxes:
         sandbox.undo_error = error.message if isinstance(error, ExceptionGroup) else str(error)
         log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": sandbox.undo_error})
         if attempt >= len(RETRY_SECONDS) and sandbox.record is not None and all_physical(sandbox.record.plan):
-            let_go(sandbox)
+            self._work.leave_to_kernel(sandbox)
         pause_s = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
         self._later(sandbox, pause_s, lambda: self._submit_undo(sandbox, attempt + 1))
 

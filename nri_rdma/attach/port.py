@@ -77,7 +77,13 @@ class Kernel(Protocol):
         ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        """All links without their addresses and routes."""
+        """Return all links without their addresses and routes; those that the kernel describes illegibly are left
+        out."""
+        ...
+
+    def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
+        """Return one of these links, or None when the namespace has none of that number. EPROTO: what the kernel says
+        of it cannot be read."""
         ...
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:

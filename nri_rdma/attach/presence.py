@@ -14,7 +14,7 @@ from nri_rdma.attach.numbers import Resolve, Resolved, with_char_devices, with_n
 from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.attach.return_netdev import find_in_pod
+from nri_rdma.attach.return_netdev import look_in_pod
 from nri_rdma.errors import AttachError
 from nri_rdma.model.device import RdmaDevice
 
@@ -55,15 +55,14 @@ class Presence:
         if namespace is None or not record.plan.moves:
             return
         with _told_as(record, record.device_names):
-            there = self._kernel.links(namespace)
-        for move in record.plan.moves:
-            if find_in_pod(there, move) is None:
-                raise AttachError(
-                    f"netdev {move.link.name} is not in the pod any more, where it is {move.pod_name}",
-                    device=move.device,
-                    where=str(record.pod),
-                    hint="see who deletes or moves it",
-                )
+            lost = [move for move in record.plan.moves if look_in_pod(self._kernel, namespace, move) is None]
+        for move in lost:
+            raise AttachError(
+                f"netdev {move.link.name} is not in the pod any more, where it is {move.pod_name}",
+                device=move.device,
+                where=str(record.pod),
+                hint="see who deletes or moves it",
+            )
 
     def _names(self, record: SandboxRecord, namespace: Namespace | None) -> dict[int, str]:
         """By the kernel's numbers, of all devices where those of this record can be."""

@@ -32,7 +32,7 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
     home = find_on_host(links, move)
     ifindex = home.ifindex if home is not None else None
     if home is None and namespace is not None:
-        there = find_in_pod(kernel.links(namespace), move)
+        there = look_in_pod(kernel, namespace, move)
         if there is not None:
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
@@ -103,6 +103,29 @@ def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | 
     )
 
 
+def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
+    """Return the netdev as the pod has it, or None when the pod does not have it. The kernel is asked for its number
+    first: whatever other links a pod has, they do not matter."""
+    try:
+        link = kernel.link(namespace, move.pod_ifindex)
+    except KernelError as error:
+        if error.errno != errno.EPROTO or not move.link.parent:
+            raise
+        link = None  # a virtual link that has the number now: what the kernel says of a physical one can be read
+    found = find_in_pod((link,), move) if link is not None else None
+    if found is not None or not move.link.parent:
+        return found
+    return find_in_pod(kernel.links(namespace), move)
+
+
+def remove_foreign_names(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> None:
+    """Remove the alternative names that the pod gave to its netdev, if the pod still has it: the kernel takes them to
+    the host with a netdev whose namespace ends."""
+    there = look_in_pod(kernel, namespace, move)
+    if there is not None:
+        _remove_names(kernel, namespace, there, set(there.alt_names) - set(move.link.alt_names))
+
+
 def find_in_pod(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
     """The netdev among the pod's links, by what a pod cannot change: hardware address, parent, number, kind.
 
@@ -147,9 +170,7 @@ def _move_home(
     the kernel refuse the move. It comes home all the same; restore() tells what cannot be had back yet."""
     wanted = move.link
     taken = {name for link in host_links for name in (link.name, *link.alt_names)}
-    in_the_way = tuple(name for name in there.alt_names if name in taken)
-    if in_the_way:
-        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=in_the_way)
+    _remove_names(kernel, namespace, there, taken | (set(there.alt_names) - set(wanted.alt_names)))
     if there.mac != wanted.mac:  # before the move: a virtual link is known by it when it arrives
         kernel.set_link(namespace, there.ifindex, up=False)
         kernel.set_link(namespace, there.ifindex, mac=wanted.mac)
@@ -165,6 +186,12 @@ def _move_home(
         return wanted.ifindex
     home = find_on_host(kernel.links(kernel.host), move)
     return home.ifindex if home is not None else None
+
+
+def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names: set[str]) -> None:
+    unwanted = tuple(name for name in there.alt_names if name in names)
+    if unwanted:
+        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=unwanted)
 
 
 def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:

@@ -16,15 +16,17 @@ from dataclasses import replace
 from nri_rdma.attach.attachment import Chosen, Sandbox, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import Ends
-from nri_rdma.attach.plan import Plan, moving_netdevs
-from nri_rdma.attach.port import Kernel, KernelError
+from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
+from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.steps import Step, steps_of
 from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.transaction import Boundary, do_steps, undo_steps
 from nri_rdma.errors import AttachError
+from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 
 log = logging.getLogger(__name__)
@@ -158,7 +160,22 @@ class Work:
         self._boundary(f"after forget-journal {sandbox.key}")
         let_go(sandbox)
 
+    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+        """Let the namespace of a sandbox go whose undo fails: the kernel moves physical netdevs to the host when it
+        ends. Remove the pod's alternative names before, as far as possible: the kernel keeps them on a netdev."""
+        if sandbox.namespace is not None and sandbox.record is not None:
+            for move in sandbox.record.plan.moves:
+                self._remove_foreign_names(sandbox.pod, sandbox.namespace, move)
+        let_go(sandbox)
+
     # -- below -------------------------------------------------------------------------------------------------------
+
+    def _remove_foreign_names(self, pod: Pod, namespace: Namespace, move: NetdevMove) -> None:
+        try:
+            remove_foreign_names(self._kernel, namespace, move)
+        except KernelError as error:  # a namespace that is held would keep the device from everybody
+            facts = {"pod": str(pod), "device": move.device, "error": str(error)}
+            log.warning("alternative names not removed", extra=facts)
 
     def _decide(self, sandbox: Sandbox, chosen: Chosen) -> SandboxRecord:
         with self._spans.span("plan"):

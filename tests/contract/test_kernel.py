@@ -527,3 +527,10 @@ def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> N
 
 def test_asking_whether_a_device_could_move_to_where_it_is_is_refused(machine: Machine) -> None:
     _refused({errno.EINVAL}, lambda: machine.kernel.can_move_rdma(1, machine.kernel.host))
+
+
+def test_one_link_is_asked_for_by_its_number(machine: Machine) -> None:
+    rail, host = machine.add_link("rail0", MAC), machine.kernel.host
+    (listed,) = (link for link in machine.kernel.links(host) if link.ifindex == rail)
+    assert machine.kernel.link(host, rail) == listed
+    assert machine.kernel.link(host, 4711) is None

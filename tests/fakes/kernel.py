@@ -359,6 +359,10 @@ class FakeKernel:
         self._opened.append(FakeNamespace(self._world, netns, path))
         return self._opened[-1]
 
+    def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
+        found = _netns(namespace).links.get(ifindex)
+        return _state(found, whole=False) if found is not None else None
+
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
 
@@ -653,6 +657,9 @@ class FaultyKernel:
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return self._do("links", lambda: self._kernel.links(namespace))
+
+    def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
+        return self._do("link", lambda: self._kernel.link(namespace, ifindex))
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return self._do("host_use", lambda: self._kernel.host_use(netdevs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import struct
 from collections.abc import Collection, Iterable, Mapping
@@ -10,14 +11,17 @@ from dataclasses import replace
 
 from nri_rdma.attach.port import KernelError, Survey
 from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
-from nri_rdma.host.netlink.links import parse_link, read_links, tied_to
+from nri_rdma.host.netlink.links import UNREADABLE, parse_link, parse_start, read_links, tied_to
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
 from nri_rdma.host.netlink.sockets import address_of, read_sockets
 from nri_rdma.host.netlink.sysctls import costs_of_return, forwarding_of
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.usage import Address, HostUse, Lifelines
+from nri_rdma.wire import WireError
 from nri_rdma.wire.netlink import HEADER
+
+log = logging.getLogger(__name__)
 
 _RTM_GETROUTE = 26
 _RTMSG = struct.Struct("=BBBBBBBBI")
@@ -34,6 +38,7 @@ class HostReader:
     def __init__(self, lifelines: Lifelines) -> None:
         self._lifelines = lifelines
         self._links: Mapping[bytes, LinkState] = {}
+        self._unreadable: frozenset[str] = frozenset()
         """By what the kernel last said of each."""
         self._last = Survey(use=HostUse(), links={})
         """What was read last, with the links that surveys may ask for."""
@@ -43,8 +48,13 @@ class HostReader:
         these is remembered. Raises KernelError, WireError or OSError."""
         links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
         self._links = {body: link for body, (_, link) in links.items()}
+        self._warn_of_unreadable()
         addresses = read_addresses(route)
-        wanted = {link.ifindex: (message, link) for message, link in links.values() if link.name in netdevs}
+        wanted = {
+            link.ifindex: (message, link)
+            for message, link in links.values()
+            if link.name in netdevs and link.kind != UNREADABLE
+        }
         routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
         returning = _returning(wanted, addresses, routes)
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
@@ -56,6 +66,9 @@ class HostReader:
         """How these links are used now, as attach.port.Kernel says."""
         tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
         wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
+        unreadable = [link.name for _, link in wanted.values() if link.kind == UNREADABLE]
+        if unreadable:
+            raise KernelError("read the host's links", errno.EPROTO, f"cannot parse {', '.join(unreadable)}")
         addresses = read_addresses(route)
         routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
         own = [address for address in addresses if address.ifindex in wanted]
@@ -83,8 +96,22 @@ class HostReader:
         )
 
     def parsed(self, message: bytes) -> LinkState:
-        """A link without what it carries. Raises WireError."""
-        return self._links.get(_body(message)) or parse_link(message)
+        """Return a link without what it carries. Of one whose message cannot be parsed, return its start: it may be a
+        child or a slave of a link that is asked for, which must not be given away then."""
+        known = self._links.get(_body(message))
+        if known is not None:
+            return known
+        try:
+            return parse_link(message)
+        except WireError:
+            return parse_start(message)
+
+    def _warn_of_unreadable(self) -> None:
+        """Warn once of each link that cannot be parsed."""
+        unreadable = frozenset(link.name for link in self._links.values() if link.kind == UNREADABLE)
+        for name in sorted(unreadable - self._unreadable):
+            log.warning("the kernel's message of a link cannot be parsed, the link is skipped", extra={"link": name})
+        self._unreadable = unreadable
 
 
 def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[bytes]:

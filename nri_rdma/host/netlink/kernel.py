@@ -17,7 +17,6 @@ from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, Namespace, Survey
-from nri_rdma.host.netlink.altnames import change_alt_names
 from nri_rdma.host.netlink.holders import holders_of, read_holders
 from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
 from nri_rdma.host.netlink.link_contents import (
@@ -28,10 +27,12 @@ from nri_rdma.host.netlink.link_contents import (
     read_neighbours,
 )
 from nri_rdma.host.netlink.links import (
+    alt_name_requests,
     change_request,
     move_request,
     number_of,
     parse_link,
+    parse_readable,
     read_link,
     read_links,
 )
@@ -102,9 +103,18 @@ class LinuxKernel:
         return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return _asked(
-            namespace, "list links", lambda route: tuple(parse_link(message) for message in read_links(route))
-        )
+        return _asked(namespace, "list links", lambda route: parse_readable(read_links(route)))
+
+    def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
+        def read(route: RouteSocket) -> LinkState | None:
+            try:
+                return parse_link(read_link(route, ifindex))
+            except KernelError as error:
+                if error.errno == errno.ENODEV:
+                    return None
+                raise
+
+        return _asked(namespace, f"read link {ifindex}", read)
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return _inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
@@ -186,7 +196,8 @@ class LinuxKernel:
     ) -> None:
         if add or remove:
             operation = f"set alternative names of link {ifindex}"
-            _inside(namespace, operation, lambda _route: change_alt_names(ifindex, add, remove, operation))
+            requests = alt_name_requests(ifindex, add, remove, operation)
+            _asked(namespace, operation, lambda route: route.do(*requests))
 
     def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
         request = add_address_request(ifindex, address)

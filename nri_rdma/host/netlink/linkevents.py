@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from nri_rdma.host.netlink.datagrams import Datagrams
 from nri_rdma.host.netlink.pace import Pace
 from nri_rdma.model.usage import Change
 from nri_rdma.wire import WireError
@@ -27,7 +28,6 @@ from nri_rdma.wire.rtnetlink import DELROUTE, DST_LEN_AT, GROUPS, NEWROUTE, read
 log = logging.getLogger(__name__)
 
 _KERNEL = 0  # the port of the sender
-_DATAGRAM_MAX = 1 << 16
 _BUFFER_BYTES = 1 << 20
 _SO_ATTACH_FILTER = 26  # include/uapi/asm-generic/socket.h
 _KIND_AT = 4
@@ -58,7 +58,7 @@ class LinkEvents:
     """
 
     def __init__(self, heard: socket.socket, matters: Callable[[Change], bool], on_change: Callable[[], None]) -> None:
-        self._socket = heard
+        self._socket, self._datagrams = heard, Datagrams(heard)
         self._matters, self._on_change = matters, on_change
         self._pace = Pace()
         self._at_work = threading.Lock()
@@ -90,6 +90,7 @@ class LinkEvents:
         with self._at_work:
             self._closed = True
             self._socket.close()
+            self._datagrams.close()
         for fd in (self._wake_read, self._wake_write):
             os.close(fd)
 
@@ -124,7 +125,7 @@ class LinkEvents:
         until = time.monotonic() + 0.05
         while time.monotonic() < until:
             try:
-                data, (sender, _groups) = self._socket.recvfrom(_DATAGRAM_MAX)
+                data, sender = self._datagrams.receive()
                 if sender == _KERNEL and any(self._matters(change) for change in read_changes(data)):
                     self._pace.note(time.monotonic())
             except BlockingIOError:
@@ -134,7 +135,8 @@ class LinkEvents:
                 self._pace.note(time.monotonic())
                 return
             except WireError as error:
-                log.warning("news of a link cannot be read", extra={"error": str(error)})
+                log.debug("news of a link cannot be read, rescanning the node", extra={"error": str(error)})
+                self._pace.note(time.monotonic())
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:

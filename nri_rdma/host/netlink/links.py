@@ -5,6 +5,7 @@ A name or alias may hold any bytes; what is no UTF-8 passes as surrogates, and g
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import struct
@@ -14,16 +15,20 @@ from typing import Final
 from nri_rdma.host.netlink.replay import link_settings
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
-from nri_rdma.wire.netlink import encode_attribute, encode_u32, read_attributes
+from nri_rdma.wire import WireError
+from nri_rdma.wire.netlink import APPEND, CREATE, EXCL, NESTED, encode_attribute, encode_u32, read_attributes
+
+log = logging.getLogger(__name__)
 
 NEWLINK: Final = 16  # RTM_*, include/uapi/linux/rtnetlink.h
-_GETLINK = 18
+_GETLINK, _NEWLINKPROP, _DELLINKPROP = 18, 108, 109
 
 _IFINFOMSG = struct.Struct("=BxHiII")
 _INDEX_AND_FLAGS = struct.Struct("=iI")
 _U32 = struct.Struct("=I")
 _I32 = struct.Struct("=i")
 _FIRST_ATTRIBUTE = 32  # after nlmsghdr and ifinfomsg
+_NESTED_MAX = 0xFFFF  # nla_len has 16 bits
 _IFF_UP = 0x1
 
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER = 1, 3, 4, 5, 10  # IFLA_*, include/uapi/linux/if_link.h
@@ -31,6 +36,8 @@ _TXQLEN, _LINKINFO, _IFALIAS, _NET_NS_FD, _EXT_MASK = 13, 18, 20, 28, 29
 _LINK_NETNSID, _XDP, _NEW_IFINDEX, _PROP_LIST, _ALT_IFNAME = 37, 43, 49, 52, 53
 _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
+UNREADABLE: Final = "unreadable"
+"""The kind of a link whose message cannot be parsed."""
 _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: a third of a message otherwise
 
 
@@ -64,10 +71,52 @@ def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[byt
     ]
 
 
+def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
+    """Return the links without what they carry; skip those whose messages cannot be parsed.
+
+    The kernel itself writes such messages: the length of a macvlan's source addresses wraps at 64 KiB. One foreign link
+    must not hide all others.
+    """
+    found = []
+    for message in messages:
+        try:
+            found.append(parse_link(message))
+        except WireError as error:
+            log.debug("link skipped", extra={"ifindex": number_of(message), "error": str(error)})
+    return tuple(found)
+
+
+def parse_start(message: bytes) -> LinkState:
+    """Return what stands in a message before it becomes unreadable: name, numbers, address, master and lower link. The
+    kind is `UNREADABLE`, and so no device's."""
+    ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
+    told: dict[int, bytes] = {}
+    try:
+        for number, data in read_attributes(message[_FIRST_ATTRIBUTE:]):
+            told.setdefault(number, data)  # the first is the kernel's; what follows a wrong length may be anything
+    except WireError as error:
+        log.debug("link read in part", extra={"ifindex": ifindex, "error": str(error)})
+    return LinkState(
+        ifindex=ifindex,
+        name=_text(told.get(_IFNAME, b"")),
+        kind=UNREADABLE,
+        parent="",
+        permanent_mac="",
+        mac=_mac(told.get(_ADDRESS, b"")),
+        mtu=_number(told, _MTU),
+        txqlen=_number(told, _TXQLEN),
+        alias="",
+        alt_names=(),
+        up=bool(flags & _IFF_UP),
+        master=_number(told, _MASTER),
+        lower=_number(told, _LINK),
+    )
+
+
 def parse_link(message: bytes) -> LinkState:
     """A link without what it carries. Raises WireError."""
     ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
-    told = dict(read_attributes(message[_FIRST_ATTRIBUTE:]))
+    told = _attributes_of(message)
     kind = _text(dict(read_attributes(told[_LINKINFO])).get(_INFO_KIND, b"")) if _LINKINFO in told else ""
     parent = _text(told.get(_PARENT_DEV_NAME, b""))
     return LinkState(
@@ -131,6 +180,35 @@ def change_request(
     if up is not None:
         words.append("up" if up else "down")
     return Request(kind=NEWLINK, body=body, operation=f"set link {ifindex}: {', '.join(words)}")
+
+
+def alt_name_requests(
+    ifindex: int, add: Collection[str], remove: Collection[str], operation: str
+) -> tuple[Request, ...]:
+    """Remove alternative names, then add some."""
+    changes = (
+        *((_DELLINKPROP, 0, name) for name in remove),
+        *((_NEWLINKPROP, CREATE | EXCL | APPEND, name) for name in add),
+    )
+    return tuple(
+        Request(
+            kind=kind,
+            flags=flags,
+            body=_of(ifindex) + encode_attribute(_PROP_LIST | NESTED, encode_attribute(_ALT_IFNAME, _bytes(name))),
+            operation=operation,
+        )
+        for kind, flags, name in changes
+    )
+
+
+def _attributes_of(message: bytes) -> dict[int, bytes]:
+    """Return the attributes by number. Raises WireError, also for a message in which a nested length has wrapped: what
+    is nested then stands beside the link's own attributes."""
+    every = list(read_attributes(message[_FIRST_ATTRIBUTE:]))
+    told = dict(every)
+    if len(message) > _NESTED_MAX and len(told) < len(every):
+        raise WireError(f"an attribute is repeated in a link's message of {len(message)} bytes")
+    return told
 
 
 def _of(ifindex: int) -> bytes:

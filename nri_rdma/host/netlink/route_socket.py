@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.datagrams import Datagrams
 from nri_rdma.wire import WireError
 from nri_rdma.wire.netlink import (
     ACK,
@@ -34,7 +35,6 @@ ATTEMPTS = 10
 REQUESTS_MAX = 32
 """In one datagram: their answers fit any receive buffer."""
 
-_DATAGRAM_MAX = 1 << 16
 _PATIENCE = struct.pack("@ll", 5, 0)
 """Seconds and microseconds. Requests are worked on while they are sent, so that an answer lies ready afterwards."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
@@ -69,6 +69,7 @@ class RouteSocket:
             self._socket.bind((0, 0))
         except OSError as error:
             raise KernelError("open a socket to rtnetlink", error.errno or 0) from error
+        self._datagrams = Datagrams(self._socket)
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +80,7 @@ class RouteSocket:
     def close(self) -> None:
         """Closing twice does nothing."""
         self._socket.close()
+        self._datagrams.close()
 
     def cookie(self) -> int:
         """The number of the socket's namespace, unique in a boot."""
@@ -160,7 +162,7 @@ class RouteSocket:
 
     def _receive(self, operation: str) -> list[Message]:
         try:
-            return list(read_messages(self._socket.recv(_DATAGRAM_MAX)))
+            return list(read_messages(self._datagrams.receive()[0]))
         except BlockingIOError as error:
             self.is_broken = True
             raise KernelError(operation, errno.ETIMEDOUT, "no answer in 5 s") from error

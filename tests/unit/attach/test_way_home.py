@@ -98,6 +98,27 @@ def test_a_listener_that_fails_is_told_again_and_the_devices_are_not_touched_aga
     assert_nothing_left(rig)
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_namespace_is_let_go_without_the_names_that_the_pod_gave(start: Start, refused: bool) -> None:
+    world = make_world(physical=True)
+    stuck = _StuckMoves(FakeKernel(world))
+    rig = start(world, kernel=stuck)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    (moved,) = (link for link in pod.links.values() if link.parent)
+    moved.alt_names.append("pods-own")
+    stuck.stuck, stuck.names_stuck = True, True
+    rig.sandboxes.end("sandbox-1")
+    for attempt in range(len(RETRY_SECONDS)):
+        rig.clock.wait_for_one()
+        stuck.names_stuck = refused or attempt < len(RETRY_SECONDS) - 1
+        rig.clock.pass_one()
+    rig.clock.wait_for_one()
+    assert rig.sandboxes.held() == 0
+    assert ("pods-own" in moved.alt_names) == refused
+
+
 @pytest.mark.parametrize("physical", [True, False])
 def test_after_thirty_seconds_the_namespace_of_physical_devices_is_let_go(start: Start, physical: bool) -> None:
     world = make_world(physical=physical)
@@ -126,7 +147,12 @@ def test_after_thirty_seconds_the_namespace_of_physical_devices_is_let_go(start:
 class _StuckMoves(FaultyKernel):
     """A driver that does not let its netdev go."""
 
-    stuck = False
+    stuck = names_stuck = False
+
+    def set_alt_names(self, *arguments: object, **more: object) -> None:
+        if self.names_stuck:
+            raise KernelError("set alternative names", errno.EBUSY)
+        super().set_alt_names(*arguments, **more)  # type: ignore[arg-type]  # as given
 
     def move_link(self, *arguments: object, **more: object) -> None:
         if self.stuck:

@@ -103,7 +103,8 @@ class Kernel(Protocol):
         ...
 
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        """One link with its addresses, routes, neighbours and sysctls."""
+        """One link with its addresses, routes, neighbours and sysctls. What keeps it from being given away
+        (`unreturnable`) `capture_all` tells: other links' routes are not read here."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:

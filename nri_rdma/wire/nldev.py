@@ -40,6 +40,7 @@ _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
 _ATTRIBUTE_MASK = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
+_DUMP_INTERRUPTED = 0x10  # NLM_F_DUMP_INTR
 _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 _U8, _U32, _U64, _S32 = struct.Struct("=B"), struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=i")
 
@@ -214,12 +215,15 @@ class Replies(Generic[T]):
         self.results: list[T] = []
         self.done = False
         self.errno = 0
+        self.is_interrupted = False
+        """Whether what is listed changed meanwhile: something may be missing."""
 
     def receive_data(self, datagram: bytes) -> None:
         """Take one datagram. Raises WireError when it breaks the protocol; the answer is then not to be used."""
-        for kind, sequence, payload in _messages(datagram):
+        for kind, flags, sequence, payload in _messages(datagram):
             if sequence != self._sequence or self.done:
                 continue
+            self.is_interrupted = self.is_interrupted or bool(flags & _DUMP_INTERRUPTED)
             if kind in {_NLMSG_ERROR, _NLMSG_DONE}:
                 self.done, self.errno = True, _errno(kind, payload)
             elif kind >> 10 == _CLIENT:  # by client only: the kernel answers PORT_GET of one port as GET
@@ -234,7 +238,7 @@ class Replies(Generic[T]):
 def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
     """The events in a datagram of the notify group. Raises WireError; messages that are no events are skipped."""
     monitor = _CLIENT << 10 | Command.MONITOR
-    return tuple(_read_event(Fields(payload)) for kind, _, payload in _messages(datagram) if kind == monitor)
+    return tuple(_read_event(Fields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
 
 
 class Fields:
@@ -419,18 +423,18 @@ def _pack(attribute: Attribute, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), attribute) + value + b"\0" * (-len(value) % 4)
 
 
-def _messages(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Type, sequence and payload of each message."""
+def _messages(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Type, flags, sequence and payload of each message."""
     position = 0
     while position < len(datagram):
         if position + _HEADER.size > len(datagram):
             raise WireError(f"{len(datagram) - position} bytes cannot be a netlink message")
-        length, kind, _flags, sequence, _port = _HEADER.unpack_from(datagram, position)
+        length, kind, flags, sequence, _port = _HEADER.unpack_from(datagram, position)
         if not _HEADER.size <= length <= len(datagram) - position:
             raise WireError(f"a netlink message claims {length} bytes of {len(datagram) - position}")
         if kind == _NLMSG_OVERRUN:
             raise WireError("the kernel lost messages of this socket")
-        yield kind, sequence, datagram[position + _HEADER.size : position + length]
+        yield kind, flags, sequence, datagram[position + _HEADER.size : position + length]
         position += length + 3 & ~3
 
 

@@ -5,11 +5,12 @@ For sock_diag; rtnetlink has a socket that is kept (host/netlink/route_socket.py
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from nri_rdma.attach.port import KernelError
 
@@ -17,10 +18,10 @@ HEADER = struct.Struct("=IHHII")
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 DUMP_INTERRUPTED = 0x10
 """NLM_F_DUMP_INTR: what is listed changed meanwhile, so that something may be missing or told twice."""
-ATTEMPTS = 5
-"""How often a list is asked for that changes while it is made. What may be missing in the last one, the next reading
-has: every change makes one."""
+ATTEMPTS = 10
+"""How often a list is asked for that changes while it is made: what is missing in it must not pass for absent."""
 
+T = TypeVar("T")
 Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
 
 _REQUEST, _DUMP = 0x1, 0x300
@@ -37,13 +38,20 @@ def asking(protocol: int) -> Iterator[Ask]:
         sock.settimeout(_PATIENCE_S)
 
         def ask(kind: int, body: bytes) -> list[bytes]:
-            for _ in range(ATTEMPTS):
-                messages, interrupted = _ask(sock, kind, body)
-                if not interrupted:
-                    break
-            return messages
+            return read_whole(f"ask netlink for {kind}", lambda: _ask(sock, kind, body))
 
         yield ask
+
+
+def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list[T]:
+    """Return a list that did not change while it was made. `read` returns a list, and whether it changed meanwhile.
+
+    Raises KernelError: EAGAIN when it never rested. Every list of netlink comes through here."""
+    for _ in range(ATTEMPTS):
+        found, is_interrupted = read()
+        if not is_interrupted:
+            return found
+    raise KernelError(operation, errno.EAGAIN, f"the list changed {ATTEMPTS} times while it was read")
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -55,10 +55,12 @@ class HostReader:
             for message, link in links.values()
             if link.name in netdevs and link.kind != UNREADABLE
         }
-        routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
-        returning = _returning(wanted, addresses, routes)
+        routes = self._settled_routes(wanted.keys(), _own_of(wanted, addresses))
+        returning = _returning(wanted, addresses, routes) if routes is not None else {}
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
-        use = host_use(route, every, addresses, routes, self._lifelines)
+        use = host_use(route, every, addresses, routes or (), self._lifelines)
+        if routes is None:  # no attach relies on it: a survey asks again for links that are not in `returning`
+            use = replace(use, default_route_links=self._last.use.default_route_links)
         self._last = Survey(use=use, links=returning)
         return with_sockets(use)
 
@@ -105,6 +107,17 @@ class HostReader:
             return parse_link(message)
         except WireError:
             return parse_start(message)
+
+    def _settled_routes(self, ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...] | None:
+        """Return the routes that concern these links, or None where the table never rests: then a device is refused
+        when a pod asks for it, and the node is read all the same."""
+        try:
+            return read_routes(ifindexes, sources)
+        except KernelError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            log.warning("routes not read, keeping the default routes of the last reading", extra={"error": str(error)})
+            return None
 
     def _warn_of_unreadable(self) -> None:
         """Warn once of each link that cannot be parsed."""

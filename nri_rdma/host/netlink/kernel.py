@@ -41,7 +41,7 @@ from nri_rdma.host.netlink.netns_thread import Inside, Spare
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
 from nri_rdma.host.netlink.route_socket import RouteSocket
-from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, unreturnable
+from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, read_routes_of, unreturnable
 from nri_rdma.host.netlink.sysctls import (
     costs_of_return,
     forwarding_of,
@@ -130,8 +130,7 @@ class LinuxKernel:
     def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
         def read(route: RouteSocket) -> Mapping[int, LinkState]:
             messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
-            captured, _ = _capture(route, messages, read_addresses(route))
-            return {link.ifindex: link for link in captured}
+            return {link.ifindex: link for link in _capture(route, messages, read_addresses(route))}
 
         wanted = frozenset(ifindexes)
         return _inside(self._host, "read the host's links", read)
@@ -139,8 +138,8 @@ class LinuxKernel:
     def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
         def read(route: RouteSocket) -> LinkState:
             message = read_link(route, ifindex)
-            (link,), _ = _capture(route, {ifindex: message}, read_addresses(route, ifindex))
-            return link
+            table = read_neighbour_tables(route, {ifindex})[ifindex]
+            return _whole(route, message, read_addresses(route, ifindex), read_routes_of(ifindex), table)
 
         return _inside(namespace, f"read link {ifindex}", read)
 
@@ -281,15 +280,14 @@ def _held(namespace: Namespace) -> HeldNamespace:
 
 def _capture(
     route: RouteSocket, messages: Mapping[int, bytes], addresses: Collection[AddressMessage]
-) -> tuple[tuple[LinkState, ...], tuple[Route, ...]]:
-    """The links with what they carry, by their messages and the addresses that were read with them; and the routes that
-    were read for it, default ones among them."""
+) -> tuple[LinkState, ...]:
+    """The links with what they carry, by their messages and the addresses that were read with them."""
     routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
     tables = read_neighbour_tables(route, messages.keys()) if messages else {}
     return tuple(
         _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
         for ifindex, message in messages.items()
-    ), routes
+    )
 
 
 def _whole(

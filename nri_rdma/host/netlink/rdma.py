@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.dumps import read_whole
 from nri_rdma.host.netlink.namespace import HeldNamespace
 from nri_rdma.host.netlink.netns_thread import Inside
 from nri_rdma.model.device import CharKind, RdmaNetns
@@ -192,6 +193,9 @@ class RdmaSocket:
         return answers[0]
 
     def _ask(self, operation: str, request: nldev.Request[T]) -> tuple[T, ...]:
+        return tuple(read_whole(operation, lambda: self._ask_once(operation, request)))
+
+    def _ask_once(self, operation: str, request: nldev.Request[T]) -> tuple[list[T], bool]:
         if self._socket is None:
             raise KernelError(operation, errno.EPROTONOSUPPORT, "the kernel has no RDMA subsystem")
         self._sequence += 1
@@ -208,7 +212,7 @@ class RdmaSocket:
             raise KernelError(operation, errno.EPROTO, str(error)) from error
         if replies.errno:
             raise KernelError(operation, replies.errno)
-        return tuple(replies.results)
+        return replies.results, replies.is_interrupted
 
 
 class RdmaMonitor:

@@ -17,6 +17,7 @@ from typing import Self
 
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.datagrams import Datagrams
+from nri_rdma.host.netlink.dumps import read_whole
 from nri_rdma.wire import WireError
 from nri_rdma.wire.netlink import (
     ACK,
@@ -30,8 +31,6 @@ from nri_rdma.wire.netlink import (
     read_messages,
 )
 
-ATTEMPTS = 10
-"""How often a list is asked for that changes while it is made: what is missing in it must not pass for absent."""
 REQUESTS_MAX = 32
 """In one datagram: their answers fit any receive buffer."""
 
@@ -108,11 +107,7 @@ class RouteSocket:
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
         """The messages of a list, whole; those only for which `keep` is true."""
-        for _ in range(ATTEMPTS):
-            found, is_interrupted = self._exchange(operation, kind, DUMP, body, keep)
-            if not is_interrupted:
-                return found
-        raise KernelError(operation, errno.EAGAIN, f"the list changed {ATTEMPTS} times while it was read")
+        return read_whole(operation, lambda: self._exchange(operation, kind, DUMP, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> KernelError | None:
         pending: dict[int, Request] = {}

@@ -8,6 +8,7 @@ none of ours: it is no default route, and has nowhere the number of a link or an
 from __future__ import annotations
 
 import re
+import select
 import socket
 import struct
 import sys
@@ -16,12 +17,17 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.dumps import ATTEMPTS, DUMP_INTERRUPTED
+from nri_rdma.host.netlink.dumps import DUMP_INTERRUPTED, read_whole
 from nri_rdma.host.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
 from nri_rdma.model.link import Captured
-from nri_rdma.wire.netlink import read_attributes
+from nri_rdma.wire.netlink import encode_u32, read_attributes
 
 _RTM_GETROUTE = 26
+_SOL_NETLINK, _STRICT = 270, 12  # include/uapi/linux/netlink.h
+_RTMGRP_IPV6_ROUTE = 0x400
+_DATAGRAM_MAX = 1 << 16  # the kernel sends routes in at most 32 KiB (net/netlink/af_netlink.c)
+_DATAGRAMS_OF_SHORT = 2
+"""The routes, and the end of the list."""
 _REQUEST_DUMP = 0x1 | 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
@@ -49,6 +55,9 @@ _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_MU
 )
 _RTA_ADDRESSES = {_RTA_SRC: "from", _RTA_GATEWAY: "via", _RTA_PREFSRC: "src"}
 _RTA_NUMBERS = {_RTA_PRIORITY: "metric", _RTA_TABLE: "table"}
+
+
+_ANY = re.compile(b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +105,13 @@ def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple
     of these addresses as their source. Some others may be among them."""
     needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
     pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
-    return tuple(parse_route(raw) for raw in _dump(pattern))
+    return tuple(parse_route(raw) for raw in _dump(pattern, b""))
+
+
+def read_routes_of(ifindex: int) -> tuple[Route, ...]:
+    """Return the routes that lead to a link, multipath ones too. The kernel chooses them (RTA_OIF): few come in one
+    datagram, and so are whole also where other routes never rest."""
+    return tuple(parse_route(raw) for raw in _dump(_ANY, encode_u32(_RTA_OIF, ifindex)))
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:
@@ -162,27 +177,43 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
     return tuple(sorted(found))
 
 
-def _dump(pattern: re.Pattern[bytes] | None) -> list[bytes]:
+def _dump(pattern: re.Pattern[bytes] | None, wanted: bytes) -> list[bytes]:
     """The routes that cannot be ruled out, in the namespace of the calling thread."""
-    for _ in range(ATTEMPTS):
-        found, interrupted = _dump_once(pattern)
-        if not interrupted:
-            break
-    return found
+    return read_whole("list routes", lambda: _dump_once(pattern, wanted))
 
 
-def _dump_once(pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
-    """The same, asked for once, and whether the table changed meanwhile."""
+def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[bytes], bool]:
+    """The same, asked for once, and whether the table changed meanwhile.
+
+    The kernel does not say that for IPv6: when a route comes or goes between two datagrams, it walks the tree again and
+    passes over as many routes as it has sent (fib6_dump_table), which may be others by then. So the news of IPv6 routes
+    are watched meanwhile. What comes in one datagram is made at once."""
     every: list[bytes] = []
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as sock:
-        sock.send(_HEADER.pack(28, _RTM_GETROUTE, _REQUEST_DUMP, 1, 0) + bytes(12))
+    datagrams = 0
+    with _open() as sock, _open() as news:
+        news.bind((0, _RTMGRP_IPV6_ROUTE))
+        sock.setsockopt(_SOL_NETLINK, _STRICT, 1)
+        sock.send(_HEADER.pack(28 + len(wanted), _RTM_GETROUTE, _REQUEST_DUMP, 1, 0) + bytes(12) + wanted)
         done = interrupted = False
         while not done:
-            answer = sock.recv(1 << 16)
+            answer = sock.recv(_DATAGRAM_MAX)
             found, done = _candidates(answer, pattern)
             every += found
+            datagrams += 1
             interrupted = interrupted or bool(_FLAGS.unpack_from(answer, _FLAGS_AT)[0] & DUMP_INTERRUPTED)
-    return every, interrupted
+        has_changed = datagrams > _DATAGRAMS_OF_SHORT and _has_news(news)
+    return every, interrupted or has_changed
+
+
+def _open() -> socket.socket:
+    return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+
+def _has_news(news: socket.socket) -> bool:
+    """Whether anything was told, or lost (POLLERR)."""
+    poll = select.poll()
+    poll.register(news, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:

@@ -4,6 +4,8 @@ import gc
 
 import pytest
 
+from tests.durations import Durations
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options must be known before the folders of tests are read."""
@@ -18,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="restarts by the hundred, which take minutes")
     parser.addoption("--fault-seconds", metavar="S", default="30", help="how long the lab kills at random")
     parser.addoption("--every-fault", action="store_true", help="tests/faults: at every place, not at a few")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure how long each file takes."""
+    config.pluginmanager.register(Durations(config.rootpath / "build/durations.json"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

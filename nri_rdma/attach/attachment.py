@@ -1,4 +1,4 @@
-"""One sandbox's attach: its state, what it holds, and who waits for it."""
+"""One attach of a sandbox: its state, what it holds, and who waits for it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final  # Any: fields of Now, which its constructor checks
 
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Namespace
-from nri_rdma.attach.record import SandboxRecord, State, attach_key
+from nri_rdma.attach.record import SandboxRecord, attach_key
+from nri_rdma.attach.record import State as Phase
+from nri_rdma.attach.states import ENDING, TABLE, Effect, Event, State
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, NotReadyError
@@ -65,54 +69,92 @@ class Unstarted:
         self.verified = False
 
 
+SHOWN: Final = MappingProxyType(
+    {
+        State.ATTACHING: Phase.ATTACHING,
+        State.ATTACHED: Phase.ATTACHED,
+        State.GONE: Phase.GONE,
+        **dict.fromkeys(ENDING - {State.GONE}, Phase.RETURNING),
+    }
+)
+"""The word of journal and `status` for a state; all others are "planned"."""
+_NOT_SEEN: Final = frozenset({State.LEFT, State.SEEKING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What is true of an attachment at one moment. It is replaced as a whole, so a reader needs no lock."""
+
+    state: State = State.QUEUED
+    record: SandboxRecord | None = None
+    decided: Plan = field(default_factory=Plan)
+    """What the plan decided and the journal does not have yet: before its links are captured nobody may undo it."""
+    namespace: Namespace | None = None
+    cdi_devices: frozenset[str] = frozenset()
+    """The CDI devices for which it attaches, or has attached."""
+    attempt: int = 1
+    devices_done: int = 0
+    devices_total: int = 0
+    last_error: str = ""
+    """Why the last attempt failed."""
+    undo_error: str = ""
+    """Why the last undo failed."""
+    undo_failures: int = 0
+    is_given_up: bool = False
+    """Whether it ends because its attach failed for the last time, and not because somebody ended it."""
+    numbers_from: int = 0
+    """The newest of the kernel's device events when the character devices' numbers were read."""
+    looked_again: Future[None] | None = None
+    """The last time that names and numbers were read again; None: they are as the attach found them."""
+
+
+def unchanged(now: Now) -> Now:
+    """Change nothing but the state."""
+    return now
+
+
 class Sandbox:
-    """One sandbox that has, gets or had devices. Its worker writes it; others read it.
+    """One attach of a sandbox that has, gets or had devices. Safe for use by several threads.
 
     `part` is "" for what was known when the sandbox started, else the container that came with more (a CDI device).
-    `attempts` is how often its attach is tried before it is given up."""
+    `attempts` is how often its attach is tried before it is given up. `select` selects its devices in a planner;
+    `again` does for every attempt after the first, if there is one.
+    """
 
-    def __init__(self, pod: Pod, record: SandboxRecord | None = None, part: str = "", attempts: int = 1) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        record: SandboxRecord | None = None,
+        part: str = "",
+        attempts: int = 1,
+        *,
+        select: Choose | None = None,
+        again: Again | None = None,
+        state: State = State.QUEUED,
+    ) -> None:
         self.pod = pod
-        self._lock = threading.Lock()
         self.part = record.part if record is not None else part
-        self.cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset()
-        """The CDI devices for which it attaches, or has attached."""
-        self.state = State.PLANNED
-        self.record = record
-        self.decided = Plan()
-        """What the plan decided that is not written down yet: without what its links carry, nobody may undo it."""
-        self.namespace: Namespace | None = None
+        self.attempts = attempts
+        self.select = select
+        self.again = again
+        self.waits_for_older = state is State.WAITING
+        """Whether an older sandbox of the pod had to give its devices back before this one was planned."""
         self.parent: Span | None = current_span()
         """The span of who began it."""
         self.planned: Future[None] = Future()
         """Done when it is decided what will be attached; its error is the refusal."""
         self.attach_done: Future[None] = Future()
-        self.taken_up: Future[None] | None = None
+        """Done when containers may have it; its error is why they never will."""
+        self.taken_up: Future[None] | None = Future() if state is State.LEFT else None
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
-        self.attempt = 1
-        self.attempts = attempts
-        self.again: Again | None = None
-        """Where the next attempt gets its devices from; None: it has those of the last one."""
-        self.last_error = ""
-        """Why the last attempt failed."""
-        self.is_given_up = False
-        """Whether it ends because its attach failed for the last time."""
-        self.waits_for_older = False
-        """Whether an older sandbox of the pod must give its devices back before this one is planned."""
-        self._is_planning = False
+        self.undo_done: Future[None] = Future()
+        """Done when the host is as before and nothing of it is known any more."""
+        self.ended_by: Span | None = None
+        """The span of who ended it."""
+        cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset[str]()
+        self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
+        self._lock = threading.Lock()
         self._settled: list[Future[None]] = []
-        self.numbers_from = 0
-        """The newest of the kernel's device events when the character devices' numbers were read."""
-        self.looked_again: Future[None] | None = None
-        """The last time that they were read anew; None: they are as the attach found them."""
-        self.undo_done: Future[None] | None = None
-        self.undo_error = ""
-        self.cancel_retry: Callable[[], None] | None = None
-        """Cancels what is due after a pause: the next attempt, or the next undo."""
-        self.is_home = False
-        """Undone, forgotten by the journal, its namespace let go; only on_gone is missing."""
-        self.devices_done = 0
-        self.devices_total = 0
         self.containers: dict[str, str] = {}
         """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
 
@@ -120,55 +162,87 @@ class Sandbox:
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
 
         self.unguarded: set[str] = set()
-        """The containers that started after our answer without that a guard asked, by name."""
+        """Names of containers that started after we answered although no guard verified them."""
+
+    def step(self, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
+        """Enter the state that TABLE says, with what `change` makes of the rest. Return the effects, which the caller
+        carries out in their order; None when the table has no row for the event, and nothing changed."""
+        with self._lock:
+            row = TABLE.get((self.now.state, event))
+            if row is None:
+                return None
+            self.now = replace(change(self.now), state=row[0])
+            return row[1]
+
+    def change(self, **fields: Any) -> None:
+        """Replace fields of `now` other than its state."""
+        with self._lock:
+            self.now = replace(self.now, **fields)
+
+    @property
+    def state(self) -> Phase:
+        """The word of journal and `status` for its state."""
+        return SHOWN.get(self.now.state, Phase.PLANNED)
+
+    @property
+    def shown(self) -> Phase:
+        """The same for people: of what an earlier daemon left, and nobody has looked at yet, the journal's word."""
+        now = self.now
+        return now.record.state if now.state in _NOT_SEEN and now.record is not None else self.state
+
+    @property
+    def record(self) -> SandboxRecord | None:
+        return self.now.record
+
+    @property
+    def namespace(self) -> Namespace | None:
+        return self.now.namespace
+
+    @property
+    def cdi_devices(self) -> frozenset[str]:
+        return self.now.cdi_devices
+
+    @property
+    def attempt(self) -> int:
+        return self.now.attempt
+
+    @property
+    def last_error(self) -> str:
+        return self.now.last_error
+
+    @property
+    def undo_error(self) -> str:
+        return self.now.undo_error
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.now.is_given_up
+
+    @property
+    def devices_done(self) -> int:
+        return self.now.devices_done
+
+    @property
+    def devices_total(self) -> int:
+        return self.now.devices_total
+
+    @property
+    def numbers_from(self) -> int:
+        return self.now.numbers_from
+
+    @property
+    def looked_again(self) -> Future[None] | None:
+        return self.now.looked_again
 
     @property
     def ends(self) -> bool:
         """Whether it is being taken down, or has been: it never comes back from that."""
-        return self.undo_done is not None
+        return self.now.state in ENDING
 
     def refuse_ended(self) -> None:
         """Raise NotReadyError for one that ends."""
         if self.ends:
             raise interrupted(self.pod)
-
-    def advance(self, state: State) -> None:
-        """Enter the next state of its life. Raises NotReadyError where it ends instead."""
-        with self._lock:
-            self.refuse_ended()
-            self.state = state
-
-    def end_from_outside(self) -> bool:
-        """It ends from now on. True: who asked sees to its undo. False: it ended before, or is being planned just now,
-        and who plans does."""
-        with self._lock:
-            return self._end() and not self._is_planning
-
-    def give_up(self) -> bool:
-        """It ends from now on because its attach failed, and who worked on it undoes it. False: it ended before."""
-        with self._lock:
-            self.is_given_up = self._end()
-            return self.is_given_up
-
-    def _end(self) -> bool:
-        """With the lock."""
-        if self.ends:
-            return False
-        self.state = State.RETURNING
-        self.undo_done = Future()
-        return True
-
-    def start_planning(self) -> bool:
-        """Whether it may be planned: not one that ends."""
-        with self._lock:
-            self._is_planning = not self.ends
-            return self._is_planning
-
-    def stop_planning(self) -> bool:
-        """The plan is there, or failed; whether the sandbox ended meanwhile."""
-        with self._lock:
-            self._is_planning = False
-            return self.ends
 
     def settle_plan(self) -> None:
         """Tell who waits for the plan that it is there."""

@@ -1,37 +1,31 @@
-"""The sandboxes that hold devices: their states, their workers, their end.
+"""The attachments of the node: their threads, their timers, their end.
 
-States: planned -> attaching -> attached -> returning -> gone. A failed attach undoes itself and may be tried again;
-`returning` never goes back. Everything is keyed by sandbox id: two sandboxes of one pod UID may exist at once.
-
-One thread at a time works on a sandbox: a planner until its plan is in the journal, then the worker of its key. Who
-ends a sandbox that is being planned leaves its undo to the planner.
+What happens to one is in the table of nri_rdma.attach.states; here its effects are carried out. Everything is keyed by
+sandbox id: two sandboxes of one pod UID may exist at once.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Protocol
 
-from nri_rdma.attach.attachment import Again, Choose, Chosen, Sandbox, cdi_devices_of, interrupted
-from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.liveness import Ends, lives_by_process
-from nri_rdma.attach.numbers import Resolve
-from nri_rdma.attach.port import Kernel, KernelError, Processes, ProcessIdentity
-from nri_rdma.attach.presence import Presence
-from nri_rdma.attach.record import SandboxRecord, State
-from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.attachment import Again, Choose, Chosen, Now, Sandbox, cdi_devices_of, interrupted, unchanged
+from nri_rdma.attach.liveness import lives_by_process
+from nri_rdma.attach.port import KernelError, ProcessIdentity
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.record import State as Phase
+from nri_rdma.attach.states import Effect, Event, State
 from nri_rdma.attach.survey import placed_of
-from nri_rdma.attach.transaction import Boundary, no_boundary
-from nri_rdma.attach.work import Work, all_physical, let_go
 from nri_rdma.decide.placement import Placed
-from nri_rdma.errors import NotReadyError, NriRdmaError
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
-from nri_rdma.observe.spans import Recorder, current_span, under
+from nri_rdma.observe.spans import current_span, under
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -64,55 +58,93 @@ def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
     return timer.cancel
 
 
+class Tasks(Protocol):
+    """What is done for an attachment, by one thread at a time: nri_rdma.attach.work does it on a host, a dry run
+    (nri_rdma.commands.dryrun.tasks) only finds out. All of them may block. What they raise is the table's news."""
+
+    def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
+        """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
+
+    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+        """Decide the steps, and open the namespace. Raises what refuses the attachment."""
+
+    def note_plan(self, sandbox: Sandbox) -> None:
+        """Write down who gets what. Never raises."""
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
+
+    def bring_home(self, sandbox: Sandbox) -> None:
+        """Undo what was done. Raises when anything is not as before."""
+
+    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+        """After many failed undos: close the namespace if the kernel brings home what is in it."""
+
+    def find(self, sandbox: Sandbox) -> Event:
+        """Return what became of what an earlier daemon left: THERE, HALF or ABSENT. Raises KernelError when that cannot
+        be seen."""
+
+    def look_again(self, sandbox: Sandbox) -> None:
+        """Read names and numbers again. Raises AttachError when a device is not there any more."""
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+        """Give one more container what was attached for a CDI device."""
+
+    def is_there(self, pod: Pod) -> bool:
+        """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
+
+    def let_go(self, sandbox: Sandbox) -> None:
+        """Close the namespace, if it is held."""
+
+    def close(self) -> None:
+        """Begin nothing more by itself."""
+
+
 class Sandboxes:
-    """All sandboxes of the node. Public methods may be called by any thread and never block on the kernel."""
+    """All attachments of the node. Public methods may be called by any thread and never block on the kernel."""
 
     def __init__(
         self,
-        kernel: Kernel,
-        journal: Journal,
+        tasks: Tasks,
         workers: Workers,
-        spans: Recorder,
-        resolve: Resolve,
         *,
-        on_held: Callable[[str], None],
         on_gone: Callable[[str], None],
         planners: Workers | None = None,
-        processes: Processes | None = None,
-        event_sequence: Callable[[], int] = lambda: 0,
-        links_are_managed: Callable[[], bool] = lambda: False,
-        boundary: Boundary = no_boundary,
         schedule: Schedule = start_timer,
     ) -> None:
-        """`on_held` has a namespace's path watched, before it is opened; `on_gone` is told when everything of a sandbox
-        is home, and is called again after a pause when it raises; `event_sequence` is the number of the kernel's newest
-        device event; `links_are_managed` says whether somebody else configures the netdevs that come home, too.
-        `planners` plan, so that no plan waits for attaches; by default the workers."""
-        self._kernel = kernel
-        self._journal = journal
+        """`on_gone` is called when everything of an attachment is home, and again after a pause when it raises.
+        `planners` plan, so that no plan waits for attaches; by default the workers do."""
+        self._tasks = tasks
         self._workers = workers
         self._planners = planners or workers
-        self._spans = spans
         self._on_gone = on_gone
         self._schedule = schedule
-        self._second_looks = SecondLooks(kernel, workers, schedule)
-        self._ends = Ends(kernel, on_held, processes)
-        self._work = Work(
-            kernel,
-            journal,
-            spans,
-            Presence(kernel, resolve),
-            self._ends,
-            self._second_looks,
-            event_sequence=event_sequence,
-            links_are_managed=links_are_managed,
-            boundary=boundary,
-        )
         self._lock = threading.Lock()
         self._sandboxes: dict[str, dict[str, Sandbox]] = {}
         """By sandbox id, then by part; never an empty one."""
-        self._left: dict[Sandbox, None] = {}
-        """What an earlier daemon left, and nobody has begun to take up yet."""
+        self._timers: dict[Sandbox, Callable[[], None]] = {}
+        """What cancels the timer that an attachment waits for. One that has fired may still be here."""
+        self._effects: dict[Effect, Callable[[Sandbox, BaseException | None], None]] = {
+            Effect.QUEUE_PLAN: self._queue_plan,
+            Effect.PLAN: self._plan,
+            Effect.TELL_PLANNED: self._tell_planned,
+            Effect.NOTE: self._note,
+            Effect.QUEUE_ATTACH: self._queue_attach,
+            Effect.ATTACH: self._attach,
+            Effect.TELL_ATTACHED: self._tell_attached,
+            Effect.ROLL_BACK: self._roll_back,
+            Effect.PAUSE: self._pause,
+            Effect.READ_NODE: self._read_node,
+            Effect.QUEUE_SEEK: self._queue_seek,
+            Effect.SEEK: self._seek,
+            Effect.PAUSE_SEEK: self._pause_seek,
+            Effect.QUEUE_UNDO: self._queue_undo,
+            Effect.UNDO: self._undo,
+            Effect.PAUSE_UNDO: self._pause_undo,
+            Effect.RELEASE: self._release,
+            Effect.TELL_ERROR: self._tell_error,
+            Effect.FORGET: self._forget,
+        }
         self._closed = False
 
     def knows(self, sandbox_id: str) -> bool:
@@ -149,11 +181,11 @@ class Sandboxes:
 
         An attach that fails after its plan was told is tried `attempts` times in all, with what `again` finds.
         """
-        sandbox = Sandbox(pod, part=part, attempts=attempts)
-        sandbox.again = again
-        sandbox.cdi_devices = cdi_devices_of(placed)
+        chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
+        sandbox = Sandbox(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
+        sandbox.change(cdi_devices=cdi_devices_of(placed))
         self._add(sandbox)
-        self._submit_plan(sandbox, lambda: Chosen(placed=placed, rdma_cm=rdma_cm))
+        self._queue_plan(sandbox, None)
         return sandbox
 
     def begin_after(
@@ -165,11 +197,9 @@ class Sandboxes:
         again: Again | None = None,
     ) -> Sandbox:
         """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
-        sandbox = Sandbox(pod, attempts=attempts)
-        sandbox.again = again
-        sandbox.waits_for_older = True
+        sandbox = Sandbox(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
         self._add(sandbox)
-        joined(older).add_done_callback(lambda _done: self._submit_plan(sandbox, choose))
+        joined(older).add_done_callback(lambda _done: self._feed(sandbox, Event.OLDER_HOME))
         return sandbox
 
     def _add(self, sandbox: Sandbox) -> None:
@@ -179,7 +209,7 @@ class Sandboxes:
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]:
         """Have another container of the sandbox covered by what it attached for a CDI device, because that container
         has the CDI device too."""
-        return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._work.cover(sandbox, cdi_device, container))
+        return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._tasks.cover(sandbox, cdi_device, container))
 
     def end(self, sandbox_id: str) -> Future[None] | None:
         """Have everything of a sandbox undone. Joinable: a second call gets the same future, which is done when the
@@ -188,14 +218,8 @@ class Sandboxes:
         return joined(undos) if undos else None
 
     def _end(self, sandbox: Sandbox) -> Future[None]:
-        if sandbox.end_from_outside():
-            with self._lock:
-                cancel, sandbox.cancel_retry = sandbox.cancel_retry, None
-            if cancel is not None:
-                cancel()
-            self._submit_taking_up(sandbox)  # first: it opens the namespace that the devices are in
-            self._submit_undo(sandbox)
-        assert sandbox.undo_done is not None  # it ends
+        sandbox.ended_by = sandbox.ended_by or current_span()
+        self._feed(sandbox, Event.END)
         return sandbox.undo_done
 
     def end_of_process(self, process: ProcessIdentity) -> None:
@@ -215,82 +239,18 @@ class Sandboxes:
         Called once, before any door opens; `on_record` is told every record before anything is done with it. Returns an
         error for every journal file that had to be set aside.
         """
-        records, errors = self._journal.load()
+        records, errors = self._tasks.recorded()
         for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):
-            if record.namespace is not None and record.namespace.boot_id != self._kernel.host.identity.boot_id:
-                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
-                self._journal.remove(record.key)
-                continue
             on_record(record)
-            sandbox = Sandbox(record.pod, record)
-            sandbox.taken_up = Future()
-            self._left[sandbox] = None
-            self._add(sandbox)
+            self._add(self._left_by_earlier(record))
         if not later:
             self.take_up()
         return errors
 
     def take_up(self) -> None:
         """Have workers take up what `recover` found; once."""
-        with self._lock:
-            left = tuple(self._left)
-        for sandbox in left:
-            self._submit_taking_up(sandbox)
-
-    def _submit_taking_up(self, sandbox: Sandbox) -> None:
-        """Unless that is done. With the lock until it is in the queue: an undo must come after it."""
-
-        def work() -> None:
-            try:
-                self._take_up(sandbox)
-            except KernelError as error:  # it cannot be seen now what is there (EMFILE, ENOMEM, ...)
-                log.warning("not taken up yet", extra={"pod": str(sandbox.pod), "error": str(error)})
-                with self._lock:
-                    self._left[sandbox] = None
-                self._later(sandbox, TAKE_UP_PAUSE_S, lambda: self._submit_taking_up(sandbox))
-                return
-            assert sandbox.taken_up is not None  # recover made it
-            sandbox.taken_up.set_result(None)
-
-        with self._lock:
-            if sandbox in self._left:
-                del self._left[sandbox]
-                self._workers.submit(sandbox.pod.sandbox_id, work)
-
-    def _take_up(self, sandbox: Sandbox) -> None:
-        """In a worker. Raises KernelError when it cannot be seen whether the pod is there."""
-        record = sandbox.record
-        assert record is not None  # recover read it
-        sandbox.namespace = self._ends.open_again(record)
-        is_there = record.state is not State.RETURNING and self._ends.is_there(record, sandbox.namespace)
-        if sandbox.ends:
-            return  # the runtime does not know it any more: its undo is next
-        if is_there and record.state is State.ATTACHED:
-            self._adopt(sandbox)
-        elif is_there and not record.part:
-            log.info("beginning anew", extra={"pod": str(record.pod), "sandbox": record.pod.sandbox_id})
-            self._begin_anew(sandbox, record)
-        else:
-            self._end(sandbox)
-
-    def _adopt(self, sandbox: Sandbox) -> None:
-        """It has what it had. Nobody listened to the kernel meanwhile: its numbers are read anew before any container
-        gets them."""
-        self.look_again(sandbox)  # in the queue before anybody can see it attached
-        try:
-            sandbox.advance(State.ATTACHED)
-        except NotReadyError:
-            return  # it ends: its undo is next
-        sandbox.settle()
-        log.info("adopted", extra={"pod": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id})
-
-    def _begin_anew(self, sandbox: Sandbox, record: SandboxRecord) -> None:
-        """An attach that its daemon's end cut short. The runtime was told that it goes on, or was told nothing: its
-        containers may come at any time."""
-        sandbox.attempts = 1 + ATTEMPTS
-        sandbox.settle_plan()
-        chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
-        self._failed(sandbox, interrupted(record.pod), lambda: chosen)
+        for sandbox in self.all():
+            self._feed(sandbox, Event.TAKE_UP)
 
     def node_removed(self, number: tuple[int, int], sequence: int) -> None:
         """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
@@ -309,12 +269,13 @@ class Sandboxes:
         """Have the names and character devices of a sandbox that is attached read anew; the future raises AttachError
         when one is not there any more."""
         with self._lock:
-            sandbox.looked_again = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._work.look_again(sandbox))
-            return sandbox.looked_again
+            looked = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._tasks.look_again(sandbox))
+            sandbox.change(looked_again=looked)
+            return looked
 
     def is_there(self, pod: Pod) -> bool:
         """Whether the namespace of a pod that has one is there. Blocks on the kernel: for a worker."""
-        return self._ends.can_be_opened(pod.netns_path)
+        return self._tasks.is_there(pod)
 
     def held(self) -> int:
         """How many namespaces are held open: while they are, nothing in them can come home by itself."""
@@ -326,163 +287,225 @@ class Sandboxes:
         with self._lock:
             self._closed = True
             sandboxes = self._all()
-            cancels = [sandbox.cancel_retry for sandbox in sandboxes if sandbox.cancel_retry is not None]
+            cancels = list(self._timers.values())
         for cancel in cancels:
             cancel()
-        self._second_looks.close()
+        self._tasks.close()
         for sandbox in sandboxes:
             if sandbox.pod.sandbox_id not in busy:
-                let_go(sandbox)
+                self._tasks.let_go(sandbox)
 
-    # -- in a planner ------------------------------------------------------------------------------------------------
+    # -- the effects of TABLE ----------------------------------------------------------------------------------------
 
-    def _submit_plan(self, sandbox: Sandbox, choose: Choose) -> None:
-        task = self._planners.submit(sandbox.pod.sandbox_id, lambda: self._plan(sandbox, choose))
+    def _feed(
+        self,
+        sandbox: Sandbox,
+        event: Event,
+        error: BaseException | None = None,
+        change: Callable[[Now], Now] = unchanged,
+    ) -> bool:
+        """Feed an event, and carry out its effects in this thread. Return whether the table has a row for it.
+
+        `error` is what the effects tell to those who wait.
+        """
+        effects = sandbox.step(event, change)
+        for effect in effects or ():
+            self._effects[effect](sandbox, error)
+        return effects is not None
+
+    def _queue_plan(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        task = self._planners.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
 
-    def _plan(self, sandbox: Sandbox, choose: Choose) -> None:
-        if not sandbox.start_planning():
-            return  # it ended: its undo tells who waits
-        undone = False
-        try:
-            with under(sandbox.parent):
-                chosen = choose()
-                sandbox.cdi_devices = cdi_devices_of(chosen.placed)
-                self._work.plan(sandbox, chosen)
-        except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
-            undone = self._failed(sandbox, error, choose)
-        if sandbox.record is not None and not sandbox.ends:
-            sandbox.settle_plan()
-            if sandbox.attempts > 1:
-                time.sleep(ANSWER_FIRST_S)
-            self._work.note_plan(sandbox)
-        ended = sandbox.stop_planning()
-        if ended and not undone:
-            self._submit_undo(sandbox)
-        elif not ended and sandbox.record is not None:
-            self._submit_attach(sandbox, lambda: chosen)
-
-    # -- in a worker -------------------------------------------------------------------------------------------------
-
-    def _submit_attach(self, sandbox: Sandbox, choose: Choose) -> None:
-        task = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._attach(sandbox, choose))
+    def _queue_attach(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        task = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.ATTACH_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
 
-    def _attach(self, sandbox: Sandbox, choose: Choose) -> None:
-        pod = sandbox.pod
-        attributes: dict[str, str | int | float | bool] = {
-            "k8s.pod.name": str(pod),
-            "k8s.pod.uid": pod.uid,
-            "sandbox": pod.sandbox_id,
-            "rdma.attempt": sandbox.attempt,
-        }
-        try:
-            with under(sandbox.parent), self._spans.span("attach", attributes) as span:
-                record = self._work.attach(sandbox)
-                span.attributes["rdma.isolation"] = str(record.isolation or "")
-        except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
-            log.warning("attach failed", extra={"pod": str(pod), "error": str(error), "attempt": sandbox.attempt})
-            with under(sandbox.parent):
-                self._failed(sandbox, error, choose)
-        else:
-            sandbox.settle()
+    def _queue_seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        self._workers.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.SEEK_PICKED))
 
-    def _failed(self, sandbox: Sandbox, error: BaseException, choose: Choose) -> bool:
-        """Undo what an attempt did, then try again, or give up and tell who waits when the host is as before. Whether
-        the sandbox was ended here, and its undo seen to."""
-        sandbox.last_error = str(error)
-        if self._try_again(sandbox, choose):
-            return False
-        given_up = sandbox.give_up()
-        if given_up:
-            self._undo(sandbox, error=error)
-        sandbox.settle(error)  # also where its undo has to be tried again
-        return given_up
-
-    def _try_again(self, sandbox: Sandbox, choose: Choose) -> bool:
-        """Whether there will be another attempt. The first one whose refusal somebody still waits for is the last."""
-        if sandbox.ends or self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done():
-            return False
-        try:
-            self._work.bring_home(sandbox)
-            sandbox.advance(State.PLANNED)
-        except Exception:  # noqa: BLE001 - it is undone for good now, which tells what it meets
-            return False
-        sandbox.record = None
-        pause_s = ATTEMPT_PAUSES_S[min(sandbox.attempt, len(ATTEMPT_PAUSES_S)) - 1]
-        sandbox.attempt += 1
-        log.info("trying again", extra={"pod": str(sandbox.pod), "attempt": sandbox.attempt, "pause_s": pause_s})
-        self._later(sandbox, pause_s, lambda: self._submit_next(sandbox, choose))
-        return True
-
-    def _submit_next(self, sandbox: Sandbox, choose: Choose) -> None:
-        """The next attempt; no planner waits for a reading before it."""
-        again = sandbox.again
-        if again is None:
-            self._submit_plan(sandbox, choose)
-        else:
-            again.read().add_done_callback(lambda _done: self._submit_plan(sandbox, again.choose))
-
-    def _later(self, sandbox: Sandbox, pause_s: float, work: Callable[[], None]) -> None:
-        """What is due after a pause, unless the daemon ends before."""
-        with self._lock:
-            if not self._closed:
-                sandbox.cancel_retry = self._schedule(pause_s, work)
-
-    def _submit_undo(self, sandbox: Sandbox, attempt: int = 0) -> None:
-        parent = current_span()
+    def _queue_undo(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        self._cancel_timer(sandbox)
 
         def work() -> None:
-            with under(parent):
-                self._undo(sandbox, attempt)
+            with under(sandbox.ended_by):
+                self._feed(sandbox, Event.UNDO_PICKED)
 
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
-    def _undo(self, sandbox: Sandbox, attempt: int = 0, error: BaseException | None = None) -> None:
-        """Undo, or see to it that it is tried again. The only place where a sandbox becomes `gone`; who waits is told
-        `error` before nothing is known of it any more."""
-        pod = sandbox.pod
+    def _picked(self, sandbox: Sandbox, event: Event) -> None:
+        with under(sandbox.parent):
+            self._feed(sandbox, event)
+
+    def _plan(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """In a planner."""
+        select = sandbox.again.choose if sandbox.again is not None and sandbox.attempt > 1 else sandbox.select
+        assert select is not None  # only what an earlier daemon left has none, and it is given one
         try:
-            if not sandbox.is_home:
-                self._refuse_unseen(sandbox)
-                self._work.bring_home(sandbox)
-                sandbox.is_home = True
-            self._on_gone(sandbox.key)
-        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
-            self._retry_undo(sandbox, failure, attempt)
+            chosen = select()
+            sandbox.change(cdi_devices=cdi_devices_of(chosen.placed))
+            self._tasks.plan(sandbox, chosen)
+        except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
+            self._failed(sandbox, error)
+        else:
+            sandbox.select = lambda: chosen  # another attempt without `again` has the same devices
+            self._feed(sandbox, Event.MADE)
+
+    def _tell_planned(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        sandbox.settle_plan()
+
+    def _note(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """In a planner."""
+        if sandbox.attempts > 1:
+            time.sleep(ANSWER_FIRST_S)
+        self._tasks.note_plan(sandbox)
+        self._feed(sandbox, Event.NOTED)
+
+    def _attach(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """In a worker."""
+        try:
+            self._tasks.attach(sandbox)
+        except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first
+            facts = {"pod": str(sandbox.pod), "error": str(error), "attempt": sandbox.attempt}
+            log.warning("attach failed", extra=facts)
+            self._failed(sandbox, error)
+        else:
+            self._feed(sandbox, Event.CONFIRMED)
+
+    def _tell_attached(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        sandbox.settle()
+
+    def _failed(self, sandbox: Sandbox, error: BaseException) -> None:
+        """Tell the table that an attempt failed. The first one whose refusal somebody still waits for is the last."""
+        is_last = self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done()
+        event = Event.LAST_FAILED if is_last else Event.FAILED
+        self._feed(
+            sandbox,
+            event,
+            error,
+            lambda now: replace(now, last_error=str(error), is_given_up=is_last and not sandbox.ends),
+        )
+
+    def _roll_back(self, sandbox: Sandbox, error: BaseException | None) -> None:
+        """Undo what an attempt did."""
+        try:
+            self._tasks.bring_home(sandbox)
+        except Exception:  # noqa: BLE001 - it is undone for good now, which tells what it meets
+            self._feed(
+                sandbox, Event.UNDO_FAILED, error, lambda now: replace(now, is_given_up=now.state is State.ROLLING_BACK)
+            )
+        else:
+            self._feed(sandbox, Event.UNDONE, error)
+
+    def _pause(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        attempt = sandbox.attempt
+        pause_s = ATTEMPT_PAUSES_S[min(attempt, len(ATTEMPT_PAUSES_S)) - 1]
+        sandbox.change(record=None, attempt=attempt + 1)
+        log.info("trying again", extra={"pod": str(sandbox.pod), "attempt": attempt + 1, "pause_s": pause_s})
+        self._later(sandbox, pause_s, Event.DUE)
+
+    def _read_node(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """No planner waits for the reading."""
+        if sandbox.again is None:
+            self._feed(sandbox, Event.READ)
+        else:
+            sandbox.again.read().add_done_callback(lambda _done: self._feed(sandbox, Event.READ))
+
+    def _tell_error(self, sandbox: Sandbox, error: BaseException | None) -> None:
+        sandbox.settle(error or interrupted(sandbox.pod))
+
+    # What an earlier daemon left
+
+    def _left_by_earlier(self, record: SandboxRecord) -> Sandbox:
+        chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
+        return Sandbox(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)
+
+    def _seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """In a worker: see what became of it."""
+        try:
+            found = self._tasks.find(sandbox)
+        except Exception as failure:  # noqa: BLE001 - its devices are at stake: it is looked for again
+            log.warning("not taken up yet", extra={"pod": str(sandbox.pod), "error": str(failure)})
+            if not isinstance(failure, KernelError):  # a bug: who waits to compare pods must not wait for ever
+                _tell_taken_up(sandbox, failure)
+            self._feed(sandbox, Event.UNSEEABLE)
             return
-        sandbox.settle(error or interrupted(pod))
+        refusal = interrupted(sandbox.pod)
+        facts = {"pod": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}
+        if found is Event.THERE:
+            # Nobody listened to the kernel meanwhile. In the queue before anybody can see it attached:
+            self.look_again(sandbox)
+            log.info("adopted", extra=facts)
+        elif found is Event.HALF:
+            sandbox.change(last_error=str(refusal))
+            log.info("beginning anew", extra=facts)
+        self._feed(sandbox, found, refusal)
+        _tell_taken_up(sandbox, None)
+
+    def _pause_seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        self._later(sandbox, TAKE_UP_PAUSE_S, Event.TAKE_UP)
+
+    # Undo
+
+    def _undo(self, sandbox: Sandbox, error: BaseException | None) -> None:
+        """In a worker, or in the thread whose attempt was the last."""
+        try:
+            self._tasks.bring_home(sandbox)
+        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+            self._not_home(sandbox, Event.UNDO_FAILED, failure, error)
+        else:
+            self._feed(sandbox, Event.UNDONE, error)
+
+    def _release(self, sandbox: Sandbox, error: BaseException | None) -> None:
+        try:
+            self._on_gone(sandbox.key)
+        except Exception as failure:  # noqa: BLE001 - as for the undo
+            self._not_home(sandbox, Event.RELEASE_FAILED, failure, error)
+        else:
+            self._feed(sandbox, Event.RELEASED, error, lambda now: replace(now, undo_error=""))
+
+    def _not_home(self, sandbox: Sandbox, event: Event, failure: Exception, error: BaseException | None) -> None:
+        words = failure.message if isinstance(failure, ExceptionGroup) else str(failure)
+        log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": words})
+        self._feed(sandbox, event, error, lambda now: replace(now, undo_error=words))
+
+    def _pause_undo(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
+        failures = sandbox.now.undo_failures
+        if failures >= len(RETRY_SECONDS):
+            self._tasks.leave_to_kernel(sandbox)
+        sandbox.change(undo_failures=failures + 1)
+        self._later(sandbox, RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)], Event.UNDO_DUE)
+
+    def _forget(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+        """Nobody can ask for it any more; those who wait for its end are told."""
         with self._lock:
-            sandbox.state, sandbox.undo_error, sandbox.cancel_retry = State.GONE, "", None
-            self._forget(sandbox)
-        assert sandbox.undo_done is not None  # who submits an undo makes it
+            self._timers.pop(sandbox, None)
+            parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
+            if parts.get(sandbox.part) is sandbox:
+                del parts[sandbox.part]
+                if not parts:
+                    del self._sandboxes[sandbox.pod.sandbox_id]
         sandbox.undo_done.set_result(None)
         if sandbox.record is not None:
-            log.info("returned", extra={"pod": str(pod), "devices": sandbox.record.device_names})
+            log.info("returned", extra={"pod": str(sandbox.pod), "devices": sandbox.record.device_names})
 
-    def _refuse_unseen(self, sandbox: Sandbox) -> None:
-        """Raise KernelError as long as the namespace of an earlier daemon's sandbox could not be looked for: without it
-        a virtual netdev would be taken for one that died with it."""
+    # Timers: an attachment waits for one thing at a time
+
+    def _later(self, sandbox: Sandbox, pause_s: float, event: Event) -> None:
+        """Feed the event after a pause, unless the daemon ends before."""
         with self._lock:
-            if sandbox in self._left:
-                raise KernelError("look for the network namespace", errno.EAGAIN, "it could not be opened yet")
+            if not self._closed:
+                self._timers[sandbox] = self._schedule(pause_s, lambda: self._due(sandbox, event))
 
-    def _forget(self, sandbox: Sandbox) -> None:
-        """With the lock."""
-        parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
-        if parts.get(sandbox.part) is sandbox:
-            del parts[sandbox.part]
-            if not parts:
-                del self._sandboxes[sandbox.pod.sandbox_id]
+    def _due(self, sandbox: Sandbox, event: Event) -> None:
+        self._feed(sandbox, event)
 
-    def _retry_undo(self, sandbox: Sandbox, error: Exception, attempt: int) -> None:
-        """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
-        sandbox.undo_error = error.message if isinstance(error, ExceptionGroup) else str(error)
-        log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": sandbox.undo_error})
-        if attempt >= len(RETRY_SECONDS) and sandbox.record is not None and all_physical(sandbox.record.plan):
-            self._work.leave_to_kernel(sandbox)
-        pause_s = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
-        self._later(sandbox, pause_s, lambda: self._submit_undo(sandbox, attempt + 1))
+    def _cancel_timer(self, sandbox: Sandbox) -> None:
+        with self._lock:
+            cancel = self._timers.pop(sandbox, None)
+        if cancel is not None:
+            cancel()
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:
@@ -506,6 +529,17 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
     return done
 
 
+def _tell_taken_up(sandbox: Sandbox, error: BaseException | None) -> None:
+    """Tell who waits that it is known what became of what an earlier daemon left, or that it cannot be told."""
+    assert sandbox.taken_up is not None  # an earlier daemon left it
+    if sandbox.taken_up.done():
+        return
+    if error is None:
+        sandbox.taken_up.set_result(None)
+    else:
+        sandbox.taken_up.set_exception(error)
+
+
 def _settle_cancelled(sandbox: Sandbox, done: Future[None]) -> None:
     """The workers have ended: nobody will come to it."""
     if done.cancelled():
@@ -515,14 +549,14 @@ def _settle_cancelled(sandbox: Sandbox, done: Future[None]) -> None:
 def _is_being_read(sandbox: Sandbox) -> bool:
     """Whether its numbers are being read just now, so that nobody knows yet whether a number is one of them."""
     looked = sandbox.looked_again
-    is_confirming = sandbox.state is State.ATTACHING and sandbox.numbers_from > 0
+    is_confirming = sandbox.state is Phase.ATTACHING and sandbox.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())
 
 
 def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:
     """Of the character devices that containers of an attached sandbox get."""
     record = sandbox.record
-    if record is None or sandbox.state is not State.ATTACHED:
+    if record is None or sandbox.state is not Phase.ATTACHED:
         return frozenset()
     nodes = [node for it in record.attached for item in it.devices for node in item.device.char_devices]
     return frozenset((node.major, node.minor) for node in nodes)

@@ -11,53 +11,93 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Chosen, Sandbox, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import Ends
+from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.record import SandboxRecord, State
 from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.states import Event
 from nri_rdma.attach.steps import Step, steps_of
 from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
-from nri_rdma.attach.transaction import Boundary, do_steps, undo_steps
-from nri_rdma.errors import AttachError
+from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
+from nri_rdma.errors import AttachError, NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 
 log = logging.getLogger(__name__)
 
 
-class Work:
-    """The parts of a sandbox's life that touch the kernel and the journal."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Where the work is done, and who hears of it."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        journal: Journal,
-        spans: Recorder,
-        presence: Presence,
-        ends: Ends,
-        second_looks: SecondLooks,
-        *,
-        event_sequence: Callable[[], int],
-        links_are_managed: Callable[[], bool],
-        boundary: Boundary,
-    ) -> None:
-        """As Sandboxes has them."""
-        self._kernel = kernel
-        self._journal = journal
-        self._spans = spans
-        self._presence = presence
-        self._ends = ends
+    kernel: Kernel
+    journal: Journal
+    spans: Recorder
+    resolve: Resolve
+    """Finds the character devices that are on the host."""
+    on_held: Callable[[str], None]
+    """Has the path of a namespace watched, before it is opened."""
+    processes: Processes | None = None
+    event_sequence: Callable[[], int] = lambda: 0
+    """The number of the kernel's newest device event."""
+    links_are_managed: Callable[[], bool] = lambda: False
+    """Whether somebody else configures the netdevs that come home, too."""
+    boundary: Boundary = no_boundary
+
+
+class Work:
+    """What is done on this host for an attachment (nri_rdma.attach.attachments.Tasks): kernel and journal."""
+
+    def __init__(self, site: Site, second_looks: SecondLooks) -> None:
+        self._kernel = site.kernel
+        self._journal = site.journal
+        self._spans = site.spans
+        self._presence = Presence(site.kernel, site.resolve)
+        self._ends = Ends(site.kernel, site.on_held, site.processes)
         self._second_looks = second_looks
-        self._event_sequence = event_sequence
-        self._links_are_managed = links_are_managed
-        self._boundary = boundary
+        self._event_sequence = site.event_sequence
+        self._links_are_managed = site.links_are_managed
+        self._boundary = site.boundary
+
+    def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
+        """Return the journal's records, and an error for each that was set aside. A record of another boot is removed:
+        its moves ended with that boot."""
+        records, errors = self._journal.load()
+        boot_id = self._kernel.host.identity.boot_id
+        for record in records:
+            if record.namespace is not None and record.namespace.boot_id != boot_id:
+                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
+                self._journal.remove(record.key)
+        kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
+        return tuple(kept), errors
+
+    def find(self, sandbox: Sandbox) -> Event:
+        """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
+        that cannot be seen."""
+        record = sandbox.record
+        assert record is not None  # an earlier daemon wrote it
+        namespace = self._ends.open_again(record)
+        sandbox.change(namespace=namespace)
+        is_there = record.state is not State.RETURNING and self._ends.is_there(record, namespace)
+        if is_there and record.state is State.ATTACHED:
+            return Event.THERE
+        return Event.HALF if is_there and not record.part else Event.ABSENT
+
+    def is_there(self, pod: Pod) -> bool:
+        """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
+        return self._ends.can_be_opened(pod.netns_path)
+
+    def close(self) -> None:
+        """Take no more second looks."""
+        self._second_looks.close()
 
     def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
         """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the sandbox."""
@@ -70,7 +110,7 @@ class Work:
         sandbox.refuse_ended()
         self._refuse_unwritable(decided)
         # Nothing of it may be undone as long as it has not been captured.
-        sandbox.record, sandbox.decided = replace(decided, plan=Plan()), decided.plan
+        sandbox.change(record=replace(decided, plan=Plan()), decided=decided.plan)
 
     def note_plan(self, sandbox: Sandbox) -> None:
         """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
@@ -81,31 +121,38 @@ class Work:
         except AttachError as error:
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
 
-    def attach(self, sandbox: Sandbox) -> SandboxRecord:
-        """Do what is planned; the record with what the containers get. Raises AttachError, and NotReadyError when the
-        sandbox ends meanwhile; the caller undoes."""
-        record = self._begun(sandbox)
-        steps = steps_of(record.plan)
-        boundary = self._counting(sandbox, steps)
-        if sandbox.namespace is not None:
-            do_steps(self._kernel, sandbox.namespace, steps, self._spans, boundary)
-        return self._confirm(sandbox, record)
+    def attach(self, sandbox: Sandbox) -> None:
+        """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
+        the sandbox ends meanwhile; the caller undoes."""
+        attributes: dict[str, str | int | float | bool] = {
+            "k8s.pod.name": str(sandbox.pod),
+            "k8s.pod.uid": sandbox.pod.uid,
+            "sandbox": sandbox.pod.sandbox_id,
+            "rdma.attempt": sandbox.attempt,
+        }
+        with self._spans.span("attach", attributes) as span:
+            record = self._begun(sandbox)
+            steps = steps_of(record.plan)
+            boundary = self._counting(sandbox, steps)
+            if sandbox.namespace is not None:
+                do_steps(self._kernel, sandbox.namespace, steps, self._spans, boundary)
+            confirmed = self._confirm(sandbox, record)
+            span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
     def _begun(self, sandbox: Sandbox) -> SandboxRecord:
         """The journal has the whole plan, with all that the links carry: from here on there is something to undo."""
-        sandbox.advance(State.ATTACHING)
         planned = sandbox.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
             try:
                 refuse_held(self._kernel, planned)
-                plan = completed(self._kernel, sandbox.decided)
+                plan = completed(self._kernel, sandbox.now.decided)
             except KernelError as error:
                 raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
         record = replace(planned, plan=plan, state=State.ATTACHING)
         sandbox.refuse_ended()
         self._write(record)
-        sandbox.record = record
+        sandbox.change(record=record)
         return record
 
     def look_again(self, sandbox: Sandbox) -> None:
@@ -124,9 +171,9 @@ class Work:
             _rest(sandbox)
         if now != record:
             self._write(now)
-            sandbox.record = now
+            sandbox.change(record=now)
             log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
-        sandbox.numbers_from = newest
+        sandbox.change(numbers_from=newest)
 
     def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
         """One more container has that CDI device."""
@@ -135,7 +182,7 @@ class Work:
             raise interrupted(sandbox.pod)
         covering = record.covering(cdi_device, container)
         self._write(covering)
-        sandbox.record = covering
+        sandbox.change(record=covering)
 
     def bring_home(self, sandbox: Sandbox) -> None:
         """undo(journal). Raises when anything is not as before."""
@@ -158,15 +205,25 @@ class Work:
         self._boundary(f"before forget-journal {sandbox.key}")
         self._journal.remove(sandbox.key)
         self._boundary(f"after forget-journal {sandbox.key}")
-        let_go(sandbox)
+        self.let_go(sandbox)
 
     def leave_to_kernel(self, sandbox: Sandbox) -> None:
-        """Let the namespace of a sandbox go whose undo fails: the kernel moves physical netdevs to the host when it
-        ends. Remove the pod's alternative names before, as far as possible: the kernel keeps them on a netdev."""
-        if sandbox.namespace is not None and sandbox.record is not None:
+        """Close the namespace of a sandbox whose undo keeps failing, if all netdevs in it are physical: when it ends
+        the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative names, as
+        far as possible: the kernel keeps them on a netdev."""
+        if sandbox.record is None or not all(move.link.parent for move in sandbox.record.plan.moves):
+            return
+        if sandbox.namespace is not None:
             for move in sandbox.record.plan.moves:
                 self._remove_foreign_names(sandbox.pod, sandbox.namespace, move)
-        let_go(sandbox)
+        self.let_go(sandbox)
+
+    def let_go(self, sandbox: Sandbox) -> None:
+        """Close the namespace, if it is held."""
+        namespace = sandbox.namespace
+        sandbox.change(namespace=None)
+        if namespace is not None:
+            namespace.close()
 
     # -- below -------------------------------------------------------------------------------------------------------
 
@@ -182,7 +239,7 @@ class Work:
             self._ends.watch(sandbox.pod.netns_path)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
             if needs_namespace(self._kernel, chosen.placed):
-                sandbox.namespace = open_for(self._kernel, sandbox.pod)
+                sandbox.change(namespace=open_for(self._kernel, sandbox.pod))
             process = self._ends.watch_process(sandbox.pod)
             record = prepare(self._kernel, sandbox.namespace, sandbox.pod, chosen.placed, chosen.rdma_cm)
             self._presence.refuse_elsewhere(record, sandbox.namespace)
@@ -191,29 +248,30 @@ class Work:
     def _counting(self, sandbox: Sandbox, steps: tuple[Step, ...]) -> Boundary:
         """Counts the devices all of whose steps are done, and stops between two steps of a sandbox that ends."""
         left = Counter(step.device for step in steps)
-        sandbox.devices_done, sandbox.devices_total = 0, len(left)
+        sandbox.change(devices_done=0, devices_total=len(left))
 
         def boundary(place: str) -> None:
             self._boundary(place)
             if place.startswith("after "):
                 device = place.rpartition(" ")[2]
                 left[device] -= 1
-                sandbox.devices_done += left[device] == 0
+                if not left[device]:
+                    sandbox.change(devices_done=sandbox.devices_done + 1)
             sandbox.refuse_ended()
 
         return boundary
 
     def _confirm(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
         """Read the numbers, which the moves have changed; from here on containers get them."""
-        sandbox.numbers_from = self._event_sequence()
+        sandbox.change(numbers_from=self._event_sequence())
         self._boundary(f"before resolve-numbers {sandbox.key}")
         with self._spans.span("resolve-numbers"):
             resolved = self._presence.at_the_end(record, sandbox.namespace)
         self._boundary(f"after resolve-numbers {sandbox.key}")
         confirmed = replace(resolved, state=State.ATTACHED)
         self._write(confirmed)
-        sandbox.record = confirmed
-        sandbox.advance(State.ATTACHED)
+        sandbox.refuse_ended()
+        sandbox.change(record=confirmed)
         _rest(sandbox)
         log.info("attached", extra={"pod": str(sandbox.pod), "devices": confirmed.device_names})
         return confirmed
@@ -239,10 +297,11 @@ class Work:
         """A daemon that starts anew must not adopt what is half way home."""
         if record.state is State.RETURNING:
             return
-        sandbox.record = replace(record, state=State.RETURNING)
+        returning = replace(record, state=State.RETURNING)
+        sandbox.change(record=returning)
         self._boundary(f"before write-journal {record.key}")
         try:
-            self._journal.write(sandbox.record)
+            self._journal.write(returning)
         except OSError as error:  # a full disk must not keep hardware in a pod
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
         self._boundary(f"after write-journal {record.key}")
@@ -262,15 +321,3 @@ def _rest(sandbox: Sandbox) -> None:
     """What is attached needs its namespace open and no more: no thread, no socket."""
     if sandbox.namespace is not None:
         sandbox.namespace.rest()
-
-
-def let_go(sandbox: Sandbox) -> None:
-    """Close the sandbox's namespace, if it is held."""
-    namespace, sandbox.namespace = sandbox.namespace, None
-    if namespace is not None:
-        namespace.close()
-
-
-def all_physical(plan: Plan) -> bool:
-    """Only these come home by themselves; a virtual netdev would die with its namespace."""
-    return all(move.link.parent for move in plan.moves)

@@ -19,7 +19,9 @@ from nri_rdma.attach.attachments import Sandboxes, start_timer
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.transaction import Boundary, no_boundary
+from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.reload import Reloader, contested_words
@@ -110,19 +112,22 @@ class Daemon:
         self._collected = 0.0
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
-        self._sandboxes = Sandboxes(
-            self._kernel,
-            Journal(settings.state_dir / "journal"),
-            self._workers,
-            self._spans,
-            partial(resolve_on_host, settings),
+        site = Site(
+            kernel=self._kernel,
+            journal=Journal(settings.state_dir / "journal"),
+            spans=self._spans,
+            resolve=partial(resolve_on_host, settings),
             on_held=self._watcher.watch,
-            on_gone=self._gone,
-            planners=self._planners,
             processes=self._processes,
             event_sequence=last_sequence,
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
+        )
+        self._sandboxes = Sandboxes(
+            Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
+            self._workers,
+            on_gone=self._gone,
+            planners=self._planners,
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers, self._readers)

@@ -9,11 +9,13 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from nri_rdma.attach.attachments import Sandboxes, start_timer
 from nri_rdma.commands.dryrun.onlooker import Onlooker
-from nri_rdma.commands.dryrun.planned import PlannedSandboxes
+from nri_rdma.commands.dryrun.tasks import Tasks
 from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
 from nri_rdma.config.settings import Settings
@@ -34,11 +36,15 @@ from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.device import Node
+from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.ttrpc.wire import Request
 
 log = logging.getLogger(__name__)
+
+VERDICT_S = 30.0
+"""How long a verdict may take; the runtime waits a shorter time, and is told nothing."""
 
 NAME_SUFFIX = "-dry-run"
 _ANSWERED = frozenset({"Configure", "Synchronize"})
@@ -99,17 +105,17 @@ class DryRun:
                 annotation_prefix=settings.annotation_prefix,
             ),
             allocations=allocations,
-            sandboxes=PlannedSandboxes(
-                Onlooker(self._kernel, POD_LINKS),
+            sandboxes=Sandboxes(
+                Tasks(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
                 self._workers,
-                partial(resolve_on_host, settings),
-                allocations.release,
+                on_gone=allocations.release,
+                schedule=without_pause,
             ),
             workers=self._workers,
             spans=self._spans,
             limits=NoLimits(),
             default_memlock=settings.memlock.bytes,
-            waits=replace(settings.waits, blocking=True),  # nothing is attached: the plan is all there is to wait for
+            waits=patient(settings.waits),
         )
         identity = dry_identity(settings)
         self._door = Runner(str(settings.nri_socket), self._make_plugin, name=identity.name, index=identity.index)
@@ -146,6 +152,16 @@ class DryRun:
         self._door.synchronized()
         self._others.open_later()
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "dry_run": True})
+
+
+def patient(waits: Waits) -> Waits:
+    """Return waits under which a pod's verdict is final: nothing is attached, so an attempt takes no time."""
+    return replace(waits, blocking=False, sandbox_s=VERDICT_S)
+
+
+def without_pause(_pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+    """Schedule at once: what a daemon tries again after a pause changes nothing here."""
+    return start_timer(0.0, work)
 
 
 def attached_by_daemon(settings: Settings) -> Attached:

@@ -140,7 +140,7 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
         "part": sandbox.part,
         "pod": str(sandbox.pod),
         "uid": sandbox.pod.uid,
-        "state": str(sandbox.state),
+        "state": str(sandbox.shown),
         "devices": [item.device.name for it in record.attached for item in it.devices] if record is not None else [],
         "isolation": str(record.isolation or "") if record is not None else "",
         "moves": [_move(move) for move in record.plan.moves] if record is not None else [],

@@ -9,6 +9,8 @@ from nri_rdma.attach.attachments import Sandboxes
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import Kernel, ProcessIdentity
+from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.work import Site, Work
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, InventoryError
 from nri_rdma.model.request import Mode
@@ -120,17 +122,21 @@ class Rig:
         self.workers = Workers(2)
         self.journal = Journal(self.state)
         self.spans = Recorder()
-        self.sandboxes = Sandboxes(
-            self.kernel or self.fake,
-            self.journal,
-            self.workers,
-            self.spans,
-            self.resolve,
+        site = Site(
+            kernel=self.kernel or self.fake,
+            journal=self.journal,
+            spans=self.spans,
+            resolve=self.resolve,
             on_held=self.watched.append,
-            on_gone=self._on_gone,
             processes=self.processes,
             links_are_managed=lambda: self.managed,
             boundary=self.gate,
+        )
+        self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock))
+        self.sandboxes = Sandboxes(
+            self.work,
+            self.workers,
+            on_gone=self._on_gone,
             schedule=self.clock,
         )
 

@@ -189,7 +189,7 @@ def test_a_watch_that_cannot_be_set_does_not_leak_the_namespace(start: Start) ->
     def refuse(_path: str) -> None:
         raise OSError(errno.ENOSPC, "no more watches")
 
-    rig.sandboxes._ends._on_held = refuse  # the daemon's watcher
+    rig.work._ends._on_held = refuse  # the daemon's watcher
     begin_attach(rig).attach_done.result(SOON)
     end_sandbox(rig)
     assert_nothing_left(rig)

@@ -167,7 +167,7 @@ def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: W
 def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: Rig) -> None:
     sandbox = _attached(rig)
     node = _node(sandbox)
-    sandbox.numbers_from = 7
+    sandbox.change(numbers_from=7)
     rig.sandboxes.node_removed((node.major, node.minor), sequence=7)
     rig.sandboxes.node_removed((node.major, node.minor + 1), sequence=8)
     assert sandbox.looked_again is None

@@ -1,16 +1,18 @@
 """What a daemon that starts makes of the journal of an earlier one."""
 
 import errno
+from collections.abc import Callable
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Now, Sandbox, unchanged
 from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.states import Effect, Event
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FaultyKernel, World
@@ -110,7 +112,7 @@ def _attach_and_kill(start: Start, world: World) -> SandboxRecord:
 
 def _freeze(rig: Rig) -> None:
     """End the process where it stands: its kernel answers no more."""
-    rig.sandboxes._work._kernel = FaultyKernel(rig.fake, fail_at=1, crash=True)
+    rig.work._kernel = FaultyKernel(rig.fake, fail_at=1, crash=True)
     rig.kill()
 
 
@@ -146,13 +148,14 @@ def test_an_adopted_sandbox_is_not_seen_attached_before_its_numbers_are_to_be_re
     world = make_world()
     _attach_and_kill(start, world)
     seen: list[bool] = []
-    advance = Sandbox.advance
+    step = Sandbox.step
 
-    def watched(sandbox: Sandbox, state: State) -> None:
-        seen.append(sandbox.looked_again is not None)
-        advance(sandbox, state)
+    def watched(sandbox: Sandbox, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
+        if event is Event.THERE:
+            seen.append(sandbox.looked_again is not None)
+        return step(sandbox, event, change)
 
-    monkeypatch.setattr(Sandbox, "advance", watched)
+    monkeypatch.setattr(Sandbox, "step", watched)
     again, _, _ = _recovered(start, world)
     assert seen == [True]
     end_sandbox(again)
@@ -306,3 +309,37 @@ def test_what_the_journal_keeps_is_what_was_known(start: Start) -> None:
     assert record == sandbox.record
     assert sandbox.record is not None
     assert replace(record, state=State.ATTACHED) == sandbox.record
+
+
+def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(start: Start) -> None:
+    world = make_world()
+    _attach_and_kill(start, world)
+    again = start(world)
+    again.sandboxes.recover(lambda _record: None, later=True)
+    (sandbox,) = again.sandboxes.all()
+    assert (sandbox.state, sandbox.shown) == (State.PLANNED, State.ATTACHED)
+    again.sandboxes.take_up()
+    await_taken_up(again)
+    end_sandbox(again)
+
+
+def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world()
+    _attach_and_kill(start, world)
+    again = start(world)
+    find = again.work.find
+
+    def stumble(sandbox: Sandbox) -> Event:
+        monkeypatch.setattr(again.work, "find", find)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(again.work, "find", stumble)
+    again.sandboxes.recover(lambda _record: None)
+    (sandbox,) = again.sandboxes.all()
+    assert sandbox.taken_up is not None
+    assert isinstance(sandbox.taken_up.exception(SOON), RuntimeError)
+    again.clock.pass_one()
+    sandbox.attach_done.result(SOON)
+    end_sandbox(again)

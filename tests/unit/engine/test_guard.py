@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.attach.record import State
+from nri_rdma.attach.states import State
 from nri_rdma.decide.inject import Numbers
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject
@@ -141,7 +141,7 @@ def test_an_attach_that_still_runs_refuses_with_the_words_after_which_the_kubele
     edits = given(daemon, pod)
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.state = state
+    sandbox.now = replace(sandbox.now, state=state)
     assert guard.verify(subject(pod, edits)).startswith("nri-rdma: NOT-READY: network is not ready: ")
 
 
@@ -157,12 +157,14 @@ def test_numbers_that_are_being_read_anew_are_waited_for(daemon: InsideDaemon, g
     edits = given(daemon, pod)
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.looked_again = Future()
+    looked = Future[None]()
+    sandbox.change(looked_again=looked)
     assert "network is not ready: the devices of this pod are looked at again" in guard.verify(subject(pod, edits))
-    sandbox.looked_again.set_exception(OSError("one is gone"))
+    looked.set_exception(OSError("one is gone"))
     assert "NOT-READY" in guard.verify(subject(pod, edits))
-    sandbox.looked_again = Future()
-    sandbox.looked_again.set_result(None)
+    looked = Future[None]()
+    sandbox.change(looked_again=looked)
+    looked.set_result(None)
     assert guard.verify(subject(pod, edits)) == ""
 
 
@@ -173,13 +175,13 @@ def test_an_attach_that_ends_in_time_is_waited_for_and_one_that_does_not_is_refu
     edits = given(daemon, pod)
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.state, sandbox.attach_done = State.ATTACHING, Future()
+    sandbox.now, sandbox.attach_done = replace(sandbox.now, state=State.ATTACHING), Future()
     start = time.monotonic()
     assert "NOT-READY" in guard.verify(subject(pod, edits), start + 0.1)
     assert 0.1 <= time.monotonic() - start < 5
 
     def finish() -> None:
-        sandbox.state = State.ATTACHED
+        sandbox.now = replace(sandbox.now, state=State.ATTACHED)
         sandbox.attach_done.set_result(None)
 
     threading.Timer(0.05, finish).start()

@@ -11,9 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.attach.attachments import Sandboxes
+from nri_rdma.attach.attachments import Sandboxes, start_timer
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import NoProcesses
+from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.work import Site, Work
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.daemon.reload import Reloader
@@ -67,14 +69,15 @@ class InsideDaemon:
         self.kernel = FakeKernel(self.world)
         self.spans, self.allocations, self.workers = Recorder(), Allocations(), Workers()
         self._source = NodeSource(self._read)
-        self.sandboxes = Sandboxes(
-            self.kernel,
-            Journal(self.settings.state_dir / "journal"),
-            self.workers,
-            self.spans,
-            lambda device: device,
+        site = Site(
+            kernel=self.kernel,
+            journal=Journal(self.settings.state_dir / "journal"),
+            spans=self.spans,
+            resolve=lambda device: device,
             on_held=lambda path: None,
-            on_gone=self._gone,
+        )
+        self.sandboxes = Sandboxes(
+            Work(site, SecondLooks(self.kernel, self.workers, start_timer)), self.workers, on_gone=self._gone
         )
         self.lifecycle = Lifecycle(
             chooser=Chooser(

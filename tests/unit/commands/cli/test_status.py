@@ -97,7 +97,7 @@ def test_an_undo_that_fails_is_told_with_its_sandbox(daemon: InsideDaemon) -> No
     pod = daemon.start_pod("one", {"rdma.noderesource.dev": "1"})
     sandbox = daemon.sandboxes.get(pod.sandbox_id)
     assert sandbox is not None
-    sandbox.undo_error = "the kernel does not want to"
+    sandbox.change(undo_error="the kernel does not want to")
     assert "UNDO FAILED: the kernel does not want to" in status(daemon)
 
 

@@ -1,0 +1,100 @@
+"""What a dry run does for an attachment: it finds out what an attach would come to.
+
+Law: nothing here can change a host. There are no steps, no journal and no open namespace. An attachment is "attached"
+with the record that a real one would have, so that its containers are answered for by the same code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from nri_rdma.attach.attachment import Chosen, Sandbox
+from nri_rdma.attach.numbers import Resolve, with_char_devices
+from nri_rdma.attach.port import KernelError, NamespaceIdentity
+from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.states import Event
+from nri_rdma.attach.survey import Host, needs_namespace, open_for, prepare, refuse_held
+from nri_rdma.errors import AttachError, NriRdmaError
+from nri_rdma.model.pod import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A network namespace that is only named."""
+
+    identity: NamespaceIdentity
+    is_host: bool
+
+    def rest(self) -> None:
+        """Nothing is open."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Tasks:
+    """As nri_rdma.attach.work, without effects."""
+
+    def __init__(self, host: Host, resolve: Resolve) -> None:
+        self._host = host
+        self._resolve = resolve
+
+    def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
+        """Return nothing: a dry run leaves nothing."""
+        return (), ()
+
+    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+        """Decide what would be done. Raises what refuses the attachment."""
+        pod = sandbox.pod
+        try:
+            namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
+            record = prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm)
+        except KernelError as error:
+            raise AttachError(str(error), device=chosen.device_names, where=str(pod)) from error
+        sandbox.refuse_ended()
+        sandbox.change(record=replace(record, part=sandbox.part))
+
+    def note_plan(self, sandbox: Sandbox) -> None:
+        """There is no journal."""
+
+    def attach(self, sandbox: Sandbox) -> None:
+        """Refuse what an attach would refuse, and find out what the containers would get. Raises AttachError."""
+        planned = sandbox.record
+        assert planned is not None  # it is planned
+        try:
+            refuse_held(self._host, planned)
+        except KernelError as error:
+            raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
+        sandbox.change(record=replace(with_char_devices(planned, self._resolve), state=State.ATTACHED))
+
+    def bring_home(self, sandbox: Sandbox) -> None:
+        """Nothing left the host."""
+
+    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+        """Nothing left the host."""
+
+    def find(self, sandbox: Sandbox) -> Event:
+        """Return ABSENT: a dry run leaves nothing."""
+        return Event.ABSENT
+
+    def look_again(self, sandbox: Sandbox) -> None:
+        """Nothing of it is in a pod, where it could change: what was planned stays true."""
+
+    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+        """Another container of the sandbox would be covered, too."""
+        if sandbox.record is not None:
+            sandbox.change(record=sandbox.record.covering(cdi_device, container))
+
+    def is_there(self, pod: Pod) -> bool:
+        """Return whether the pod's namespace is there."""
+        try:
+            self._host.open_namespace(pod.netns_path).close()
+        except KernelError:
+            return False
+        return True
+
+    def let_go(self, sandbox: Sandbox) -> None:
+        """No namespace is open."""
+
+    def close(self) -> None:
+        """Nothing goes on by itself."""

@@ -12,8 +12,7 @@ from typing import Any, Final  # Any: fields of Now, which its constructor check
 
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import Namespace
-from nri_rdma.attach.record import SandboxRecord, attach_key
-from nri_rdma.attach.record import State as Phase
+from nri_rdma.attach.record import Phase, SandboxRecord, attach_key
 from nri_rdma.attach.states import ENDING, TABLE, Effect, Event, State
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.placement import Placed
@@ -97,6 +96,8 @@ class Now:
     devices_total: int = 0
     last_error: str = ""
     """Why the last attempt failed."""
+    ended_by: Span | None = None
+    """The span of who ended it."""
     undo_error: str = ""
     """Why the last undo failed."""
     undo_failures: int = 0
@@ -113,7 +114,7 @@ def unchanged(now: Now) -> Now:
     return now
 
 
-class Sandbox:
+class Attachment:
     """One attach of a sandbox that has, gets or had devices. Safe for use by several threads.
 
     `part` is "" for what was known when the sandbox started, else the container that came with more (a CDI device).
@@ -149,8 +150,6 @@ class Sandbox:
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
         self.undo_done: Future[None] = Future()
         """Done when the host is as before and nothing of it is known any more."""
-        self.ended_by: Span | None = None
-        """The span of who ended it."""
         cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset[str]()
         self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
         self._lock = threading.Lock()
@@ -173,6 +172,10 @@ class Sandbox:
                 return None
             self.now = replace(change(self.now), state=row[0])
             return row[1]
+
+    def remember(self, chosen: Chosen) -> None:
+        """Have attempts without `again` get the same devices."""
+        self.select = lambda: chosen
 
     def change(self, **fields: Any) -> None:
         """Replace fields of `now` other than its state."""
@@ -316,7 +319,7 @@ def interrupted(pod: Pod) -> NotReadyError:
     )
 
 
-def attached_of(parts: tuple[Sandbox, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
+def attached_of(parts: tuple[Attachment, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
     """All that the parts of a sandbox attached, and the node's rdma_cm."""
     if len(parts) == 1 and parts[0].record is not None:
         return parts[0].record.attached, parts[0].record.rdma_cm

@@ -14,11 +14,10 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Again, Choose, Chosen, Now, Sandbox, cdi_devices_of, interrupted, unchanged
+from nri_rdma.attach.attachment import Again, Attachment, Choose, Chosen, Now, cdi_devices_of, interrupted, unchanged
 from nri_rdma.attach.liveness import lives_by_process
 from nri_rdma.attach.port import KernelError, ProcessIdentity
-from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.attach.record import State as Phase
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.states import Effect, Event, State
 from nri_rdma.attach.survey import placed_of
 from nri_rdma.decide.placement import Placed
@@ -65,42 +64,42 @@ class Tasks(Protocol):
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
 
-    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+    def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
         """Decide the steps, and open the namespace. Raises what refuses the attachment."""
 
-    def note_plan(self, sandbox: Sandbox) -> None:
+    def note_plan(self, sandbox: Attachment) -> None:
         """Write down who gets what. Never raises."""
 
-    def attach(self, sandbox: Sandbox) -> None:
+    def attach(self, sandbox: Attachment) -> None:
         """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
 
-    def bring_home(self, sandbox: Sandbox) -> None:
+    def bring_home(self, sandbox: Attachment) -> None:
         """Undo what was done. Raises when anything is not as before."""
 
-    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+    def leave_to_kernel(self, sandbox: Attachment) -> None:
         """After many failed undos: close the namespace if the kernel brings home what is in it."""
 
-    def find(self, sandbox: Sandbox) -> Event:
+    def find(self, sandbox: Attachment) -> Event:
         """Return what became of what an earlier daemon left: THERE, HALF or ABSENT. Raises KernelError when that cannot
         be seen."""
 
-    def look_again(self, sandbox: Sandbox) -> None:
+    def look_again(self, sandbox: Attachment) -> None:
         """Read names and numbers again. Raises AttachError when a device is not there any more."""
 
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
         """Give one more container what was attached for a CDI device."""
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
 
-    def let_go(self, sandbox: Sandbox) -> None:
+    def let_go(self, sandbox: Attachment) -> None:
         """Close the namespace, if it is held."""
 
     def close(self) -> None:
         """Begin nothing more by itself."""
 
 
-class Sandboxes:
+class Attachments:
     """All attachments of the node. Public methods may be called by any thread and never block on the kernel."""
 
     def __init__(
@@ -120,11 +119,11 @@ class Sandboxes:
         self._on_gone = on_gone
         self._schedule = schedule
         self._lock = threading.Lock()
-        self._sandboxes: dict[str, dict[str, Sandbox]] = {}
+        self._sandboxes: dict[str, dict[str, Attachment]] = {}
         """By sandbox id, then by part; never an empty one."""
-        self._timers: dict[Sandbox, Callable[[], None]] = {}
+        self._timers: dict[Attachment, Callable[[], None]] = {}
         """What cancels the timer that an attachment waits for. One that has fired may still be here."""
-        self._effects: dict[Effect, Callable[[Sandbox, BaseException | None], None]] = {
+        self._effects: dict[Effect, Callable[[Attachment, BaseException | None], None]] = {
             Effect.QUEUE_PLAN: self._queue_plan,
             Effect.PLAN: self._plan,
             Effect.TELL_PLANNED: self._tell_planned,
@@ -151,21 +150,21 @@ class Sandboxes:
         """Whether the sandbox of that id holds anything."""
         return sandbox_id in self._sandboxes
 
-    def get(self, sandbox_id: str) -> Sandbox | None:
+    def get(self, sandbox_id: str) -> Attachment | None:
         """What the sandbox of that id was given at its start, if it holds that."""
         return self._sandboxes.get(sandbox_id, {}).get("")
 
-    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]:
+    def of(self, sandbox_id: str) -> tuple[Attachment, ...]:
         """All that the sandbox of that id holds, by part, oldest first."""
         parts = self._sandboxes.get(sandbox_id)
         return tuple(parts.values()) if parts is not None else ()  # one step of the interpreter: no lock
 
-    def all(self) -> tuple[Sandbox, ...]:
+    def all(self) -> tuple[Attachment, ...]:
         """All sandboxes that hold anything, each of their parts, oldest first."""
         with self._lock:
             return self._all()
 
-    def _all(self) -> tuple[Sandbox, ...]:
+    def _all(self) -> tuple[Attachment, ...]:
         return tuple(sandbox for parts in self._sandboxes.values() for sandbox in parts.values())
 
     def begin(
@@ -176,13 +175,13 @@ class Sandboxes:
         part: str = "",
         attempts: int = 1,
         again: Again | None = None,
-    ) -> Sandbox:
+    ) -> Attachment:
         """Have `placed` planned and attached: `planned` of the result tells the refusal, `attach_done` the end.
 
         An attach that fails after its plan was told is tried `attempts` times in all, with what `again` finds.
         """
         chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
-        sandbox = Sandbox(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
+        sandbox = Attachment(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
         sandbox.change(cdi_devices=cdi_devices_of(placed))
         self._add(sandbox)
         self._queue_plan(sandbox, None)
@@ -195,18 +194,18 @@ class Sandboxes:
         choose: Choose,
         attempts: int = 1,
         again: Again | None = None,
-    ) -> Sandbox:
+    ) -> Attachment:
         """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
-        sandbox = Sandbox(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
+        sandbox = Attachment(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
         self._add(sandbox)
         joined(older).add_done_callback(lambda _done: self._feed(sandbox, Event.OLDER_HOME))
         return sandbox
 
-    def _add(self, sandbox: Sandbox) -> None:
+    def _add(self, sandbox: Attachment) -> None:
         with self._lock:
             self._sandboxes.setdefault(sandbox.pod.sandbox_id, {})[sandbox.part] = sandbox
 
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]:
+    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> Future[None]:
         """Have another container of the sandbox covered by what it attached for a CDI device, because that container
         has the CDI device too."""
         return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._tasks.cover(sandbox, cdi_device, container))
@@ -217,9 +216,9 @@ class Sandboxes:
         undos = [self._end(sandbox) for sandbox in self.of(sandbox_id)]
         return joined(undos) if undos else None
 
-    def _end(self, sandbox: Sandbox) -> Future[None]:
-        sandbox.ended_by = sandbox.ended_by or current_span()
-        self._feed(sandbox, Event.END)
+    def _end(self, sandbox: Attachment) -> Future[None]:
+        by = current_span()
+        self._feed(sandbox, Event.END, change=lambda now: replace(now, ended_by=by))
         return sandbox.undo_done
 
     def end_of_process(self, process: ProcessIdentity) -> None:
@@ -265,7 +264,7 @@ class Sandboxes:
         for sandbox in self.all():
             self.look_again(sandbox)
 
-    def look_again(self, sandbox: Sandbox) -> Future[None]:
+    def look_again(self, sandbox: Attachment) -> Future[None]:
         """Have the names and character devices of a sandbox that is attached read anew; the future raises AttachError
         when one is not there any more."""
         with self._lock:
@@ -299,7 +298,7 @@ class Sandboxes:
 
     def _feed(
         self,
-        sandbox: Sandbox,
+        sandbox: Attachment,
         event: Event,
         error: BaseException | None = None,
         change: Callable[[Now], Now] = unchanged,
@@ -313,31 +312,31 @@ class Sandboxes:
             self._effects[effect](sandbox, error)
         return effects is not None
 
-    def _queue_plan(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _queue_plan(self, sandbox: Attachment, _error: BaseException | None) -> None:
         task = self._planners.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.PLAN_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
 
-    def _queue_attach(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _queue_attach(self, sandbox: Attachment, _error: BaseException | None) -> None:
         task = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.ATTACH_PICKED))
         task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
 
-    def _queue_seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _queue_seek(self, sandbox: Attachment, _error: BaseException | None) -> None:
         self._workers.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.SEEK_PICKED))
 
-    def _queue_undo(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _queue_undo(self, sandbox: Attachment, _error: BaseException | None) -> None:
         self._cancel_timer(sandbox)
 
         def work() -> None:
-            with under(sandbox.ended_by):
+            with under(sandbox.now.ended_by):
                 self._feed(sandbox, Event.UNDO_PICKED)
 
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=True)
 
-    def _picked(self, sandbox: Sandbox, event: Event) -> None:
+    def _picked(self, sandbox: Attachment, event: Event) -> None:
         with under(sandbox.parent):
             self._feed(sandbox, event)
 
-    def _plan(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _plan(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """In a planner."""
         select = sandbox.again.choose if sandbox.again is not None and sandbox.attempt > 1 else sandbox.select
         assert select is not None  # only what an earlier daemon left has none, and it is given one
@@ -348,20 +347,20 @@ class Sandboxes:
         except BaseException as error:  # noqa: BLE001 - whatever refused it, who waits is told
             self._failed(sandbox, error)
         else:
-            sandbox.select = lambda: chosen  # another attempt without `again` has the same devices
+            sandbox.remember(chosen)
             self._feed(sandbox, Event.MADE)
 
-    def _tell_planned(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _tell_planned(self, sandbox: Attachment, _error: BaseException | None) -> None:
         sandbox.settle_plan()
 
-    def _note(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _note(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """In a planner."""
         if sandbox.attempts > 1:
             time.sleep(ANSWER_FIRST_S)
         self._tasks.note_plan(sandbox)
         self._feed(sandbox, Event.NOTED)
 
-    def _attach(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _attach(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """In a worker."""
         try:
             self._tasks.attach(sandbox)
@@ -372,10 +371,10 @@ class Sandboxes:
         else:
             self._feed(sandbox, Event.CONFIRMED)
 
-    def _tell_attached(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _tell_attached(self, sandbox: Attachment, _error: BaseException | None) -> None:
         sandbox.settle()
 
-    def _failed(self, sandbox: Sandbox, error: BaseException) -> None:
+    def _failed(self, sandbox: Attachment, error: BaseException) -> None:
         """Tell the table that an attempt failed. The first one whose refusal somebody still waits for is the last."""
         is_last = self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done()
         event = Event.LAST_FAILED if is_last else Event.FAILED
@@ -386,7 +385,7 @@ class Sandboxes:
             lambda now: replace(now, last_error=str(error), is_given_up=is_last and not sandbox.ends),
         )
 
-    def _roll_back(self, sandbox: Sandbox, error: BaseException | None) -> None:
+    def _roll_back(self, sandbox: Attachment, error: BaseException | None) -> None:
         """Undo what an attempt did."""
         try:
             self._tasks.bring_home(sandbox)
@@ -397,30 +396,30 @@ class Sandboxes:
         else:
             self._feed(sandbox, Event.UNDONE, error)
 
-    def _pause(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _pause(self, sandbox: Attachment, _error: BaseException | None) -> None:
         attempt = sandbox.attempt
         pause_s = ATTEMPT_PAUSES_S[min(attempt, len(ATTEMPT_PAUSES_S)) - 1]
         sandbox.change(record=None, attempt=attempt + 1)
         log.info("trying again", extra={"pod": str(sandbox.pod), "attempt": attempt + 1, "pause_s": pause_s})
         self._later(sandbox, pause_s, Event.DUE)
 
-    def _read_node(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _read_node(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """No planner waits for the reading."""
         if sandbox.again is None:
             self._feed(sandbox, Event.READ)
         else:
             sandbox.again.read().add_done_callback(lambda _done: self._feed(sandbox, Event.READ))
 
-    def _tell_error(self, sandbox: Sandbox, error: BaseException | None) -> None:
+    def _tell_error(self, sandbox: Attachment, error: BaseException | None) -> None:
         sandbox.settle(error or interrupted(sandbox.pod))
 
     # What an earlier daemon left
 
-    def _left_by_earlier(self, record: SandboxRecord) -> Sandbox:
+    def _left_by_earlier(self, record: SandboxRecord) -> Attachment:
         chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
-        return Sandbox(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)
+        return Attachment(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)
 
-    def _seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _seek(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """In a worker: see what became of it."""
         try:
             found = self._tasks.find(sandbox)
@@ -442,12 +441,12 @@ class Sandboxes:
         self._feed(sandbox, found, refusal)
         _tell_taken_up(sandbox, None)
 
-    def _pause_seek(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _pause_seek(self, sandbox: Attachment, _error: BaseException | None) -> None:
         self._later(sandbox, TAKE_UP_PAUSE_S, Event.TAKE_UP)
 
     # Undo
 
-    def _undo(self, sandbox: Sandbox, error: BaseException | None) -> None:
+    def _undo(self, sandbox: Attachment, error: BaseException | None) -> None:
         """In a worker, or in the thread whose attempt was the last."""
         try:
             self._tasks.bring_home(sandbox)
@@ -456,7 +455,7 @@ class Sandboxes:
         else:
             self._feed(sandbox, Event.UNDONE, error)
 
-    def _release(self, sandbox: Sandbox, error: BaseException | None) -> None:
+    def _release(self, sandbox: Attachment, error: BaseException | None) -> None:
         try:
             self._on_gone(sandbox.key)
         except Exception as failure:  # noqa: BLE001 - as for the undo
@@ -464,12 +463,12 @@ class Sandboxes:
         else:
             self._feed(sandbox, Event.RELEASED, error, lambda now: replace(now, undo_error=""))
 
-    def _not_home(self, sandbox: Sandbox, event: Event, failure: Exception, error: BaseException | None) -> None:
+    def _not_home(self, sandbox: Attachment, event: Event, failure: Exception, error: BaseException | None) -> None:
         words = failure.message if isinstance(failure, ExceptionGroup) else str(failure)
         log.error("undo failed, trying again", extra={"pod": str(sandbox.pod), "error": words})
         self._feed(sandbox, event, error, lambda now: replace(now, undo_error=words))
 
-    def _pause_undo(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _pause_undo(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
         failures = sandbox.now.undo_failures
         if failures >= len(RETRY_SECONDS):
@@ -477,7 +476,7 @@ class Sandboxes:
         sandbox.change(undo_failures=failures + 1)
         self._later(sandbox, RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)], Event.UNDO_DUE)
 
-    def _forget(self, sandbox: Sandbox, _error: BaseException | None) -> None:
+    def _forget(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """Nobody can ask for it any more; those who wait for its end are told."""
         with self._lock:
             self._timers.pop(sandbox, None)
@@ -492,16 +491,16 @@ class Sandboxes:
 
     # Timers: an attachment waits for one thing at a time
 
-    def _later(self, sandbox: Sandbox, pause_s: float, event: Event) -> None:
+    def _later(self, sandbox: Attachment, pause_s: float, event: Event) -> None:
         """Feed the event after a pause, unless the daemon ends before."""
         with self._lock:
             if not self._closed:
                 self._timers[sandbox] = self._schedule(pause_s, lambda: self._due(sandbox, event))
 
-    def _due(self, sandbox: Sandbox, event: Event) -> None:
+    def _due(self, sandbox: Attachment, event: Event) -> None:
         self._feed(sandbox, event)
 
-    def _cancel_timer(self, sandbox: Sandbox) -> None:
+    def _cancel_timer(self, sandbox: Attachment) -> None:
         with self._lock:
             cancel = self._timers.pop(sandbox, None)
         if cancel is not None:
@@ -529,7 +528,7 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
     return done
 
 
-def _tell_taken_up(sandbox: Sandbox, error: BaseException | None) -> None:
+def _tell_taken_up(sandbox: Attachment, error: BaseException | None) -> None:
     """Tell who waits that it is known what became of what an earlier daemon left, or that it cannot be told."""
     assert sandbox.taken_up is not None  # an earlier daemon left it
     if sandbox.taken_up.done():
@@ -540,20 +539,20 @@ def _tell_taken_up(sandbox: Sandbox, error: BaseException | None) -> None:
         sandbox.taken_up.set_exception(error)
 
 
-def _settle_cancelled(sandbox: Sandbox, done: Future[None]) -> None:
+def _settle_cancelled(sandbox: Attachment, done: Future[None]) -> None:
     """The workers have ended: nobody will come to it."""
     if done.cancelled():
         sandbox.settle(interrupted(sandbox.pod))
 
 
-def _is_being_read(sandbox: Sandbox) -> bool:
+def _is_being_read(sandbox: Attachment) -> bool:
     """Whether its numbers are being read just now, so that nobody knows yet whether a number is one of them."""
     looked = sandbox.looked_again
     is_confirming = sandbox.state is Phase.ATTACHING and sandbox.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())
 
 
-def _numbers(sandbox: Sandbox) -> frozenset[tuple[int, int]]:
+def _numbers(sandbox: Attachment) -> frozenset[tuple[int, int]]:
     """Of the character devices that containers of an attached sandbox get."""
     record = sandbox.record
     if record is None or sandbox.state is not Phase.ATTACHED:

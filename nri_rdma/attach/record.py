@@ -14,7 +14,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Isolation, Mode
 
 
-class State(StrEnum):
+class Phase(StrEnum):
     """Where a sandbox is in its life; `returning` and `gone` never go back."""
 
     PLANNED = "planned"
@@ -30,7 +30,7 @@ class SandboxRecord:
     whose end no namespace tells."""
 
     pod: Pod
-    state: State
+    state: Phase
     namespace: NamespaceIdentity | None
     plan: Plan
     attached: tuple[AttachedRequest, ...]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from nri_rdma.attach.plan import Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried
 from nri_rdma.attach.port import Kernel, Namespace, Survey
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.inventory import in_use_reasons, kernel_use_reasons, open_reasons, socket_reasons
 from nri_rdma.decide.placement import Placed
@@ -91,7 +91,7 @@ def prepare(
         plan = replace(plan, rdma_moves=_rdma_moves(kernel, namespace, placed, rdma_netns))
     return SandboxRecord(
         pod=pod,
-        state=State.PLANNED,
+        state=Phase.PLANNED,
         namespace=namespace.identity if namespace is not None else None,
         plan=plan,
         attached=attached_requests(placed, plan),

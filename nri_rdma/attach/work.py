@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nri_rdma.attach.attachment import Chosen, Sandbox, interrupted
+from nri_rdma.attach.attachment import Attachment, Chosen, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes
 from nri_rdma.attach.presence import Presence
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.states import Event
@@ -79,15 +79,15 @@ class Work:
         kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
         return tuple(kept), errors
 
-    def find(self, sandbox: Sandbox) -> Event:
+    def find(self, sandbox: Attachment) -> Event:
         """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
         that cannot be seen."""
         record = sandbox.record
         assert record is not None  # an earlier daemon wrote it
         namespace = self._ends.open_again(record)
         sandbox.change(namespace=namespace)
-        is_there = record.state is not State.RETURNING and self._ends.is_there(record, namespace)
-        if is_there and record.state is State.ATTACHED:
+        is_there = record.state is not Phase.RETURNING and self._ends.is_there(record, namespace)
+        if is_there and record.state is Phase.ATTACHED:
             return Event.THERE
         return Event.HALF if is_there and not record.part else Event.ABSENT
 
@@ -99,7 +99,7 @@ class Work:
         """Take no more second looks."""
         self._second_looks.close()
 
-    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+    def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
         """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the sandbox."""
         self._boundary(f"before plan {sandbox.key}")
         try:
@@ -112,7 +112,7 @@ class Work:
         # Nothing of it may be undone as long as it has not been captured.
         sandbox.change(record=replace(decided, plan=Plan()), decided=decided.plan)
 
-    def note_plan(self, sandbox: Sandbox) -> None:
+    def note_plan(self, sandbox: Attachment) -> None:
         """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
         written the attach will fail, which writes the whole plan."""
         assert sandbox.record is not None  # it is planned
@@ -121,7 +121,7 @@ class Work:
         except AttachError as error:
             log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
 
-    def attach(self, sandbox: Sandbox) -> None:
+    def attach(self, sandbox: Attachment) -> None:
         """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
         the sandbox ends meanwhile; the caller undoes."""
         attributes: dict[str, str | int | float | bool] = {
@@ -139,7 +139,7 @@ class Work:
             confirmed = self._confirm(sandbox, record)
             span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
-    def _begun(self, sandbox: Sandbox) -> SandboxRecord:
+    def _begun(self, sandbox: Attachment) -> SandboxRecord:
         """The journal has the whole plan, with all that the links carry: from here on there is something to undo."""
         planned = sandbox.record
         assert planned is not None  # it is planned
@@ -149,16 +149,16 @@ class Work:
                 plan = completed(self._kernel, sandbox.now.decided)
             except KernelError as error:
                 raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
-        record = replace(planned, plan=plan, state=State.ATTACHING)
+        record = replace(planned, plan=plan, state=Phase.ATTACHING)
         sandbox.refuse_ended()
         self._write(record)
         sandbox.change(record=record)
         return record
 
-    def look_again(self, sandbox: Sandbox) -> None:
+    def look_again(self, sandbox: Attachment) -> None:
         """Read names and numbers of what is attached anew. Raises AttachError when one is not there any more."""
         record, newest = sandbox.record, self._event_sequence()
-        if record is None or sandbox.state is not State.ATTACHED:
+        if record is None or sandbox.state is not Phase.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
         attributes: dict[str, str | int | float | bool] = {
             "k8s.pod.name": str(sandbox.pod),
@@ -175,16 +175,16 @@ class Work:
             log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
         sandbox.change(numbers_from=newest)
 
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
         """One more container has that CDI device."""
         record = sandbox.record
-        if record is None or sandbox.state is not State.ATTACHED:
+        if record is None or sandbox.state is not Phase.ATTACHED:
             raise interrupted(sandbox.pod)
         covering = record.covering(cdi_device, container)
         self._write(covering)
         sandbox.change(record=covering)
 
-    def bring_home(self, sandbox: Sandbox) -> None:
+    def bring_home(self, sandbox: Attachment) -> None:
         """undo(journal). Raises when anything is not as before."""
         pod = sandbox.pod
         if sandbox.record is not None:
@@ -207,7 +207,7 @@ class Work:
         self._boundary(f"after forget-journal {sandbox.key}")
         self.let_go(sandbox)
 
-    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+    def leave_to_kernel(self, sandbox: Attachment) -> None:
         """Close the namespace of a sandbox whose undo keeps failing, if all netdevs in it are physical: when it ends
         the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative names, as
         far as possible: the kernel keeps them on a netdev."""
@@ -218,7 +218,7 @@ class Work:
                 self._remove_foreign_names(sandbox.pod, sandbox.namespace, move)
         self.let_go(sandbox)
 
-    def let_go(self, sandbox: Sandbox) -> None:
+    def let_go(self, sandbox: Attachment) -> None:
         """Close the namespace, if it is held."""
         namespace = sandbox.namespace
         sandbox.change(namespace=None)
@@ -234,7 +234,7 @@ class Work:
             facts = {"pod": str(pod), "device": move.device, "error": str(error)}
             log.warning("alternative names not removed", extra=facts)
 
-    def _decide(self, sandbox: Sandbox, chosen: Chosen) -> SandboxRecord:
+    def _decide(self, sandbox: Attachment, chosen: Chosen) -> SandboxRecord:
         with self._spans.span("plan"):
             self._ends.watch(sandbox.pod.netns_path)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
@@ -245,7 +245,7 @@ class Work:
             self._presence.refuse_elsewhere(record, sandbox.namespace)
             return replace(record, process=process, part=sandbox.part)
 
-    def _counting(self, sandbox: Sandbox, steps: tuple[Step, ...]) -> Boundary:
+    def _counting(self, sandbox: Attachment, steps: tuple[Step, ...]) -> Boundary:
         """Counts the devices all of whose steps are done, and stops between two steps of a sandbox that ends."""
         left = Counter(step.device for step in steps)
         sandbox.change(devices_done=0, devices_total=len(left))
@@ -261,14 +261,14 @@ class Work:
 
         return boundary
 
-    def _confirm(self, sandbox: Sandbox, record: SandboxRecord) -> SandboxRecord:
+    def _confirm(self, sandbox: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Read the numbers, which the moves have changed; from here on containers get them."""
         sandbox.change(numbers_from=self._event_sequence())
         self._boundary(f"before resolve-numbers {sandbox.key}")
         with self._spans.span("resolve-numbers"):
             resolved = self._presence.at_the_end(record, sandbox.namespace)
         self._boundary(f"after resolve-numbers {sandbox.key}")
-        confirmed = replace(resolved, state=State.ATTACHED)
+        confirmed = replace(resolved, state=Phase.ATTACHED)
         self._write(confirmed)
         sandbox.refuse_ended()
         sandbox.change(record=confirmed)
@@ -293,11 +293,11 @@ class Work:
             raise _unwritten(record, error.errno) from error
         self._boundary(f"after write-journal {record.key}")
 
-    def _note_returning(self, sandbox: Sandbox, record: SandboxRecord) -> None:
+    def _note_returning(self, sandbox: Attachment, record: SandboxRecord) -> None:
         """A daemon that starts anew must not adopt what is half way home."""
-        if record.state is State.RETURNING:
+        if record.state is Phase.RETURNING:
             return
-        returning = replace(record, state=State.RETURNING)
+        returning = replace(record, state=Phase.RETURNING)
         sandbox.change(record=returning)
         self._boundary(f"before write-journal {record.key}")
         try:
@@ -317,7 +317,7 @@ def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
     )
 
 
-def _rest(sandbox: Sandbox) -> None:
+def _rest(sandbox: Attachment) -> None:
     """What is attached needs its namespace open and no more: no thread, no socket."""
     if sandbox.namespace is not None:
         sandbox.namespace.rest()

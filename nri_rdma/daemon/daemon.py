@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from nri_rdma.attach.attachments import Sandboxes, start_timer
+from nri_rdma.attach.attachments import Attachments, start_timer
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord
@@ -123,7 +123,7 @@ class Daemon:
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
-        self._sandboxes = Sandboxes(
+        self._sandboxes = Attachments(
             Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
             self._workers,
             on_gone=self._gone,

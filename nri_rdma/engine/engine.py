@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -17,21 +16,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from nri_rdma.attach.attachment import Again, Choose, Chosen, Sandbox, attached_of
-from nri_rdma.attach.attachments import ATTEMPTS
-from nri_rdma.attach.record import State
+from nri_rdma.attach.attachment import Again, Attachment, Chosen, attached_of
+from nri_rdma.attach.attachments import ATTEMPTS, Attachments
+from nri_rdma.attach.record import Phase
 from nri_rdma.decide.alignment import Alignment, alignment_of, is_strict, refuse_far
 from nri_rdma.decide.gpus import Shown
 from nri_rdma.decide.granted import Grant
 from nri_rdma.decide.inject import AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.decide.policy import Asker
-from nri_rdma.engine import late
-from nri_rdma.engine.alignments import Aligned
 from nri_rdma.engine.evidence import Brought
 from nri_rdma.engine.late import Claims, returning
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.engine.run_pod import Asked, Chooser
-from nri_rdma.engine.synchronize import Listed, Reconciliation, Unserved
+from nri_rdma.engine.sandbox import Aligned, LifeEvent, Unserved
+from nri_rdma.engine.synchronize import Listed, Reconciliation
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharDevice, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
@@ -45,7 +43,6 @@ log = logging.getLogger(__name__)
 
 BARRIER_PAUSE_S = 0.8
 """The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
-_KEPT_FAILURES = 256
 _TOLD_ANSWERS = 2
 """The kubelet asks for a container again when the last one did not start: the log says so once."""
 _OLDER_S = 60.0
@@ -65,31 +62,6 @@ class Limits(Protocol):
         """See to it that the container's limits end with it. Never raises."""
 
 
-class Attaching(late.Attaching, Protocol):
-    """Who attaches: nri_rdma.attach.attachments, or a dry run, which only plans."""
-
-    def knows(self, sandbox_id: str) -> bool: ...
-
-    def get(self, sandbox_id: str) -> Sandbox | None: ...
-
-    def all(self) -> tuple[Sandbox, ...]: ...
-
-    def begin_after(
-        self,
-        older: Collection[Future[None]],
-        pod: Pod,
-        choose: Choose,
-        attempts: int = 1,
-        again: Again | None = None,
-    ) -> Sandbox: ...
-
-    def end(self, sandbox_id: str) -> Future[None] | None: ...
-
-    def look_again(self, sandbox: Sandbox) -> Future[None]: ...
-
-    def is_there(self, pod: Pod) -> bool: ...
-
-
 class Lifecycle:
     """What doors call. Safe for use by several threads."""
 
@@ -98,7 +70,7 @@ class Lifecycle:
         *,
         chooser: Chooser,
         allocations: Allocations,
-        sandboxes: Attaching,
+        sandboxes: Attachments,
         workers: Workers,
         spans: Recorder,
         limits: Limits,
@@ -115,15 +87,15 @@ class Lifecycle:
         self.default_memlock = default_memlock
         self._claims = Claims(sandboxes, allocations, spans, chooser, self)
         self.reconciliation = Reconciliation(sandboxes, workers, spans, chooser, self)
-        self._failed: OrderedDict[str, Unserved] = OrderedDict()
-        self._barrier_waits: dict[str, float] = {}
-        self._beginning: set[str] = set()
+        self._known = chooser.adopter.sandboxes
+        self._known.is_attached = sandboxes.knows
         self._begin_lock = threading.Lock()
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
         """The pods that ask for devices and run, or wait, without."""
-        return (*self.reconciliation.unserved.copy().values(), *self._failed.copy().values())
+        found = (it for known in self._known.all() for it in (known.unserved, known.failure))
+        return tuple(it for it in found if it is not None)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
         """Whether a pod with these annotations asks us for anything."""
@@ -138,18 +110,17 @@ class Lifecycle:
             known = self._sandboxes.of(pod.sandbox_id)
             if any(sandbox.ends for sandbox in known):
                 raise returning(pod)
-            if known or pod.sandbox_id in self._beginning:
+            if known or not self._known.step(pod.sandbox_id, LifeEvent.RUN):
                 return  # seen already, in Synchronize: events of one sandbox may be told twice
-            self._beginning.add(pod.sandbox_id)
-            self._failed.pop(pod.sandbox_id, None)  # of an attempt before the runtime started anew
+            self._known.take(pod.sandbox_id).failure = None  # of an attempt before the runtime started anew
         try:
             sandbox = self._begin(pod, asked, deadline, asker)
         finally:
-            self._beginning.discard(pod.sandbox_id)
+            self._known.step(pod.sandbox_id, LifeEvent.RAN)
         if sandbox is not None:
             self._await_start(sandbox, deadline)
 
-    def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Sandbox | None:
+    def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Attachment | None:
         """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
 
         def choose(by: float | None) -> Chosen:
@@ -165,7 +136,7 @@ class Lifecycle:
             return None
         return self._sandboxes.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, again=again)
 
-    def _await_start(self, sandbox: Sandbox, deadline: float) -> None:
+    def _await_start(self, sandbox: Attachment, deadline: float) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. Whatever becomes
         of it later is told to the containers."""
         now = time.monotonic()
@@ -181,7 +152,9 @@ class Lifecycle:
 
     def remembers(self, sandbox_id: str) -> bool:
         """Whether the end of the sandbox matters to us: it holds something, or lacks what it asks for."""
-        return self.knows(sandbox_id) or sandbox_id in self.reconciliation.unserved or sandbox_id in self._failed
+        known = self._known.get(sandbox_id)
+        lacks = known is not None and (known.unserved is not None or known.failure is not None)
+        return lacks or self.knows(sandbox_id)
 
     def edits(
         self,
@@ -201,9 +174,9 @@ class Lifecycle:
         `shown` tells of its GPUs; None: the node has none. Only who asked to be refused waits for what follows from
         that; the others are judged when they start.
         """
-        failed = self._failed.get(sandbox_id)
-        if failed is not None:
-            raise _failed_late(failed)
+        known = self._known.get(sandbox_id)
+        if known is not None and known.failure is not None:
+            raise _failed_late(known.failure)
         parts = self._sandboxes.of(sandbox_id)
         if (not parts or parts[0].part) and self.chooser.asks_for_devices(annotations):
             # Before anything is attached for what the container brings.
@@ -215,7 +188,7 @@ class Lifecycle:
         if len(parts) > 1 or (parts and parts[0].part):
             parts = tuple(it for it in parts if _concerns(it, container, grants))
         for sandbox in parts:
-            if sandbox.state is not State.ATTACHED:
+            if sandbox.state is not Phase.ATTACHED:
                 with self._spans.span("barrier"):
                     self.pass_barrier(sandbox, by)
             self._await_present(sandbox, container, by)
@@ -249,8 +222,25 @@ class Lifecycle:
             return
         with self._spans.span("align", _alignment_words(alignment)):
             aligned = Aligned(pod=str(pod), container=container, alignment=alignment)
-            adopter.alignments.tell(pod.sandbox_id, aligned)
+            self._note_alignment(pod.sandbox_id, aligned)
             refuse_far(alignment, f"{pod}, container {container}")
+
+    def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
+        """Remember what the container has now; log it once where it is bad."""
+        alignments, alignment = self._known.take(sandbox_id).alignments, aligned.alignment
+        is_news = alignments.get(aligned.container) != aligned
+        alignments[aligned.container] = aligned
+        if is_news and (alignment.is_far or alignment.contradiction):
+            log.warning(
+                "the container's devices are not next to its GPUs" if alignment.is_far else "the GPUs are others",
+                extra={
+                    "pod": aligned.pod,
+                    "container": aligned.container,
+                    "alignment": alignment.words,
+                    "gpus_from": alignment.source,
+                    "contradiction": alignment.contradiction,
+                },
+            )
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
@@ -278,9 +268,6 @@ class Lifecycle:
 
     def stop(self, sandbox_id: str, deadline: float) -> None:
         """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
-        for memory in (self._failed, self._barrier_waits):
-            memory.pop(sandbox_id, None)
-        self.reconciliation.forget(sandbox_id)
         self.forget(sandbox_id)
         was_ending = all(sandbox.ends for sandbox in self._sandboxes.of(sandbox_id))
         undo = self._sandboxes.end(sandbox_id)
@@ -294,16 +281,11 @@ class Lifecycle:
 
     def forget(self, sandbox_id: str) -> None:
         """The sandbox is stopped, whether it held anything or not."""
-        self._claims.ended(sandbox_id)
-        self.adopter.forget(sandbox_id)
+        self._known.step(sandbox_id, LifeEvent.STOP)
 
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget what is remembered of all other sandboxes: they ended, and nobody said so."""
-        self.adopter.keep(sandbox_ids)
-        for memory in (self._failed, self._barrier_waits):
-            for sandbox_id in memory.copy():
-                if sandbox_id not in sandbox_ids:
-                    memory.pop(sandbox_id, None)
+        self._known.keep(sandbox_ids)
 
     def recovered(self) -> None:
         """What an earlier daemon left is known, and not yet taken up. The containers of an attach that is begun anew
@@ -320,7 +302,7 @@ class Lifecycle:
         return self._claims.lacks(grants, attached)
 
     def limit_all(
-        self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str, *, also_one: bool = False
+        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
     ) -> None:
         """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009). One alone
         the runtime has written, but for a container that nobody was asked about (`also_one`)."""
@@ -341,11 +323,9 @@ class Lifecycle:
         is_ended = any(it.ends and not it.is_given_up for it in self._sandboxes.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # it went well, or the sandbox is being taken down anyway
-        self._failed[pod.sandbox_id] = Unserved(pod=pod, why=str(error))
-        while len(self._failed) > _KEPT_FAILURES:
-            self._failed.popitem(last=False)
+        self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))
 
-    def _first(self, sandbox_id: str) -> Sandbox | None:
+    def _first(self, sandbox_id: str) -> Attachment | None:
         """The oldest of a sandbox's parts: it remembers the containers."""
         return next(iter(self._sandboxes.of(sandbox_id)), None)
 
@@ -373,11 +353,11 @@ class Lifecycle:
             },
         )
 
-    def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None:
+    def pass_barrier(self, sandbox: Attachment, deadline: float) -> None:
         """Wait for an attach that still runs, a little. Raises NotReadyError."""
         if not sandbox.ends and self._may_wait(sandbox.pod.sandbox_id):
             settled(sandbox.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
-        if sandbox.state is State.ATTACHED:
+        if sandbox.state is Phase.ATTACHED:
             return
         if sandbox.is_given_up and not sandbox.part:
             raise _failed_late(Unserved(pod=sandbox.pod, why=sandbox.last_error))
@@ -385,7 +365,7 @@ class Lifecycle:
             raise returning(sandbox.pod)
         raise _not_ready(sandbox)
 
-    def _await_present(self, sandbox: Sandbox, container: str, deadline: float) -> None:
+    def _await_present(self, sandbox: Attachment, container: str, deadline: float) -> None:
         """No container gets what may be another's by now: a number that the kernel took away, or, for its limits, the
         name of a device that the pod itself can change unseen."""
         looked = sandbox.looked_again
@@ -404,10 +384,10 @@ class Lifecycle:
 
     def _may_wait(self, sandbox_id: str) -> bool:
         """One container of a sandbox waits in each of the kubelet's attempts; the others are answered at once."""
-        now = time.monotonic()
-        may = now - self._barrier_waits.get(sandbox_id, -BARRIER_PAUSE_S) >= BARRIER_PAUSE_S
+        now, known = time.monotonic(), self._known.take(sandbox_id)
+        may = now - known.waited_at >= BARRIER_PAUSE_S
         if may:
-            self._barrier_waits[sandbox_id] = now
+            known.waited_at = now
         return may
 
 
@@ -422,13 +402,13 @@ def _alignment_words(alignment: Alignment) -> dict[str, str]:
     }
 
 
-def _moved(parts: tuple[Sandbox, ...], names: Collection[str]) -> tuple[str, ...]:
+def _moved(parts: tuple[Attachment, ...], names: Collection[str]) -> tuple[str, ...]:
     """Which of these netdevs of the host are in the pod by our doing, so that the runtime must not move them."""
     moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
     return tuple(move.link.name for move in moves if move.link.name in names)
 
 
-def _has_limits(sandbox: Sandbox, container: str) -> bool:
+def _has_limits(sandbox: Attachment, container: str) -> bool:
     """Whether an attached sandbox's container gets limits, which know devices by name."""
     for item in sandbox.record.attached if sandbox.record is not None else ():
         request = item.admitted.request
@@ -450,7 +430,7 @@ def _another_at(
     )
 
 
-def _concerns(sandbox: Sandbox, container: str, grants: Iterable[Grant]) -> bool:
+def _concerns(sandbox: Attachment, container: str, grants: Iterable[Grant]) -> bool:
     """Whether a container has to wait for a part of its sandbox: one that came with another container is that one's."""
     if not sandbox.part or any(grant.name in sandbox.cdi_devices for grant in grants):
         return True
@@ -467,7 +447,7 @@ def _not_decided(pod_name: str) -> NotReadyError:
     )
 
 
-def _not_ready(sandbox: Sandbox) -> NotReadyError:
+def _not_ready(sandbox: Attachment) -> NotReadyError:
     """The kubelet comes again after a second or so where a text begins like this, else after ten or more."""
     so_far = f"{sandbox.devices_done} of {sandbox.devices_total} devices attached"
     if sandbox.waits_for_older and not sandbox.planned.done():

@@ -22,9 +22,8 @@ from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.gpus import GpuNames, KnownGpus, PodGpus, Shown, of_shown, pod_gpus
 from nri_rdma.decide.granted import Grant, Numbers, Source, shown_devices
-from nri_rdma.engine.alignments import Alignments
-from nri_rdma.engine.rereading import NodesAt, Read, Rereading
-from nri_rdma.engine.sightings import Sighting, Sightings
+from nri_rdma.engine.rereading import Read, Rereading
+from nri_rdma.engine.sandbox import NodesAt, Sandboxes, Sighting
 from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
@@ -35,8 +34,8 @@ from nri_rdma.tasks.waiting import settled
 
 log = logging.getLogger(__name__)
 
-_KEPT_PODS = 4096
-"""Of which the kubelet's answer is remembered: more than any node runs."""
+_KEPT_NAMES = 4096
+"""CDI devices that no spec had: more than the pods of any node have."""
 _FRESH_S = 1.0
 """How long a name that a reading did not find counts as nobody's: the kubelet's attempts are as far apart."""
 _WAIT_S = 0.2
@@ -105,6 +104,7 @@ class Adopter:
         reread: Read | None = None,
         reread_node: Read | None = None,
         is_ready: bool = True,
+        sandboxes: Sandboxes | None = None,
     ) -> None:
         """`node` and `registry` give what was read last, and never block; `reread` has a worker read the specs once
         more, `reread_node` the node, and they are done when `read_again` has been called after that (None: what was
@@ -114,13 +114,11 @@ class Adopter:
         self._prefix = prefix
         self.kubelet = kubelet
         self._reread = reread
-        self._rereading = Rereading(read for read in (reread, reread_node) if read is not None)
+        self.sandboxes = sandboxes or Sandboxes()
+        """What is remembered of sandboxes."""
+        self._rereading = Rereading((it for it in (reread, reread_node) if it is not None), self.sandboxes)
         self._adoption = adoption or Adoption()
         self._lock = threading.Lock()
-        self._told: OrderedDict[str, PodAllocation] = OrderedDict()
-        self._sightings = Sightings()
-        self.alignments = Alignments()
-        """How near the containers' devices are to their GPUs."""
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with when they were asked for."""
         self._ready = threading.Event()
@@ -192,9 +190,7 @@ class Adopter:
         if allocation is None:
             return KubeletWord(problem="the kubelet does not know this pod", is_unknown_pod=True)
         if allocation.named:
-            self._told[pod.sandbox_id] = allocation
-            while len(self._told) > _KEPT_PODS:
-                self._told.popitem(last=False)
+            self.sandboxes.take(pod.sandbox_id).allocation = allocation
         return KubeletWord(allocation=allocation)
 
     @property
@@ -228,7 +224,7 @@ class Adopter:
 
     def was_told(self, sandbox_id: str) -> bool:
         """Whether the kubelet has told that containers of this sandbox have devices."""
-        return sandbox_id in self._told
+        return self._allocation_of(sandbox_id) is not None
 
     def told(self, allocation: PodAllocation | None) -> tuple[Grant, ...]:
         """The CDI devices in the kubelet's answer that concern us."""
@@ -326,7 +322,7 @@ class Adopter:
     def covered(self, brought: Brought, grants: Iterable[Grant]) -> frozenset[DeviceId]:
         """The ids of the devices that these grants allocate to the container. That nodes look like those of a CDI
         device proves nothing where somebody was asked who knows: the kubelet."""
-        knows = brought.pod.sandbox_id in self._told or bool(brought.cdi_devices)
+        knows = self.was_told(brought.pod.sandbox_id) or bool(brought.cdi_devices)
         return frozenset(
             device.id for grant in grants if not (knows and grant.source is Source.NODES) for device in _devices(grant)
         )
@@ -341,33 +337,17 @@ class Adopter:
         """Whose CDI devices have the nodes of each device."""
         return self._index.vendors_of
 
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox has ended."""
-        self._told.pop(sandbox_id, None)
-        self._rereading.forget(sandbox_id)
-        self._sightings.forget(sandbox_id)
-        self.alignments.forget(sandbox_id)
-
-    def keep(self, sandbox_ids: Collection[str]) -> None:
-        """Forget all other sandboxes."""
-        self._rereading.keep(sandbox_ids)
-        self._sightings.keep(sandbox_ids)
-        self.alignments.keep(sandbox_ids)
-        for sandbox_id in self._told.copy():
-            if sandbox_id not in sandbox_ids:
-                self._told.pop(sandbox_id, None)
-
-    def sightings(self) -> tuple[Sighting, ...]:
-        """The containers with RDMA devices from others, oldest first."""
-        return self._sightings.all()
-
     # -- below -------------------------------------------------------------------------------------------------------
+
+    def _allocation_of(self, sandbox_id: str) -> PodAllocation | None:
+        sandbox = self.sandboxes.get(sandbox_id)
+        return sandbox.allocation if sandbox is not None else None
 
     def _named(self, brought: Brought) -> Iterator[tuple[str, Source]]:
         """What the kubelet and the runtime say that the container has; the surest last of one name."""
         for name in brought.cdi_devices:
             yield name, Source.RUNTIME
-        told = self._told.get(brought.pod.sandbox_id)
+        told = self._allocation_of(brought.pod.sandbox_id)
         for container in told.containers if told is not None else ():
             if container.name == brought.container:
                 for name in container.cdi_devices:
@@ -388,7 +368,7 @@ class Adopter:
             reading = (self._reread(), now)
             for name in names:
                 self._readings[name] = reading
-            while len(self._readings) > _KEPT_PODS:
+            while len(self._readings) > _KEPT_NAMES:
                 self._readings.popitem(last=False)
         return self._readings[names[-1]][0]
 
@@ -435,7 +415,8 @@ class Adopter:
         rest = [it for it in shown_devices(self._node(), brought.devices) if it.id not in explained]
         if rest:
             seen.append(self._sighting(brought, "", tuple(rest), str(Source.NODES), None))
-        self._sightings.put(brought.pod.sandbox_id, brought.container, tuple(seen))
+        if seen:
+            self.sandboxes.take(brought.pod.sandbox_id).sightings[brought.container] = tuple(seen)
 
     def _sighting(
         self, brought: Brought, what: str, devices: tuple[RdmaDevice, ...], source: str, grant: Grant | None

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_rdma.attach.attachment import Sandbox, Unstarted
-from nri_rdma.attach.record import State
+from nri_rdma.attach.attachment import Attachment, Unstarted
+from nri_rdma.attach.record import Phase
 from nri_rdma.decide.inject import AttachedRequest, Numbers, inject
 from nri_rdma.engine.late import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
@@ -58,7 +58,7 @@ class Guard:
     """Answers the hooks. Safe for use by several threads."""
 
     def __init__(
-        self, sandboxes: Callable[[str], tuple[Sandbox, ...]], spans: Recorder, prefix: str, state_dir: Path
+        self, sandboxes: Callable[[str], tuple[Attachment, ...]], spans: Recorder, prefix: str, state_dir: Path
     ) -> None:
         """`sandboxes` gives all that the sandbox of an id holds."""
         self._sandboxes = sandboxes
@@ -115,7 +115,7 @@ class Guard:
                 log.warning("that the guard has asked is not remembered", extra={"error": str(error)})
 
 
-def _await_end(subject: Subject, parts: tuple[Sandbox, ...], by: float) -> None:
+def _await_end(subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:
     """Of an attach, and of a look at what is attached."""
     for sandbox in _concerned(subject, parts):
         settled(sandbox.attach_done, by - time.monotonic())
@@ -124,7 +124,7 @@ def _await_end(subject: Subject, parts: tuple[Sandbox, ...], by: float) -> None:
             settled(looked, by - time.monotonic())
 
 
-def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str) -> None:
+def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: str) -> None:
     """Raise NriRdmaError when the container lacks anything of what its pod asked for; `parts` are all that its sandbox
     holds. Pure."""
     where = f"{subject.pod}, container {subject.container}"
@@ -151,11 +151,11 @@ def refuse_incomplete(subject: Subject, parts: tuple[Sandbox, ...], prefix: str)
         )
 
 
-def _refuse_unready(sandbox: Sandbox, where: str) -> None:
-    if sandbox.state in {State.RETURNING, State.GONE}:
+def _refuse_unready(sandbox: Attachment, where: str) -> None:
+    if sandbox.state in {Phase.RETURNING, Phase.GONE}:
         raise returning(sandbox.pod)
     looked = sandbox.looked_again
-    if sandbox.state is not State.ATTACHED or sandbox.record is None:
+    if sandbox.state is not Phase.ATTACHED or sandbox.record is None:
         words = "the attach of this pod still runs"
     elif looked is not None and (not looked.done() or looked.cancelled() or looked.exception() is not None):
         words = "the devices of this pod are looked at again"
@@ -183,24 +183,24 @@ def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: C
             yield name
 
 
-def _concerned(subject: Subject, parts: tuple[Sandbox, ...]) -> list[Sandbox]:
+def _concerned(subject: Subject, parts: tuple[Attachment, ...]) -> list[Attachment]:
     """Without the parts that came with other containers."""
     return [it for it in parts if not it.part or _covers(it, subject.container)]
 
 
-def _covers(sandbox: Sandbox, container: str) -> bool:
+def _covers(sandbox: Attachment, container: str) -> bool:
     record = sandbox.record
     return record is not None and any(it.admitted.request.scope.covers(container) for it in record.attached)
 
 
-def _why(subject: Subject, parts: tuple[Sandbox, ...]) -> str:
+def _why(subject: Subject, parts: tuple[Attachment, ...]) -> str:
     """Whether we were asked, for people, who look for the cause elsewhere then."""
     if _answered(subject, parts) is not None:
         return "our answer came too late for the runtime, or somebody changed it since"
     return "the runtime did not ask us for it"
 
 
-def _answered(subject: Subject, parts: tuple[Sandbox, ...]) -> Unstarted | None:
+def _answered(subject: Subject, parts: tuple[Attachment, ...]) -> Unstarted | None:
     """What is remembered of our answer for this container, and no other one of its name: the id is in a container's
     cgroups path. The oldest part remembers; None as well for what an earlier daemon answered."""
     if not parts or not subject.container_id:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Again, Sandbox
-from nri_rdma.attach.record import State, attach_key
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.record import Phase, attach_key
 from nri_rdma.decide.granted import Grant, granted, refuse_unallocated, wanted
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.placement import Placed
 from nri_rdma.engine.evidence import Adopter, Brought
 from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.sandbox import KEPT_CONTAINERS, LateFailure
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice, DeviceId, Node
+from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import LABEL, DeviceRequest
 from nri_rdma.model.waits import Waits
@@ -32,26 +32,6 @@ from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
 """How often a late attach is tried for a container."""
-_KEPT = 1024
-"""Sandboxes that ended, and attaches that failed, are remembered: containers may be asked for after the end."""
-
-
-class Attaching(Protocol):
-    """Who attaches (nri_rdma.attach.attachments), as far as it concerns parts."""
-
-    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
-
-    def begin(
-        self,
-        pod: Pod,
-        placed: tuple[Placed, ...],
-        rdma_cm: CharDevice | None,
-        part: str = "",
-        attempts: int = 1,
-        again: Again | None = None,
-    ) -> Sandbox: ...
-
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> Future[None]: ...
 
 
 class Choosing(Protocol):
@@ -76,23 +56,14 @@ class Waiting(Protocol):
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]: ...
 
-    def pass_barrier(self, sandbox: Sandbox, deadline: float) -> None: ...
-
-
-@dataclass(slots=True)
-class _Failed:
-    """A late attach that failed after its container was told to come again."""
-
-    times: int = 0
-    why: str = ""
-    is_told: bool = True
+    def pass_barrier(self, sandbox: Attachment, deadline: float) -> None: ...
 
 
 class Claims:
     """Called by the runtime's reader, one container at a time."""
 
     def __init__(
-        self, sandboxes: Attaching, allocations: Allocations, spans: Recorder, chooser: Choosing, life: Waiting
+        self, sandboxes: Attachments, allocations: Allocations, spans: Recorder, chooser: Choosing, life: Waiting
     ) -> None:
         self._sandboxes = sandboxes
         self._allocations = allocations
@@ -100,8 +71,7 @@ class Claims:
         self._chooser = chooser
         self._adopter = chooser.adopter
         self._life = life
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._failed: OrderedDict[tuple[str, str], _Failed] = OrderedDict()
+        self._known = chooser.adopter.sandboxes
 
     def adopt(self, brought: Brought, deadline: float) -> tuple[Grant, ...]:
         """Have what the CDI devices of a container ask for attached; those that concern us. Raises what keeps the
@@ -140,14 +110,6 @@ class Claims:
         except NriRdmaError:
             return True
 
-    def ended(self, sandbox_id: str) -> None:
-        """The sandbox is stopped: nothing is attached for it any more."""
-        self._ended[sandbox_id] = None
-        for key in [key for key in tuple(self._failed) if key[0] == sandbox_id]:  # a worker may add to it meanwhile
-            del self._failed[key]
-        while len(self._ended) > _KEPT:
-            self._ended.popitem(last=False)
-
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
@@ -160,25 +122,26 @@ class Claims:
                     found[name] = found.get(name, frozenset()) | {it.device.id for it in item.devices}
         return found
 
-    def _cover(self, holder: Sandbox, grant: Grant, deadline: float) -> None:
+    def _cover(self, holder: Attachment, grant: Grant, deadline: float) -> None:
         """Another container has the CDI device, too."""
         if holder.covers(grant.name, grant.container):
             return
-        if holder.state is not State.ATTACHED:
+        if holder.state is not Phase.ATTACHED:
             self._pass_barrier(holder, grant.container, deadline)
         covered = self._sandboxes.cover(holder, grant.name, grant.container)
         if not wait(covered, self._by(deadline) - time.monotonic()):
             raise self._not_yet(holder.pod, grant.container)
 
-    def _pass_barrier(self, sandbox: Sandbox, container: str, deadline: float) -> None:
+    def _pass_barrier(self, sandbox: Attachment, container: str, deadline: float) -> None:
         """A part that failed is on its way back, which does not end the sandbox."""
-        if sandbox.part and sandbox.ends and sandbox.pod.sandbox_id not in self._ended:
+        if sandbox.part and sandbox.ends and not self._known.has_ended(sandbox.pod.sandbox_id):
             raise self._not_yet(sandbox.pod, container)
         self._life.pass_barrier(sandbox, deadline)
 
     def _attach_late(self, brought: Brought, deadline: float) -> None:
         pod = brought.pod
-        if pod.sandbox_id in self._ended or any(it.ends and not it.part for it in self._sandboxes.of(pod.sandbox_id)):
+        own = self._sandboxes.of(pod.sandbox_id)
+        if self._known.has_ended(pod.sandbox_id) or any(it.ends and not it.part for it in own):
             raise returning(pod)
         self._tell_failure(pod, brought.container)
         if not all_settled(self._life.end_older(pod), self._by(deadline)):
@@ -213,16 +176,17 @@ class Claims:
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
         """What became of an attach whose container was told to come again."""
         error = None if done.cancelled() else done.exception()
-        if error is None or pod.sandbox_id in self._ended:
+        if error is None or self._known.has_ended(pod.sandbox_id):
             return
-        failed = self._failed.setdefault((pod.sandbox_id, container), _Failed())
-        failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
-        while len(self._failed) > _KEPT:
-            self._failed.popitem(last=False)
+        failures = self._known.take(pod.sandbox_id).late_failures
+        if container in failures or len(failures) < KEPT_CONTAINERS:
+            failed = failures.setdefault(container, LateFailure())
+            failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
 
     def _tell_failure(self, pod: Pod, container: str) -> None:
         """Say once why the last attempt failed, before the next one; and from the last on every time."""
-        failed = self._failed.get((pod.sandbox_id, container))
+        known = self._known.get(pod.sandbox_id)
+        failed = known.late_failures.get(container) if known is not None else None
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):
             return
         failed.is_told = True
@@ -241,7 +205,7 @@ class Claims:
         names = chain((part,), (f"{part}.{number}" for number in count(1)))
         return next(name for name in names if name not in taken)
 
-    def _holder_of(self, sandbox_id: str, cdi_device: str) -> Sandbox | None:
+    def _holder_of(self, sandbox_id: str, cdi_device: str) -> Attachment | None:
         """What the sandbox attached, or attaches, for a CDI device."""
         return next((it for it in self._sandboxes.of(sandbox_id) if cdi_device in it.cdi_devices), None)
 

@@ -6,40 +6,26 @@ gets the readings that were begun for it, so that it comes to an end however slo
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from nri_rdma.engine.sandbox import KEPT_CONTAINERS, Begun, NodesAt, Sandboxes
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.tasks.waiting import all_settled
 
 Read: TypeAlias = Callable[[], Future[None]]
 """Has something read by a worker, not before it is called. The reading is over when what it found is known."""
-NodesAt: TypeAlias = frozenset[tuple[str, tuple[int, int]]]
-"""Paths in a container, with major and minor of what is there."""
-
-_KEPT = 1024
-"""Containers that were told to come again: more than a node makes at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
-    """The readings of a container that was told to come again, and the nodes that it had."""
-
-    nodes: NodesAt
-    readings: tuple[Future[None], ...]
 
 
 class Rereading:
     """Safe for use by several threads, of which one asks for a container."""
 
-    def __init__(self, reads: Iterable[Read]) -> None:
+    def __init__(self, reads: Iterable[Read], sandboxes: Sandboxes) -> None:
         """`reads` are all that there is to read; none: what is known is complete."""
         self._reads = tuple(reads)
-        self._begun: OrderedDict[tuple[str, str], _Begun] = OrderedDict()
+        self._sandboxes = sandboxes
 
     @property
     def is_possible(self) -> bool:
@@ -49,34 +35,18 @@ class Rereading:
     def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
         """Wait, until then at most, for readings that began after the container first asked with these nodes. Raises
         NotReadyError where they have not ended by then, or one has failed: the next attempt begins others."""
-        key = (pod.sandbox_id, container)
-        begun = self._begun.pop(key, None)
+        sandbox = self._sandboxes.take(pod.sandbox_id)
+        begun = sandbox.readings.pop(container, None)
         if begun is None or not nodes <= begun.nodes:
-            begun = _Begun(nodes=nodes, readings=tuple(read() for read in self._reads))
+            begun = Begun(nodes=nodes, readings=tuple(read() for read in self._reads))
         if not all_settled(begun.readings, until):
-            self._keep(key, begun)
+            if len(sandbox.readings) < KEPT_CONTAINERS:
+                sandbox.readings[container] = begun
             raise _not_yet(pod, container, nodes)
         for reading in begun.readings:
             error = _error_of(reading)
             if error is not None:
                 raise _failed(pod, container, nodes, error) from error
-
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox has ended."""
-        for key in self._begun.copy():
-            if key[0] == sandbox_id:
-                self._begun.pop(key, None)
-
-    def keep(self, sandbox_ids: Collection[str]) -> None:
-        """Forget all other sandboxes."""
-        for key in self._begun.copy():
-            if key[0] not in sandbox_ids:
-                self._begun.pop(key, None)
-
-    def _keep(self, key: tuple[str, str], begun: _Begun) -> None:
-        self._begun[key] = begun
-        while len(self._begun) > _KEPT:
-            self._begun.popitem(last=False)
 
 
 def _error_of(reading: Future[None]) -> BaseException | None:

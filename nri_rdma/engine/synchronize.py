@@ -13,12 +13,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Sandbox, attached_of
-from nri_rdma.attach.record import State
+from nri_rdma.attach.attachment import Attachment, attached_of
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.record import Phase
 from nri_rdma.decide.granted import Grant
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.evidence import Adopter, Brought
+from nri_rdma.engine.sandbox import Life, LifeEvent, Unserved
 from nri_rdma.errors import LimitsError, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
@@ -60,28 +62,6 @@ class Listed:
     asker: Asker = field(default_factory=Asker)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unserved:
-    """A pod that asks for devices and does not have them, or has containers without."""
-
-    pod: Pod
-    why: str
-
-
-class Attaching(Protocol):
-    """Who attaches (nri_rdma.attach.attachments), as far as it concerns the comparison."""
-
-    def knows(self, sandbox_id: str) -> bool: ...
-
-    def of(self, sandbox_id: str) -> tuple[Sandbox, ...]: ...
-
-    def all(self) -> tuple[Sandbox, ...]: ...
-
-    def end(self, sandbox_id: str) -> Future[None] | None: ...
-
-    def is_there(self, pod: Pod) -> bool: ...
-
-
 class Asking(Protocol):
     """Who knows what pods ask for (nri_rdma.engine.run_pod)."""
 
@@ -100,7 +80,7 @@ class Serving(Protocol):
     def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
 
     def limit_all(
-        self, parts: tuple[Sandbox, ...], container: str, cgroups_path: str, *, also_one: bool = False
+        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
     ) -> None: ...
 
     def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool: ...
@@ -109,27 +89,28 @@ class Serving(Protocol):
 class Reconciliation:
     """`reconcile_later` is called by the runtime's reader; the rest happens in a worker."""
 
-    def __init__(self, sandboxes: Attaching, workers: Workers, spans: Recorder, asking: Asking, life: Serving) -> None:
+    def __init__(
+        self, sandboxes: Attachments, workers: Workers, spans: Recorder, asking: Asking, life: Serving
+    ) -> None:
         self._sandboxes = sandboxes
         self._workers = workers
         self._spans = spans
         self._asking = asking
         self._adopter = asking.adopter
         self._life = life
-        self._missed: set[str] = set()
-        self.unserved: dict[str, Unserved] = {}
-        """The pods of the last list that run without what they ask for, by sandbox."""
+        self._known = asking.adopter.sandboxes
         self.count = 0
         """How many pods were found since our start that had started without what they ask for."""
 
     def is_missed(self, sandbox_id: str) -> bool:
         """Whether the sandbox started while nobody listened, and is not decided about yet."""
-        return sandbox_id in self._missed
+        known = self._known.get(sandbox_id)
+        return known is not None and known.life in {Life.MISSED, Life.DECIDING}
 
-    def forget(self, sandbox_id: str) -> None:
-        """The sandbox has ended."""
-        self._missed.discard(sandbox_id)
-        self.unserved.pop(sandbox_id, None)
+    def _decide_no_more(self) -> None:
+        """What was missed and not decided about is not decided about any more."""
+        for known in self._known.all():
+            self._known.step(known.sandbox_id, LifeEvent.DECIDED)
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
@@ -140,19 +121,22 @@ class Reconciliation:
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
-        self._missed = {item.pod.sandbox_id for item in pods if self._was_missed(item)}
+        self._decide_no_more()
+        for item in pods:
+            if self._was_missed(item):
+                self._known.step(item.pod.sandbox_id, LifeEvent.MISS)
         done = self._workers.submit("reconcile", lambda: self.reconcile(pods, known))
         done.add_done_callback(self._ended)
         return done
 
     def _ended(self, done: Future[None]) -> None:
         """A bug in the comparison must not go unheard, nor keep containers waiting."""
-        self._missed = set()
+        self._decide_no_more()
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.error("the runtime's pods were not compared to their end", exc_info=error)
 
-    def reconcile(self, pods: Collection[Listed], known: Collection[Sandbox]) -> None:
+    def reconcile(self, pods: Collection[Listed], known: Collection[Attachment]) -> None:
         """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
 
         `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
@@ -167,7 +151,7 @@ class Reconciliation:
                 settled(sandbox.taken_up, _TAKEN_UP_S)
         self._await_specs()
         for item in pods:
-            if item.pod.sandbox_id in self._missed:
+            if self.is_missed(item.pod.sandbox_id):
                 self._start_missed(item)
         self._report(
             {
@@ -179,10 +163,15 @@ class Reconciliation:
 
     def _report(self, unserved: dict[str, Unserved]) -> None:
         """These, by sandbox, are all that run without; what was told before is not told again."""
-        known_before, self.unserved = self.unserved, unserved
+        for known in self._known.all():
+            if known.unserved is not None and known.sandbox_id not in unserved:
+                known.unserved = None
+                self._known.drop_empty(known)
         for sandbox_id, item in unserved.items():
-            if known_before.get(sandbox_id) != item:
-                self._tell_unserved(item, is_new=sandbox_id not in known_before)
+            known = self._known.take(sandbox_id)
+            before, known.unserved = known.unserved, item
+            if before != item:
+                self._tell_unserved(item, is_new=before is None)
 
     def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
         """Once for each pod and reason: a line, a span, and one more in the count."""
@@ -218,7 +207,7 @@ class Reconciliation:
         except NriRdmaError as error:
             log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
         finally:
-            self._missed.discard(item.pod.sandbox_id)
+            self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)
 
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
@@ -228,7 +217,7 @@ class Reconciliation:
         early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
         if early:
             return f"container {', '.join(early)} was made while nri-rdma was away"
-        if any(sandbox.record is None or sandbox.state is not State.ATTACHED for sandbox in parts):
+        if any(sandbox.record is None or sandbox.state is not Phase.ATTACHED for sandbox in parts):
             return ""
         attached, rdma_cm = attached_of(parts)
         bare = [
@@ -260,7 +249,7 @@ class Reconciliation:
 
         One that started while we were away, or between our last answer and our end, had nobody to limit it.
         """
-        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is State.ATTACHED)
+        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is Phase.ATTACHED)
         lacking = []
         for container in item.containers:
             try:
@@ -285,7 +274,7 @@ def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContai
     return brought if adopter.concerns(brought) else None
 
 
-def _was_made_before(container: str, sandbox: Sandbox) -> bool:
+def _was_made_before(container: str, sandbox: Attachment) -> bool:
     """Whether a container is there and the attach of what it asks for is not done, or failed. No container is answered
     before that: it was made while nobody was asked."""
     done = sandbox.attach_done

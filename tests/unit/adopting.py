@@ -18,7 +18,7 @@ from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.decide.policy import Asker
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.engine.evidence import Brought
-from nri_rdma.engine.sightings import Sighting
+from nri_rdma.engine.sandbox import Sighting
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.device import CharKind
@@ -141,7 +141,7 @@ class Node(Daemon):
         )
 
     def seen(self) -> list[Sighting]:
-        return list(self.adopter.sightings())
+        return list(self.adopter.sandboxes.sightings())
 
     def _read(self) -> NodeModel:
         self.before_read()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.inventory import assemble
@@ -93,7 +93,7 @@ class Daemon:
     def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
         self.lifecycle.stop(sandbox_id, time.monotonic() + seconds)
 
-    def sandbox(self, sandbox_id: str = "sandbox-1") -> Sandbox:
+    def sandbox(self, sandbox_id: str = "sandbox-1") -> Attachment:
         found = self.rig.sandboxes.get(sandbox_id)
         assert found is not None
         return found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from nri_rdma.commands.cli.gather import Source
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
@@ -271,7 +271,7 @@ def test_an_attach_that_takes_long_is_not_ready_and_goes_on(node: Node) -> None:
     node.rig.gate.open.set()
     (part,) = node.rig.sandboxes.of("sandbox-1")
     part.attach_done.result(SOON)
-    assert part.state is State.ATTACHED
+    assert part.state is Phase.ATTACHED
     assert node.create("trainer", 0).rdma_max
 
 

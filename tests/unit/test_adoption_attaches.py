@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.doors.control.document import SERVICE
@@ -95,7 +95,9 @@ def not_ready_or(work: Callable[[], ContainerEdits]) -> ContainerEdits | None:
 # A claim's second container, while the attach for the first one has not begun
 
 
-def assert_never_bare(node: Node, part: Sandbox, go: Callable[[], None], create: Callable[[], ContainerEdits]) -> None:
+def assert_never_bare(
+    node: Node, part: Attachment, go: Callable[[], None], create: Callable[[], ContainerEdits]
+) -> None:
     """A container that comes while `part` is planned waits, or is told to come again; in the end it is served."""
     part.attach_done = Watched(part.attach_done, go)  # the attach goes on, and ends, as soon as somebody waits for it
     edits = not_ready_or(create)
@@ -137,7 +139,7 @@ def test_a_late_attach_that_fails_as_its_container_stops_waiting_refuses_it(
     gate, begin = node.rig.gate, node.rig.sandboxes.begin
     gate.stop_at = gate.fail_at = "before move-netdev"
 
-    def begin_watched(*args: object) -> Sandbox:
+    def begin_watched(*args: object) -> Attachment:
         sandbox = begin(*args)  # type: ignore[arg-type]  # passed on as they are
 
         def time_out() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from nri_rdma.attach.attachments import Sandboxes, start_timer
+from nri_rdma.attach.attachments import Attachments, start_timer
 from nri_rdma.commands.dryrun.onlooker import Onlooker
-from nri_rdma.commands.dryrun.tasks import Tasks
+from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
 from nri_rdma.config.settings import Settings
@@ -105,8 +105,8 @@ class DryRun:
                 annotation_prefix=settings.annotation_prefix,
             ),
             allocations=allocations,
-            sandboxes=Sandboxes(
-                Tasks(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
+            sandboxes=Attachments(
+                FindingOut(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
                 self._workers,
                 on_gone=allocations.release,
                 schedule=without_pause,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nri_rdma.attach.attachment import Chosen, Sandbox
+from nri_rdma.attach.attachment import Attachment, Chosen
 from nri_rdma.attach.numbers import Resolve, with_char_devices
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.states import Event
 from nri_rdma.attach.survey import Host, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.errors import AttachError, NriRdmaError
@@ -32,7 +32,7 @@ class Unopened:
         """Nothing is open."""
 
 
-class Tasks:
+class FindingOut:
     """As nri_rdma.attach.work, without effects."""
 
     def __init__(self, host: Host, resolve: Resolve) -> None:
@@ -43,7 +43,7 @@ class Tasks:
         """Return nothing: a dry run leaves nothing."""
         return (), ()
 
-    def plan(self, sandbox: Sandbox, chosen: Chosen) -> None:
+    def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
         """Decide what would be done. Raises what refuses the attachment."""
         pod = sandbox.pod
         try:
@@ -54,10 +54,10 @@ class Tasks:
         sandbox.refuse_ended()
         sandbox.change(record=replace(record, part=sandbox.part))
 
-    def note_plan(self, sandbox: Sandbox) -> None:
+    def note_plan(self, sandbox: Attachment) -> None:
         """There is no journal."""
 
-    def attach(self, sandbox: Sandbox) -> None:
+    def attach(self, sandbox: Attachment) -> None:
         """Refuse what an attach would refuse, and find out what the containers would get. Raises AttachError."""
         planned = sandbox.record
         assert planned is not None  # it is planned
@@ -65,22 +65,22 @@ class Tasks:
             refuse_held(self._host, planned)
         except KernelError as error:
             raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
-        sandbox.change(record=replace(with_char_devices(planned, self._resolve), state=State.ATTACHED))
+        sandbox.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
 
-    def bring_home(self, sandbox: Sandbox) -> None:
+    def bring_home(self, sandbox: Attachment) -> None:
         """Nothing left the host."""
 
-    def leave_to_kernel(self, sandbox: Sandbox) -> None:
+    def leave_to_kernel(self, sandbox: Attachment) -> None:
         """Nothing left the host."""
 
-    def find(self, sandbox: Sandbox) -> Event:
+    def find(self, sandbox: Attachment) -> Event:
         """Return ABSENT: a dry run leaves nothing."""
         return Event.ABSENT
 
-    def look_again(self, sandbox: Sandbox) -> None:
+    def look_again(self, sandbox: Attachment) -> None:
         """Nothing of it is in a pod, where it could change: what was planned stays true."""
 
-    def cover(self, sandbox: Sandbox, cdi_device: str, container: str) -> None:
+    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
         """Another container of the sandbox would be covered, too."""
         if sandbox.record is not None:
             sandbox.change(record=sandbox.record.covering(cdi_device, container))
@@ -93,7 +93,7 @@ class Tasks:
             return False
         return True
 
-    def let_go(self, sandbox: Sandbox) -> None:
+    def let_go(self, sandbox: Attachment) -> None:
         """No namespace is open."""
 
     def close(self) -> None:

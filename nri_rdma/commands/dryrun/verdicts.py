@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias  # Any: the arguments of Lifecycle
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.inject import NOTHING
 from nri_rdma.decide.policy import Asker
@@ -208,7 +208,7 @@ class Verdicts(Lifecycle):
         else:  # at once, or when its plan is done
             sandbox.attach_done.add_done_callback(lambda done: self._planned(seen, sandbox, done, was_there))
 
-    def _planned(self, seen: _Seen, sandbox: Sandbox, done: Future[None], was_there: bool) -> None:
+    def _planned(self, seen: _Seen, sandbox: Attachment, done: Future[None], was_there: bool) -> None:
         if done.cancelled():
             return  # we are ending
         error = done.exception()

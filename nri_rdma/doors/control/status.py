@@ -9,18 +9,18 @@ from dataclasses import asdict, dataclass
 from typing import Any  # Any: JSON documents and generated messages
 
 from nri_rdma import __version__
-from nri_rdma.attach.attachment import Sandbox
-from nri_rdma.attach.attachments import Sandboxes
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.inventory import netdev_of
 from nri_rdma.decide.policy import Policy, offer
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, adoption_document, node_document, policy_document
-from nri_rdma.engine.alignments import Aligned
 from nri_rdma.engine.engine import Lifecycle
 from nri_rdma.engine.guard import Contacts
 from nri_rdma.engine.node_cache import NodeSource
 from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.sandbox import Aligned
 from nri_rdma.host.cgroup import read_rdma_use
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import UNLIMITED
@@ -58,7 +58,7 @@ class DaemonFacts:
     node: NodeSource
     lifecycle: Lifecycle
     allocations: Allocations
-    sandboxes: Sandboxes
+    sandboxes: Attachments
     spans: Recorder
     runtime: Callable[[], RuntimeView]
     reload_error: Callable[[], str]
@@ -67,7 +67,7 @@ class DaemonFacts:
     hangs keeps from closing."""
 
 
-def guard_document(contacts: Contacts, sandboxes: Iterable[Sandbox]) -> dict[str, Any]:
+def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
     """Which guard has asked since the boot, how often since our start and, in seconds since the epoch, when last; and
     the containers that started and were not asked about."""
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
@@ -107,8 +107,8 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
-        "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sightings()],
-        "alignment": [_aligned(item) for item in facts.lifecycle.adopter.alignments.all()],
+        "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sandboxes.sightings()],
+        "alignment": [_aligned(item) for item in facts.lifecycle.adopter.sandboxes.alignments()],
         "unserved_count": facts.lifecycle.reconciliation.count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
     }
@@ -133,7 +133,7 @@ def _runtime(facts: DaemonFacts) -> dict[str, Any]:
     return {**runtime, "lacks": list(runtime["lacks"]), "socket": str(facts.settings.nri_socket)}
 
 
-def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
+def _sandbox(sandbox: Attachment) -> dict[str, Any]:
     record = sandbox.record
     return {
         "id": sandbox.pod.sandbox_id,
@@ -149,7 +149,7 @@ def _sandbox(sandbox: Sandbox) -> dict[str, Any]:
     }
 
 
-def _unstarted(sandbox: Sandbox, now: float) -> Iterator[dict[str, Any]]:
+def _unstarted(sandbox: Attachment, now: float) -> Iterator[dict[str, Any]]:
     """Containers that were answered for and did not start: again, or for longer than a start takes."""
     for container, item in sandbox.unstarted.copy().items():
         if item.answers > 1 or now - item.since > UNSTARTED_S:
@@ -172,7 +172,7 @@ def _rdma_use(facts: DaemonFacts) -> Iterator[dict[str, Any]]:
                     }
 
 
-def _given_to(parts: tuple[Sandbox, ...], container: str) -> frozenset[str]:
+def _given_to(parts: tuple[Attachment, ...], container: str) -> frozenset[str]:
     attached = [it for sandbox in parts if sandbox.record is not None for it in sandbox.record.attached]
     covering = [it for it in attached if it.admitted.request.scope.covers(container)]
     return frozenset(item.device.name for it in covering for item in it.devices)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.inject import AttachedDevice
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.host.netlink.kernel import LinuxKernel
@@ -51,7 +51,7 @@ def on_host() -> RdmaDevice:
     return device
 
 
-def begin(rig: Rig) -> Sandbox:
+def begin(rig: Rig) -> Attachment:
     """Taken for an InfiniBand device, which may go without a netdev: the soft one's has to stay."""
     device = on_host()
     ports = tuple(replace(port, link_layer=LinkLayer.INFINIBAND) for port in device.ports)

@@ -6,7 +6,7 @@ from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.plan import Plan, plan_attach
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.survey import completed, prepare
 from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import Admitted
@@ -76,4 +76,4 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
 def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
     """The record that an attach of it would write before its first step."""
     record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
-    return replace(record, plan=completed(kernel, record.plan), state=State.ATTACHING)
+    return replace(record, plan=completed(kernel, record.plan), state=Phase.ATTACHING)

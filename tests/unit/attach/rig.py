@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from nri_rdma.attach.attachments import Sandboxes
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import Kernel, ProcessIdentity
@@ -133,7 +133,7 @@ class Rig:
             boundary=self.gate,
         )
         self.work = Work(site, SecondLooks(site.kernel, self.workers, self.clock))
-        self.sandboxes = Sandboxes(
+        self.sandboxes = Attachments(
             self.work,
             self.workers,
             on_gone=self._on_gone,

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import ATTEMPTS
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import POD_PATH, make_pod
@@ -16,7 +16,7 @@ Start = Callable[..., Rig]
 
 def begin_attach(
     rig: Rig, *names: str, sandbox_id: str = "sandbox-1", mode: Mode = Mode.EXCLUSIVE, path: str = POD_PATH
-) -> Sandbox:
+) -> Attachment:
     pod = make_pod(sandbox_id, path=path)
     return rig.sandboxes.begin(pod, placed_on(rig.world, *(names or ("rail0",)), mode=mode), None)
 
@@ -27,7 +27,7 @@ def end_sandbox(rig: Rig, sandbox_id: str = "sandbox-1") -> None:
         done.result(SOON)
 
 
-def records_of(rig: Rig) -> dict[str, State]:
+def records_of(rig: Rig) -> dict[str, Phase]:
     records, errors = rig.journal.load()
     assert not errors
     return {record.pod.sandbox_id: record.state for record in records}
@@ -41,7 +41,7 @@ def assert_nothing_left(rig: Rig) -> None:
     assert rig.clock.pending == []
 
 
-def begin_often(rig: Rig) -> Sandbox:
+def begin_often(rig: Rig) -> Attachment:
     return rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None, attempts=ATTEMPTS)
 
 

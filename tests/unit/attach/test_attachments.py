@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach import journal
-from nri_rdma.attach.attachment import Chosen, Sandbox
+from nri_rdma.attach.attachment import Attachment, Chosen
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import ProcessIdentity
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode
@@ -36,11 +36,11 @@ def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> 
     rig = start(world)
     sandbox = begin_attach(rig)
     assert sandbox.attach_done.result(SOON) is None
-    assert (sandbox.state, sandbox.devices_done, sandbox.devices_total) == (State.ATTACHED, 1, 1)
-    assert (rig.sandboxes.held(), world.held, records_of(rig)) == (1, 1, {"sandbox-1": State.ATTACHED})
+    assert (sandbox.state, sandbox.devices_done, sandbox.devices_total) == (Phase.ATTACHED, 1, 1)
+    assert (rig.sandboxes.held(), world.held, records_of(rig)) == (1, 1, {"sandbox-1": Phase.ATTACHED})
     assert rig.watched == [POD_PATH]
     end_sandbox(rig)
-    assert (world.snapshot(), sandbox.state, rig.gone) == (before, State.GONE, ["sandbox-1"])
+    assert (world.snapshot(), sandbox.state, rig.gone) == (before, Phase.GONE, ["sandbox-1"])
     assert_nothing_left(rig)
     assert rig.sandboxes.end("sandbox-1") is None
 
@@ -63,7 +63,7 @@ def test_an_end_during_the_attach_stops_it_at_the_next_step(start: Start) -> Non
     sandbox = begin_attach(rig)
     assert rig.gate.reached.wait(SOON)
     done = rig.sandboxes.end("sandbox-1")
-    assert sandbox.state is State.RETURNING
+    assert sandbox.state is Phase.RETURNING
     rig.gate.open.set()
     with pytest.raises(NotReadyError) as caught:
         sandbox.attach_done.result(SOON)
@@ -280,7 +280,7 @@ def test_a_second_sandbox_of_the_same_pod_is_another_one(start: Start) -> None:
     for sandbox in (one, two):
         sandbox.attach_done.result(SOON)
     end_sandbox(rig, "sandbox-1")
-    assert (one.state, two.state) == (State.GONE, State.ATTACHED)
+    assert (one.state, two.state) == (Phase.GONE, Phase.ATTACHED)
     assert [link.name for link in world.host.links.values()] == ["rail0"]
     end_sandbox(rig, "sandbox-2")
     assert world.snapshot() == before
@@ -359,7 +359,7 @@ def test_the_device_nodes_of_many_devices_are_read_once(start: Start) -> None:
 # Pods on the host's network
 
 
-def _attach_on_host_network(rig: Rig, pid: int = 77) -> Sandbox:
+def _attach_on_host_network(rig: Rig, pid: int = 77) -> Attachment:
     placed = placed_on(rig.world, "rail0", mode=Mode.SHARED)
     return rig.sandboxes.begin(make_pod(path="", pid=pid), placed, None)
 
@@ -372,7 +372,7 @@ def test_a_pod_on_the_hosts_network_ends_with_its_process_when_no_event_tells(st
     assert rig.processes.watched == [ProcessIdentity(pid=77, start=1000)]
     rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=999))
     rig.sandboxes.end_of_process(ProcessIdentity(pid=78, start=1000))
-    assert sandbox.state is State.ATTACHED
+    assert sandbox.state is Phase.ATTACHED
     rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
     assert sandbox.undo_done is not None
     sandbox.undo_done.result(SOON)
@@ -384,7 +384,7 @@ def test_a_pod_with_a_namespace_does_not_hang_on_a_process(start: Start) -> None
     sandbox = rig.sandboxes.begin(make_pod(pid=77), placed_on(rig.world, "rail0"), None)
     sandbox.attach_done.result(SOON)
     rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
-    assert (sandbox.state, rig.processes.watched) == (State.ATTACHED, [])
+    assert (sandbox.state, rig.processes.watched) == (Phase.ATTACHED, [])
     end_sandbox(rig)
 
 
@@ -413,7 +413,7 @@ def test_after_a_restart_a_pod_on_the_hosts_network_is_known_by_its_process(
     again.sandboxes.recover(lambda _record: None)
     await_taken_up(again)
     wait_for([it.undo_done for it in again.sandboxes.all() if it.undo_done is not None], SOON)
-    assert [it.state for it in again.sandboxes.all()] == ([State.ATTACHED] if adopted else [])
+    assert [it.state for it in again.sandboxes.all()] == ([Phase.ATTACHED] if adopted else [])
     assert len(processes.watched) == int(adopted)
     end_sandbox(again)
     assert_nothing_left(again)

@@ -1,7 +1,7 @@
 """An attach that fails is tried again, and when not."""
 
 from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from nri_rdma.errors import NotReadyError, PlacementError
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (
@@ -23,11 +23,11 @@ def test_an_attach_that_fails_is_tried_again_and_its_device_stays_taken(start: S
     assert rig.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
     assert (sandbox.planned.result(SOON), sandbox.attach_done.done(), rig.gone) == (None, False, [])
     assert (world.snapshot(), world.held, records_of(rig)) == (before, 0, {})
-    assert (sandbox.state, sandbox.attempt, "injected" in sandbox.last_error) == (State.PLANNED, 2, True)
+    assert (sandbox.state, sandbox.attempt, "injected" in sandbox.last_error) == (Phase.PLANNED, 2, True)
     rig.gate.fail_at = ""
     rig.clock.pass_one()
     sandbox.attach_done.result(SOON)
-    assert (sandbox.state, records_of(rig)) == (State.ATTACHED, {"sandbox-1": State.ATTACHED})
+    assert (sandbox.state, records_of(rig)) == (Phase.ATTACHED, {"sandbox-1": Phase.ATTACHED})
     end_sandbox(rig)
     assert world.snapshot() == before
     assert_nothing_left(rig)
@@ -81,7 +81,7 @@ def test_an_attempt_whose_undo_fails_is_the_last_one(start: Start) -> None:
     free = take_name(world, "rail0")
     rig.gate.open.set()
     assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
-    assert (sandbox.state, rig.clock.wait_for_one()) == (State.RETURNING, RETRY_SECONDS[0])
+    assert (sandbox.state, rig.clock.wait_for_one()) == (Phase.RETURNING, RETRY_SECONDS[0])
     free()
     rig.clock.pass_one()
     assert sandbox.undo_done is not None

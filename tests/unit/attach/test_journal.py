@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from nri_rdma.attach.journal import Journal, decode_record, encode_record
 from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.port import NamespaceIdentity
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
@@ -86,8 +86,8 @@ def test_a_record_is_read_back_the_same(record: SandboxRecord, tmp_path: Path) -
     assert decode_record(encode_record(record), where="memory") == record
     journal = Journal(tmp_path)
     journal.write(record)
-    journal.write(replace(record, state=State.ATTACHED))
-    assert journal.load() == ((replace(record, state=State.ATTACHED),), ())
+    journal.write(replace(record, state=Phase.ATTACHED))
+    assert journal.load() == ((replace(record, state=Phase.ATTACHED),), ())
     for _ in range(2):
         journal.remove(record.pod.sandbox_id)
         assert journal.load() == ((), ())

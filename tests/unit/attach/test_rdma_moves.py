@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import Sandbox
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.rdma import issm_beside
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
@@ -42,11 +42,11 @@ def rig(world: World, tmp_path: Path) -> Iterator[Rig]:
     rig.close()
 
 
-def _begin(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Sandbox:
+def _begin(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:
     return rig.sandboxes.begin(make_pod(), placed or placed_on(rig.world, "rail0"), None)
 
 
-def _attached(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Sandbox:
+def _attached(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:
     sandbox = _begin(rig, placed)
     sandbox.attach_done.result(SOON)
     return sandbox
@@ -141,13 +141,13 @@ def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) ->
     assert rig.sandboxes.held() == 0
 
 
-def _node(sandbox: Sandbox) -> CharDevice:
+def _node(sandbox: Attachment) -> CharDevice:
     assert sandbox.record is not None
     (node,) = sandbox.record.attached[0].devices[0].device.char_devices
     return node
 
 
-def _looked_again(sandbox: Sandbox) -> None:
+def _looked_again(sandbox: Attachment) -> None:
     assert sandbox.looked_again is not None
     sandbox.looked_again.result(SOON)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import Now, Sandbox, unchanged
+from nri_rdma.attach.attachment import Attachment, Now, unchanged
 from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S
 from nri_rdma.attach.port import KernelError, Namespace
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.states import Effect, Event
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
@@ -45,7 +45,7 @@ def test_what_was_attached_is_adopted(start: Start) -> None:
     attached = _attach_and_kill(start, world)
     again, errors, told = _recovered(start, world)
     (sandbox,) = again.sandboxes.all()
-    assert (errors, told, sandbox.state, again.watched) == ((), ["sandbox-1"], State.ATTACHED, [POD_PATH])
+    assert (errors, told, sandbox.state, again.watched) == ((), ["sandbox-1"], Phase.ATTACHED, [POD_PATH])
     assert sandbox.record == attached
     assert sandbox.attach_done.done()
     assert world.held == 1
@@ -83,7 +83,7 @@ def test_what_was_half_attached_is_begun_anew(start: Start, place: str, tmp_path
     again.clock.pass_one()
     (sandbox,) = again.sandboxes.all()
     assert sandbox.attach_done.result(SOON) is None
-    assert (sandbox.state, world.snapshot(), records_of(again)) == (State.ATTACHED, {}, {"sandbox-1": State.ATTACHED})
+    assert (sandbox.state, world.snapshot(), records_of(again)) == (Phase.ATTACHED, {}, {"sandbox-1": Phase.ATTACHED})
     end_sandbox(again)
     assert (world.snapshot(), again.gone) == (before, ["sandbox-1"])
     assert_nothing_left(again)
@@ -123,10 +123,10 @@ def test_what_an_earlier_daemon_left_is_taken_up_when_it_is_said_and_waits_until
     again.sandboxes.recover(lambda _record: None, later=True)
     (sandbox,) = again.sandboxes.all()
     assert sandbox.taken_up is not None
-    assert (sandbox.state, world.held, sandbox.taken_up.done()) == (State.PLANNED, 0, False)
+    assert (sandbox.state, world.held, sandbox.taken_up.done()) == (Phase.PLANNED, 0, False)
     again.sandboxes.take_up()
     sandbox.taken_up.result(SOON)
-    assert (sandbox.state, world.held) == (State.ATTACHED, 1)
+    assert (sandbox.state, world.held) == (Phase.ATTACHED, 1)
     end_sandbox(again)
 
 
@@ -148,14 +148,16 @@ def test_an_adopted_sandbox_is_not_seen_attached_before_its_numbers_are_to_be_re
     world = make_world()
     _attach_and_kill(start, world)
     seen: list[bool] = []
-    step = Sandbox.step
+    step = Attachment.step
 
-    def watched(sandbox: Sandbox, event: Event, change: Callable[[Now], Now] = unchanged) -> tuple[Effect, ...] | None:
+    def watched(
+        sandbox: Attachment, event: Event, change: Callable[[Now], Now] = unchanged
+    ) -> tuple[Effect, ...] | None:
         if event is Event.THERE:
             seen.append(sandbox.looked_again is not None)
         return step(sandbox, event, change)
 
-    monkeypatch.setattr(Sandbox, "step", watched)
+    monkeypatch.setattr(Attachment, "step", watched)
     again, _, _ = _recovered(start, world)
     assert seen == [True]
     end_sandbox(again)
@@ -174,11 +176,11 @@ def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(start:
     again.sandboxes.recover(lambda _record: None)
     again.clock.wait_for_one()
     (sandbox,) = again.sandboxes.all()
-    assert (sandbox.ends, records_of(again)) == (False, {"sandbox-1": State.ATTACHED})
+    assert (sandbox.ends, records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     again.clock.pass_one()
     await_taken_up(again)
-    assert (sandbox.state, world.held) == (State.ATTACHED, 1)
+    assert (sandbox.state, world.held) == (Phase.ATTACHED, 1)
     end_sandbox(again)
 
 
@@ -197,7 +199,7 @@ def test_what_ends_while_its_namespace_cannot_be_opened_comes_home_when_it_can(s
     done = again.sandboxes.end("sandbox-1")
     assert done is not None
     again.clock.wait_for_one()
-    assert (done.done(), records_of(again)) == (False, {"sandbox-1": State.ATTACHED})
+    assert (done.done(), records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     while not done.done():
         again.clock.pass_one()
@@ -213,7 +215,7 @@ def test_an_attempt_that_is_undone_to_be_tried_again_is_begun_anew_by_the_next_d
     rig.gate.stop_at = "before undo"
     begin_often(rig)
     assert rig.gate.reached.wait(SOON)
-    assert records_of(rig) == {"sandbox-1": State.ATTACHING}
+    assert records_of(rig) == {"sandbox-1": Phase.ATTACHING}
     rig.gate.fail_at = ""
     rig.gate.open.set()
 
@@ -308,7 +310,7 @@ def test_what_the_journal_keeps_is_what_was_known(start: Start) -> None:
     (record,), _ = rig.journal.load()
     assert record == sandbox.record
     assert sandbox.record is not None
-    assert replace(record, state=State.ATTACHED) == sandbox.record
+    assert replace(record, state=Phase.ATTACHED) == sandbox.record
 
 
 def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(start: Start) -> None:
@@ -317,7 +319,7 @@ def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(star
     again = start(world)
     again.sandboxes.recover(lambda _record: None, later=True)
     (sandbox,) = again.sandboxes.all()
-    assert (sandbox.state, sandbox.shown) == (State.PLANNED, State.ATTACHED)
+    assert (sandbox.state, sandbox.shown) == (Phase.PLANNED, Phase.ATTACHED)
     again.sandboxes.take_up()
     await_taken_up(again)
     end_sandbox(again)
@@ -331,7 +333,7 @@ def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
     again = start(world)
     find = again.work.find
 
-    def stumble(sandbox: Sandbox) -> Event:
+    def stumble(sandbox: Attachment) -> Event:
         monkeypatch.setattr(again.work, "find", find)
         raise RuntimeError("a bug")
 

@@ -6,7 +6,7 @@ import pytest
 
 from nri_rdma.attach.attachments import RETRY_SECONDS
 from nri_rdma.attach.port import KernelError
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world
@@ -46,7 +46,7 @@ def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(star
         assert rig.clock.wait_for_one() == pause
         assert not done.done()
         assert "EEXIST" in sandbox.undo_error
-        assert (sandbox.state, rig.gone, rig.sandboxes.end("sandbox-1")) == (State.RETURNING, [], done)
+        assert (sandbox.state, rig.gone, rig.sandboxes.end("sandbox-1")) == (Phase.RETURNING, [], done)
         rig.clock.pass_one()
     rig.clock.wait_for_one()
     assert len(rig.clock.pending) == 1
@@ -169,7 +169,7 @@ def test_closing_cancels_what_is_pending_and_lets_namespaces_go_but_keeps_the_jo
     rig.clock.wait_for_one()
     rig.close()
     assert (rig.clock.pending, world.held) == ([], 0)
-    assert records_of(rig) == {"sandbox-1": State.RETURNING}
+    assert records_of(rig) == {"sandbox-1": Phase.RETURNING}
     rig.close()
 
 

@@ -15,7 +15,7 @@ import pytest
 from nri_rdma.attach.attachment import KEPT_CONTAINERS
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.numbers import Resolved
-from nri_rdma.attach.record import State
+from nri_rdma.attach.record import Phase
 from nri_rdma.decide.policy import Asker, Pool, Rule, policy_of
 from nri_rdma.engine.evidence import Brought
 from nri_rdma.engine.synchronize import Listed, ListedContainer
@@ -86,7 +86,7 @@ def test_a_pod_gets_its_device_and_the_host_has_it_back(daemon: Daemon, world: W
 def test_a_sandbox_is_told_twice_and_started_once(daemon: Daemon) -> None:
     daemon.start()
     daemon.start()
-    assert daemon.sandbox().state is State.ATTACHED
+    assert daemon.sandbox().state is Phase.ATTACHED
 
 
 @pytest.mark.parametrize("annotations", [ONE, {f"{PREFIX}/pod": "[not: {yaml"}], ids=["asks", "unreadable"])
@@ -220,7 +220,7 @@ def test_a_new_sandbox_of_a_pod_gets_the_devices_of_the_old_one(daemon: Daemon, 
     assert not daemon.lifecycle.knows("sandbox-1")
     assert daemon.edits("sandbox-2").char_devices
     daemon.stop("sandbox-1")
-    assert daemon.sandbox("sandbox-2").state is State.ATTACHED
+    assert daemon.sandbox("sandbox-2").state is Phase.ATTACHED
 
 
 def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None:
@@ -255,7 +255,7 @@ def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
     node = daemon.edits().char_devices[0]
     served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
     daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=(served,)),)).result(SOON)
-    assert daemon.sandbox().state is State.ATTACHED
+    assert daemon.sandbox().state is Phase.ATTACHED
     assert daemon.lifecycle.unserved == ()
 
 
@@ -266,7 +266,7 @@ def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_i
     daemon.start()
     release.set()
     later.result(SOON)
-    assert daemon.sandbox().state is State.ATTACHED
+    assert daemon.sandbox().state is Phase.ATTACHED
 
 
 def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon: Daemon) -> None:
@@ -311,7 +311,7 @@ def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: 
     daemon.start(seconds=0.05)
     daemon.rig.gate.open.set()
     later.result(SOON)
-    assert [it.state for it in daemon.rig.sandboxes.all()] == [State.ATTACHED]
+    assert [it.state for it in daemon.rig.sandboxes.all()] == [Phase.ATTACHED]
 
 
 def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
@@ -471,7 +471,7 @@ def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, worl
 def test_a_wait_for_the_sandbox_lets_a_quick_attach_end_first(overlapped: Daemon) -> None:
     overlapped.lifecycle.waits = Waits(sandbox_s=SOON)
     overlapped.start()
-    assert overlapped.sandbox().state is State.ATTACHED
+    assert overlapped.sandbox().state is Phase.ATTACHED
 
 
 def test_an_attempt_that_failed_is_told_to_who_waits_for_the_next(overlapped: Daemon) -> None:
@@ -787,8 +787,8 @@ def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> No
     daemon.node.refresh()
     daemon.start(replace(make_pod("sandbox-1", uid=""), name="one"))
     daemon.start(replace(make_pod("sandbox-2", uid="", path=OTHER_PATH), name="two"))
-    assert daemon.sandbox("sandbox-1").state is State.ATTACHED
-    assert daemon.sandbox("sandbox-2").state is State.ATTACHED
+    assert daemon.sandbox("sandbox-1").state is Phase.ATTACHED
+    assert daemon.sandbox("sandbox-2").state is Phase.ATTACHED
 
 
 def _drop(_value: object) -> None:

@@ -18,7 +18,8 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Others
 from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.evidence import Adopter
-from nri_rdma.engine.rereading import NodesAt, Rereading
+from nri_rdma.engine.rereading import Rereading
+from nri_rdma.engine.sandbox import LifeEvent, NodesAt, Sandboxes
 from nri_rdma.engine.synchronize import ListedContainer, brought_by
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
@@ -335,7 +336,7 @@ def ask(rereading: Rereading, number: int) -> None:
 
 def test_readings_of_thousands_of_containers_that_never_come_again_are_not_kept() -> None:
     reads = Reads()
-    rereading = Rereading([reads])
+    rereading = Rereading([reads], Sandboxes())
     for number in range(5000):
         ask(rereading, number)
     ask(rereading, 4999)
@@ -344,13 +345,15 @@ def test_readings_of_thousands_of_containers_that_never_come_again_are_not_kept(
     assert reads.asked == 5001
 
 
-@pytest.mark.parametrize("end", [lambda it: it.forget("sandbox-1"), lambda it: it.keep({"sandbox-2"})])
-def test_readings_for_a_sandbox_are_forgotten_with_it(end: Callable[[Rereading], None]) -> None:
-    reads = Reads()
-    rereading = Rereading([reads])
+@pytest.mark.parametrize(
+    "end", [lambda it: it.step("sandbox-1", LifeEvent.STOP), lambda it: it.keep({"sandbox-2"})], ids=["stop", "keep"]
+)
+def test_readings_for_a_sandbox_are_forgotten_with_it(end: Callable[[Sandboxes], None]) -> None:
+    reads, sandboxes = Reads(), Sandboxes()
+    rereading = Rereading([reads], sandboxes)
     ask(rereading, 1)
     ask(rereading, 2)
-    end(rereading)
+    end(sandboxes)
     ask(rereading, 2)
     assert reads.asked == 2
     ask(rereading, 1)

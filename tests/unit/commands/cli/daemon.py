@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.attach.attachments import Sandboxes, start_timer
+from nri_rdma.attach.attachments import Attachments, start_timer
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.attach.second_look import SecondLooks
@@ -76,7 +76,7 @@ class InsideDaemon:
             resolve=lambda device: device,
             on_held=lambda path: None,
         )
-        self.sandboxes = Sandboxes(
+        self.sandboxes = Attachments(
             Work(site, SecondLooks(self.kernel, self.workers, start_timer)), self.workers, on_gone=self._gone
         )
         self.lifecycle = Lifecycle(

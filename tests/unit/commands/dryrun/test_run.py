@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.attach.attachments import Sandboxes
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.commands.cli.dry_run import Reporter
 from nri_rdma.commands.dryrun.onlooker import Onlooker
 from nri_rdma.commands.dryrun.run import NoLimits, Unheard, dry_identity, patient, without_pause
-from nri_rdma.commands.dryrun.tasks import Tasks
+from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
 from nri_rdma.config.settings import Settings
@@ -76,8 +76,8 @@ class Looking:
                 annotation_prefix="rdma.noderesource.dev",
             ),
             allocations=self.allocations,
-            sandboxes=Sandboxes(
-                Tasks(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
+            sandboxes=Attachments(
+                FindingOut(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
                 inside.workers,
                 on_gone=self.allocations.release,
                 schedule=without_pause,

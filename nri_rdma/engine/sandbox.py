@@ -1,0 +1,254 @@
+"""What the engine remembers of a sandbox besides what is attached: one object, which ends with the sandbox.
+
+A pod that asks for nothing and shows nothing has no object. A sandbox that was stopped is remembered by its id alone,
+since containers may still be created after that: nothing is attached for them any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from nri_rdma.decide.alignment import Alignment
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.pod import Pod
+
+KEPT_SANDBOXES = 4096
+"""More than any node runs. Beyond it the oldest one is forgotten that has nothing attached and is not starting."""
+KEPT_ENDED = 1024
+"""Ids of sandboxes that were stopped: containers may be created after the end."""
+KEPT_CONTAINERS = 256
+"""Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
+
+NodesAt = frozenset[tuple[str, tuple[int, int]]]
+"""Paths in a container, with major and minor of the device nodes there."""
+
+
+_T = TypeVar("_T")
+
+
+class Life(StrEnum):
+    """Where a sandbox id is in its life, as the engine sees it; what is attached has a life of its own."""
+
+    IDLE = "idle"
+    """Nothing is being decided for it: its attachments, if it has any, say the rest."""
+    STARTING = "starting"
+    """RunPodSandbox is being answered. The same event may be delivered twice: the second has no effect."""
+    MISSED = "missed"
+    """It started while nobody listened, and a worker will decide what it gets. Its containers wait."""
+    DECIDING = "deciding"
+    """A worker decides about a missed one."""
+    ENDED = "ended"
+    """It was stopped. Only its id is remembered."""
+
+
+class LifeEvent(StrEnum):
+    """What happens to a sandbox id."""
+
+    RUN = "run"
+    RAN = "ran"
+    """What RunPodSandbox does is done, or was refused."""
+    MISS = "miss"
+    """The runtime lists it, it asks for devices, and it has none and no container."""
+    DECIDED = "decided"
+    STOP = "stop"
+
+
+LIFE: Final[Mapping[tuple[Life, LifeEvent], Life]] = MappingProxyType(
+    {
+        (Life.IDLE, LifeEvent.RUN): Life.STARTING,
+        (Life.STARTING, LifeEvent.RAN): Life.IDLE,
+        (Life.IDLE, LifeEvent.MISS): Life.MISSED,
+        (Life.STARTING, LifeEvent.MISS): Life.DECIDING,
+        (Life.MISSED, LifeEvent.MISS): Life.MISSED,
+        (Life.MISSED, LifeEvent.RUN): Life.DECIDING,
+        (Life.MISSED, LifeEvent.DECIDED): Life.IDLE,
+        (Life.DECIDING, LifeEvent.MISS): Life.DECIDING,
+        (Life.DECIDING, LifeEvent.RAN): Life.MISSED,
+        (Life.DECIDING, LifeEvent.DECIDED): Life.STARTING,
+        **{(life, LifeEvent.STOP): Life.ENDED for life in Life},
+        # A client may give a sandbox the id of one that was stopped.
+        (Life.ENDED, LifeEvent.RUN): Life.STARTING,
+        (Life.ENDED, LifeEvent.MISS): Life.MISSED,
+    }
+)
+"""What an event makes of a sandbox id; an event without a row has no effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unserved:
+    """A pod that asks for devices and does not have them, or has containers without."""
+
+    pod: Pod
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting:
+    """A container with RDMA devices from others: `what` is the CDI device, or "device nodes"."""
+
+    pod: str
+    container: str
+    what: str
+    devices: tuple[str, ...]
+    source: str
+    adopt: str
+    is_privileged: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """How near a container's devices turned out to be to its GPUs, for `status`."""
+
+    pod: str
+    container: str
+    alignment: Alignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """Readings begun for a container that was refused until they end, and the device nodes that it had."""
+
+    nodes: NodesAt
+    readings: tuple[Future[None], ...]
+
+
+@dataclass(slots=True)
+class LateFailure:
+    """A late attach that failed after its container was told to come again."""
+
+    times: int = 0
+    why: str = ""
+    is_told: bool = True
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sandbox:
+    """One sandbox. Its maps are by the name of a container. Written under no lock: each field is replaced whole, and
+    each map has one writer, the runtime's reader or the worker that reconciles."""
+
+    sandbox_id: str
+    life: Life = Life.IDLE
+    failure: Unserved | None = None
+    """Its attach failed after RunPodSandbox was answered, and was undone."""
+    unserved: Unserved | None = None
+    """The runtime's last list showed that it runs without what it asks for."""
+    allocation: PodAllocation | None = None
+    """What the kubelet said that it allocated."""
+    waited_at: float = 0.0
+    """When a container last waited at the barrier, in seconds of `time.monotonic`."""
+    late_failures: dict[str, LateFailure] = field(default_factory=dict)
+    readings: dict[str, Begun] = field(default_factory=dict)
+    sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
+    alignments: dict[str, Aligned] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to remember."""
+        facts = (self.failure, self.unserved, self.allocation)
+        maps = (self.late_failures, self.readings, self.sightings, self.alignments)
+        return self.life is Life.IDLE and all(it is None for it in facts) and not any(maps)
+
+
+class Sandboxes:
+    """All sandboxes of which anything is remembered, oldest first. Safe for use by several threads."""
+
+    def __init__(self, is_attached: Callable[[str], bool] = lambda _sandbox_id: False) -> None:
+        """`is_attached` tells whether the sandbox of an id has attachments: it is not forgotten then."""
+        self.is_attached = is_attached
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Sandbox] = OrderedDict()
+        self._ended: OrderedDict[str, None] = OrderedDict()
+
+    def get(self, sandbox_id: str) -> Sandbox | None:
+        """Return what is remembered of the sandbox, if anything is. Takes no lock."""
+        return self._known.get(sandbox_id)
+
+    def take(self, sandbox_id: str) -> Sandbox:
+        """Return the sandbox's object, a new one when nothing was remembered of it."""
+        with self._lock:
+            return self._take(sandbox_id)
+
+    def step(self, sandbox_id: str, event: LifeEvent) -> bool:
+        """Do to the life of a sandbox what LIFE says. Return False when LIFE has no row for the event: nothing changed.
+
+        At STOP everything but the id is forgotten; and everything is, when there is nothing to remember.
+        """
+        with self._lock:
+            known = self._known.get(sandbox_id)
+            idle = Life.ENDED if sandbox_id in self._ended else Life.IDLE
+            after = LIFE.get((known.life if known is not None else idle, event))
+            if after is None:
+                return False
+            if after is Life.ENDED:
+                self._known.pop(sandbox_id, None)
+                self._remember_end(sandbox_id)
+            else:
+                self._ended.pop(sandbox_id, None)
+                known = self._take(sandbox_id)
+                known.life = after
+                self._drop_empty(known)
+            return True
+
+    def drop_empty(self, sandbox: Sandbox) -> None:
+        """Forget the sandbox if there is nothing to remember of it."""
+        with self._lock:
+            self._drop_empty(sandbox)
+
+    def has_ended(self, sandbox_id: str) -> bool:
+        """Return whether the sandbox was stopped, as far back as that is remembered."""
+        return sandbox_id in self._ended
+
+    def keep(self, sandbox_ids: Collection[str]) -> None:
+        """Forget all other sandboxes: they ended, and no event said so."""
+        with self._lock:
+            for sandbox_id in [it for it in self._known if it not in sandbox_ids]:
+                del self._known[sandbox_id]
+
+    def all(self) -> tuple[Sandbox, ...]:
+        """Return all of them, oldest first."""
+        with self._lock:
+            return tuple(self._known.values())
+
+    def sightings(self) -> tuple[Sighting, ...]:
+        """Return the containers with RDMA devices from others."""
+        return tuple(it for sandbox in self.all() for seen in _values(sandbox.sightings) for it in seen)
+
+    def alignments(self) -> tuple[Aligned, ...]:
+        """Return how near the devices of containers turned out to be to their GPUs."""
+        return tuple(it for sandbox in self.all() for it in _values(sandbox.alignments))
+
+    # With the lock
+
+    def _take(self, sandbox_id: str) -> Sandbox:
+        found = self._known.get(sandbox_id)
+        if found is None:
+            found = self._known[sandbox_id] = Sandbox(sandbox_id=sandbox_id)
+            self._evict()
+        return found
+
+    def _drop_empty(self, sandbox: Sandbox) -> None:
+        if sandbox.is_empty and self._known.get(sandbox.sandbox_id) is sandbox:
+            del self._known[sandbox.sandbox_id]
+
+    def _remember_end(self, sandbox_id: str) -> None:
+        self._ended[sandbox_id] = None
+        while len(self._ended) > KEPT_ENDED:
+            self._ended.popitem(last=False)
+
+    def _evict(self) -> None:
+        excess = len(self._known) - KEPT_SANDBOXES
+        if excess > 0:
+            idle = (it for it in self._known.values() if it.life is Life.IDLE and not self.is_attached(it.sandbox_id))
+            for sandbox in [it for it, _ in zip(idle, range(excess), strict=False)]:
+                del self._known[sandbox.sandbox_id]
+
+
+def _values(found: dict[str, _T]) -> tuple[_T, ...]:
+    return tuple(found.copy().values())

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tests.rig.deadline import wait_until
-from tests.rig.fabric import Fabric
 from tests.rig.faults import Faults
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -31,6 +30,19 @@ class Place(Protocol):
 
     @property
     def nri_socket(self) -> Path: ...
+
+
+class Hardware(Protocol):
+    """The folders that stand for /sys, /dev and /proc of a node: a fabric, or others that a test has made."""
+
+    @property
+    def sysfs(self) -> Path: ...
+
+    @property
+    def dev(self) -> Path: ...
+
+    @property
+    def proc(self) -> Path: ...
 
 
 class AnyDaemon(ABC):
@@ -92,16 +104,17 @@ class Daemon(AnyDaemon):
     def __init__(
         self,
         place: Place,
-        fabric: Fabric,
+        hardware: Hardware,
         *,
         extra: Sequence[str] = ("--allow-default-pool",),
         fault: str = "",
         faults: Faults | None = None,
         kubelet: Path | None = None,
+        netns: Path | None = None,
     ) -> None:
         """`kubelet` is the socket of one that tells what it allocates; None: there is none. `fault` names a step
         boundary that always fails; `faults` are those that a test plants while it runs; neither: it is the product as
-        it is."""
+        it is. `netns` is the network namespace that is its host; None: this process's."""
         super().__init__(place)
         if fault:
             faults = Faults(place.work / "fault")
@@ -109,9 +122,9 @@ class Daemon(AnyDaemon):
         self._faults = faults
         self._flags = [
             *("--nri-socket", str(place.nri_socket)),
-            *("--sysfs-root", str(fabric.sysfs)),
-            *("--dev-root", str(fabric.dev)),
-            *("--proc-root", str(fabric.proc)),
+            *("--sysfs-root", str(hardware.sysfs)),
+            *("--dev-root", str(hardware.dev)),
+            *("--proc-root", str(hardware.proc)),
             *("--state-dir", str(self.state_dir)),
             *("--memlock", str(MEMLOCK)),
             *("--cdi-dirs", str(place.run / "cdi")),
@@ -119,6 +132,7 @@ class Daemon(AnyDaemon):
             *("--containerd-socket", str(place.run / "containerd.sock")),
             *extra,
         ]
+        self._inside = ["nsenter", f"--net={netns}"] if netns is not None else []
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -142,9 +156,8 @@ class Daemon(AnyDaemon):
         self._mark_log()
         module = ["tests.rig.faulty_daemon", str(self._faults.folder)] if self._faults else ["nri_rdma", "run"]
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *module, *self._flags], cwd=PROJECT, stderr=log, stdin=subprocess.DEVNULL
-            )
+            command = [*self._inside, sys.executable, "-m", *module, *self._flags]
+            self._process = subprocess.Popen(command, cwd=PROJECT, stderr=log, stdin=subprocess.DEVNULL)
 
     def wait_synchronized(self, times: int = 1) -> None:
         """Waits until it was synchronized that often since its start."""

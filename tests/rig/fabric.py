@@ -142,22 +142,22 @@ class Fabric:
         _run(["unshare", f"--net={self.netns}", "true"], "make a network namespace")
         if _ACCEPT_DAD.exists():
             _ACCEPT_DAD.write_text("0")
-        _batch(_BRIDGE_COMMANDS, "make a bridge", self.netns)
+        batch(_BRIDGE_COMMANDS, "make a bridge", self.netns)
         self._make_links(dict(enumerate(self.node.netdevs)))
-        _batch([f"rule add {rule}" for rule in self.node.rules], "add the rules")
+        batch([f"rule add {rule}" for rule in self.node.rules], "add the rules")
         for device in self.node.char_devices:
-            _make_node(self.dev / "infiniband" / device.name, device)
+            make_node(self.dev / "infiniband" / device.name, device)
 
     def _make_links(self, netdevs: Mapping[int, Netdev]) -> None:
         """The netdevs, by their place in the node. They come up when the tree is in place, for who listens."""
-        _batch(_pair_commands(netdevs, self.netns), "make the links")
-        _batch(_far_commands(netdevs), "set up their other ends", self.netns)
+        batch(_pair_commands(netdevs, self.netns), "make the links")
+        batch(_far_commands(netdevs), "set up their other ends", self.netns)
         self.rebuild_tree()
-        _batch(_link_commands(netdevs.values()), "set up the links")
+        batch(link_commands(netdevs.values()), "set up the links")
         wait_until(lambda: _are_up(netdevs.values()), "the node's links to be up")
         for netdev in netdevs.values():
             _set_sysctls(netdev)
-        _batch(_address_commands(netdevs.values()), "configure the links")
+        batch(address_commands(netdevs.values()), "configure the links")
         wait_until(lambda: _are_routed(netdevs.values()), "their IPv6 addresses to be in use")
 
 
@@ -266,7 +266,8 @@ def _far_commands(netdevs: Mapping[int, Netdev]) -> list[str]:
     return commands
 
 
-def _link_commands(netdevs: Iterable[Netdev]) -> list[str]:
+def link_commands(netdevs: Iterable[Netdev]) -> list[str]:
+    """Commands of `ip` that give links their other names and raise them."""
     commands = []
     for netdev in netdevs:
         commands += [
@@ -284,7 +285,8 @@ def _set_sysctls(netdev: Netdev) -> None:
         Path("/proc/sys/net", table, netdev.name, key).write_text(value)
 
 
-def _address_commands(netdevs: Iterable[Netdev]) -> list[str]:
+def address_commands(netdevs: Iterable[Netdev]) -> list[str]:
+    """Commands of `ip` that give links their addresses, then their routes and neighbours."""
     commands, after = [], []
     for netdev in netdevs:
         commands += [f"address add dev {netdev.name} {address}" for address in netdev.addresses]
@@ -313,7 +315,8 @@ def _ifindexes(node: Node) -> dict[str, int]:
     return {netdev.name: found[netdev.name] for netdev in node.netdevs if netdev.name in found}
 
 
-def _make_node(path: Path, device: CharDevice) -> None:
+def make_node(path: Path, device: CharDevice) -> None:
+    """Make a character device's node."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mknod(path, 0o020000 | device.mode, os.makedev(device.major, device.minor))
     path.chmod(device.mode)  # whatever the umask
@@ -325,7 +328,8 @@ def _links(netns: Path | None) -> list[dict[str, Any]]:
     return answer
 
 
-def _batch(commands: Sequence[str], purpose: str, netns: Path | None = None) -> None:
+def batch(commands: Sequence[str], purpose: str, netns: Path | None = None) -> None:
+    """Have `ip` do these commands, on the host or in a network namespace. Raises FabricError."""
     _run([*_inside(netns), "ip", "-batch", "-"], purpose, "\n".join(commands) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What is remembered of sandboxes: one object each, which ends with the sandbox; and the table of a sandbox id's life."""
+"""What is remembered of sandboxes: one object each, which ends with it; and the table of a sandbox id's life."""
 
 from __future__ import annotations
 

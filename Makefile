@@ -50,7 +50,7 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 
 check: test lab ## what CI runs
 
-generate: setup-venv ## nri_rdma/pb, tests/rig/pb, the configuration's schema, the tables of its page, the picture of a node
+generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the configuration's schema, the tables of its page, the picture of a node
 	@$(PYTHON) api/generate.py
 	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
 	@$(PYTHON) docs/configuration_tables.py

@@ -22,7 +22,7 @@ from typing import Any  # Any: generated messages
 from bench.messages import ANNOTATION, ONE_SHARED, Call, create_container, pod, run_pod, start_container
 from bench.peer import HEADERS, Listener, Peer
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 
 FLOOR, DEFAULT, UNTRACED, EXPORTING = "floor", "default", "untraced", "exporting"
 RESULT = "driver.json"

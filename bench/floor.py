@@ -12,7 +12,7 @@ import sys
 from typing import Any  # Any: generated messages
 
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 
 MUX = struct.Struct(">II")  # conn id, length
 FRAME = struct.Struct(">IIBB")  # length, stream id, type, flags

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any  # Any: generated messages
 
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 ANNOTATION = "rdma.noderesource.dev/pod"

@@ -16,7 +16,7 @@ from bench.messages import ANNOTATION, TIMEOUT_S, create_container, pod, remove_
 from bench.peer import HEADERS, Listener, Peer
 from bench.processes import Place, await_rest, started
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.rig.node import Node, load
 
 NODE = "sixteen"

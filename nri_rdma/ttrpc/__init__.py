@@ -1,12 +1,12 @@
 """ttrpc for Python: a blocking client and server."""
 
-from nri_rdma.ttrpc.calls import Call, Handler, Interceptor, Stream, StreamHandler, Streaming
-from nri_rdma.ttrpc.client import Client
-from nri_rdma.ttrpc.clientstream import ClientStream
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.outgoing import ClientInterceptor, Outgoing
-from nri_rdma.ttrpc.server import Server
-from nri_rdma.ttrpc.wire import Code
+from .calls import Call, Handler, Interceptor, Stream, StreamHandler, Streaming
+from .client import Client
+from .clientstream import ClientStream
+from .error import ConnectionClosed, RpcError
+from .outgoing import ClientInterceptor, Outgoing
+from .server import Server
+from .wire import Code
 
 __all__ = [
     "Call",

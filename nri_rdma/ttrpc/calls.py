@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from nri_rdma.ttrpc.error import RpcError
-from nri_rdma.ttrpc.wire import Code
+from .error import RpcError
+from .wire import Code
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
-from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from .error import ConnectionClosed, RpcError
+from .inbox import PATIENCE_S, Inbox
+from .wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from .wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
 _LOOK_AGAIN_S = 0.05

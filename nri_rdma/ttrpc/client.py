@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.ttrpc.channel import Channel
-from nri_rdma.ttrpc.clientstream import ClientStream
-from nri_rdma.ttrpc.endpoint import adopted
-from nri_rdma.ttrpc.error import RpcError
-from nri_rdma.ttrpc.outgoing import ClientInterceptor, Outgoing, through
-from nri_rdma.ttrpc.wire import Code, Response
+from .channel import Channel
+from .clientstream import ClientStream
+from .endpoint import adopted
+from .error import RpcError
+from .outgoing import ClientInterceptor, Outgoing, through
+from .wire import Code, Response
 
 
 class Client:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.ttrpc.channel import Channel, Pending
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.wire import Code, Response
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from .channel import Channel, Pending
+from .error import ConnectionClosed, RpcError
+from .wire import Code, Response
+from .wire.error import ProtocolError
 
 
 class ClientStream:

@@ -22,11 +22,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from nri_rdma.ttrpc.calls import Call, Handler, Methods, Streaming
-from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
-from nri_rdma.ttrpc.handlerstream import HandlerStream
-from nri_rdma.ttrpc.wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from .calls import Call, Handler, Methods, Streaming
+from .error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
+from .handlerstream import HandlerStream
+from .wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from .wire.error import ProtocolError
 
 log = logging.getLogger(__name__)
 

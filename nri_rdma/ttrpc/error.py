@@ -6,7 +6,7 @@ import errno
 from concurrent.futures import CancelledError
 from typing import Final
 
-from nri_rdma.ttrpc.wire import Code
+from .wire import Code
 
 
 class RpcError(Exception):

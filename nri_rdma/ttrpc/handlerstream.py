@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from nri_rdma.ttrpc.calls import Call
-from nri_rdma.ttrpc.error import RpcError
-from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
-from nri_rdma.ttrpc.wire import Code
+from .calls import Call
+from .error import RpcError
+from .inbox import PATIENCE_S, Inbox
+from .wire import Code
 
 
 class Sender(Protocol):

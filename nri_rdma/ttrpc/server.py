@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.ttrpc.calls import Handler, Interceptor, Methods, Streaming
-from nri_rdma.ttrpc.connection import Connection
-from nri_rdma.ttrpc.endpoint import Endpoint, adopted, listen_unix, listens
+from .calls import Handler, Interceptor, Methods, Streaming
+from .connection import Connection
+from .endpoint import Endpoint, adopted, listen_unix, listens
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from nri_rdma.ttrpc.calls import Call, Handler, Stream, Streaming
-from nri_rdma.ttrpc.client import Client
-from nri_rdma.ttrpc.clientstream import ClientStream
-from nri_rdma.ttrpc.error import NIL_ANSWER, RpcError
-from nri_rdma.ttrpc.wire import Code
+from .calls import Call, Handler, Stream, Streaming
+from .client import Client
+from .clientstream import ClientStream
+from .error import NIL_ANSWER, RpcError
+from .wire import Code
 
 MessageType = type[Message]
 

@@ -18,7 +18,7 @@ from nri_rdma.doors.nri.session import RegistrationError, Session
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.nldev import ObjectKind
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
 from nri_rdma.ttrpc.wire.error import ProtocolError
 from nri_rdma.wire import WireError, nldev

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Rejected, Request, ServerConnection
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/ttrpc.md").read_text()

@@ -26,7 +26,7 @@ from nri_rdma.model.device import Node as NodeModel
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod

@@ -15,8 +15,8 @@ from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import Request
 from tests.unit.commands.cli.daemon import InsideDaemon
 

@@ -118,7 +118,7 @@ def test_the_floor_uses_nothing_of_ours_but_messages() -> None:
     imports = [
         line for line in Path(floor.__file__).read_text().splitlines() if "nri_rdma" in line and "import" in line
     ]
-    assert imports == ["from nri_rdma.pb import nri_pb2 as nri", "from nri_rdma.pb import ttrpc_pb2 as ttrpc"]
+    assert imports == ["from nri_rdma.pb import nri_pb2 as nri", "from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc"]
 
 
 def test_the_floor_answers_a_container_with_one_device_and_one_variable() -> None:

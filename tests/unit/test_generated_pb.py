@@ -1,4 +1,4 @@
-"""nri_rdma/pb is what api/ generates: nobody edits it, and nobody forgets to run the generator."""
+"""nri_rdma/pb and nri_rdma/ttrpc/pb are what api/ generates: nobody edits them, nobody forgets the generator."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from types import ModuleType
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CHECKED_IN = REPOSITORY / "nri_rdma" / "pb"
+CHECKED_IN = (REPOSITORY / "nri_rdma/pb", REPOSITORY / "nri_rdma/ttrpc/pb")
 
 
 def test_checked_in_code_equals_what_the_contracts_generate(tmp_path: Path) -> None:
     written = _generator().generate(tmp_path)
-    assert {path.name for path in written} == {path.name for path in CHECKED_IN.glob("*.py*")}
-    for path in written:
-        expected, found = path.read_bytes(), (CHECKED_IN / path.name).read_bytes()
-        assert found == expected, f"nri_rdma/pb/{path.name} differs: run `python api/generate.py`"
+    names = {path.relative_to(tmp_path) for path in written}
+    assert names == {path.relative_to(REPOSITORY) for folder in CHECKED_IN for path in folder.glob("*.py*")}
+    for name in names:
+        expected, found = (tmp_path / name).read_bytes(), (REPOSITORY / name).read_bytes()
+        assert found == expected, f"{name} differs: run `python api/generate.py`"
 
 
 def test_only_messages_are_generated() -> None:
-    assert not [path.name for path in CHECKED_IN.glob("*_grpc*")]
+    assert not [path.name for folder in CHECKED_IN for path in folder.glob("*_grpc*")]
+
+
+def test_code_of_ttrpc_that_cannot_have_a_pool_of_its_own_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="other code than this script knows"):
+        _generator()._with_its_own_pool("DESCRIPTOR = _descriptor_pool.Default().Add(b'')\n")
 
 
 def _generator() -> ModuleType:

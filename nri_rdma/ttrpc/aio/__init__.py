@@ -1,9 +1,9 @@
 """ttrpc for Python: the client and server of asyncio."""
 
-from nri_rdma.ttrpc.aio.calls import AsyncHandler, AsyncInterceptor, AsyncStream, AsyncStreamHandler, AsyncStreaming
-from nri_rdma.ttrpc.aio.client import AsyncClient, AsyncClientInterceptor
-from nri_rdma.ttrpc.aio.clientstream import AsyncClientStream
-from nri_rdma.ttrpc.aio.server import AsyncServer
+from .calls import AsyncHandler, AsyncInterceptor, AsyncStream, AsyncStreamHandler, AsyncStreaming
+from .client import AsyncClient, AsyncClientInterceptor
+from .clientstream import AsyncClientStream
+from .server import AsyncServer
 
 __all__ = [
     "AsyncClient",

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Protocol
 
-from nri_rdma.ttrpc.calls import Call
-from nri_rdma.ttrpc.error import RpcError
-from nri_rdma.ttrpc.wire import Code
+from ..calls import Call
+from ..error import RpcError
+from ..wire import Code
 
 
 class AsyncStream(Protocol):

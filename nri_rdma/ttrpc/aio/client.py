@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from nri_rdma.ttrpc.aio.clientstream import AsyncClientStream, before
-from nri_rdma.ttrpc.aio.link import Link
-from nri_rdma.ttrpc.endpoint import adopted
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.outgoing import Outgoing
-from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from ..endpoint import adopted
+from ..error import ConnectionClosed, RpcError
+from ..outgoing import Outgoing
+from ..wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from .clientstream import AsyncClientStream, before
+from .link import Link
 
 R = TypeVar("R")
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from nri_rdma.ttrpc.aio.queue import Queue
-from nri_rdma.ttrpc.error import ConnectionClosed, RpcError
-from nri_rdma.ttrpc.wire import ClientConnection, Code, Data, End, OversizedMessage, Response
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from ..error import ConnectionClosed, RpcError
+from ..wire import ClientConnection, Code, Data, End, OversizedMessage, Response
+from ..wire.error import ProtocolError
+from .queue import Queue
 
 R = TypeVar("R")
 

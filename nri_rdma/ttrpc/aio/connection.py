@@ -13,13 +13,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
-from nri_rdma.ttrpc.aio.calls import AsyncHandler, AsyncMethods, AsyncStreaming
-from nri_rdma.ttrpc.aio.link import Link
-from nri_rdma.ttrpc.aio.queue import Queue
-from nri_rdma.ttrpc.calls import Call
-from nri_rdma.ttrpc.error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
-from nri_rdma.ttrpc.wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from ..calls import Call
+from ..error import NIL_ANSWER, ConnectionClosed, RpcError, status_of
+from ..wire import Code, Data, End, OversizedMessage, Rejected, Request, ServerConnection
+from ..wire.error import ProtocolError
+from .calls import AsyncHandler, AsyncMethods, AsyncStreaming
+from .link import Link
+from .queue import Queue
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Generic, Protocol, TypeVar, cast
 
-from nri_rdma.ttrpc.error import ConnectionClosed
+from ..error import ConnectionClosed
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from nri_rdma.ttrpc.inbox import PATIENCE_S, Inbox
+from ..inbox import PATIENCE_S, Inbox
 
 
 class Queue:

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.ttrpc.aio.calls import AsyncHandler, AsyncInterceptor, AsyncMethods, AsyncStreaming
-from nri_rdma.ttrpc.aio.connection import Limits, ServerLink
-from nri_rdma.ttrpc.endpoint import Endpoint, adopted, listen_unix, listens
+from ..endpoint import Endpoint, adopted, listen_unix, listens
+from .calls import AsyncHandler, AsyncInterceptor, AsyncMethods, AsyncStreaming
+from .connection import Limits, ServerLink
 
 log = logging.getLogger(__name__)
 

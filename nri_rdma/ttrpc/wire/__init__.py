@@ -7,11 +7,11 @@ sent or received goes through one door that asks it. Reading, writing, time-outs
 the callers, and so is a bound on the calls that are open: a connection keeps the number of a stream and its state.
 """
 
-from nri_rdma.ttrpc.wire.client import ClientConnection
-from nri_rdma.ttrpc.wire.events import Data, End, Rejected, Request, Response
-from nri_rdma.ttrpc.wire.frames import MESSAGE_MAX, OversizedMessage
-from nri_rdma.ttrpc.wire.messages import Code
-from nri_rdma.ttrpc.wire.server import ServerConnection
+from .client import ClientConnection
+from .events import Data, End, Rejected, Request, Response
+from .frames import MESSAGE_MAX, OversizedMessage
+from .messages import Code
+from .server import ServerConnection
 
 __all__ = [
     "MESSAGE_MAX",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from nri_rdma.ttrpc.wire.error import ProtocolError
-from nri_rdma.ttrpc.wire.events import Data, End, Response
-from nri_rdma.ttrpc.wire.frames import (
+from .error import ProtocolError
+from .events import Data, End, Response
+from .frames import (
     AFTER_MESSAGE,
     DATA,
     NO_DATA,
@@ -19,9 +19,9 @@ from nri_rdma.ttrpc.wire.frames import (
     end_frame,
     oversize_text,
 )
-from nri_rdma.ttrpc.wire.messages import Code, read_response, request_frame
-from nri_rdma.ttrpc.wire.states import CLIENT, Event, Row, row
-from nri_rdma.ttrpc.wire.streams import StreamTable
+from .messages import Code, read_response, request_frame
+from .states import CLIENT, Event, Row, row
+from .streams import StreamTable
 
 _STREAM_ID_LAST: Final = 0xFFFFFFFF
 

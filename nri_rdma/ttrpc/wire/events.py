@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nri_rdma.pb import ttrpc_pb2 as pb
-from nri_rdma.ttrpc.wire.frames import REMOTE_CLOSED, REMOTE_OPEN
+from ..pb import ttrpc_pb2 as pb
+from .frames import REMOTE_CLOSED, REMOTE_OPEN
 
 
 class Request:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from nri_rdma.ttrpc.wire.error import ProtocolError
+from .error import ProtocolError
 
 MESSAGE_MAX: Final = 4 << 20
 """Longest data of one frame; the peer would throw a longer one away."""

@@ -9,10 +9,10 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from nri_rdma.pb import ttrpc_pb2 as pb
-from nri_rdma.ttrpc.wire.error import ProtocolError
-from nri_rdma.ttrpc.wire.events import Response
-from nri_rdma.ttrpc.wire.frames import HEADER, MESSAGE_MAX, REQUEST, RESPONSE, OversizedMessage
+from ..pb import ttrpc_pb2 as pb
+from .error import ProtocolError
+from .events import Response
+from .frames import HEADER, MESSAGE_MAX, REQUEST, RESPONSE, OversizedMessage
 
 decode_request: Final = pb.Request.FromString  # bound once: the look-up goes through protobuf's metaclass each time
 """The message in a Request frame. Raises DecodeError."""

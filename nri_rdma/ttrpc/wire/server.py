@@ -6,9 +6,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from nri_rdma.ttrpc.wire.error import ProtocolError
-from nri_rdma.ttrpc.wire.events import Data, End, Rejected, Request
-from nri_rdma.ttrpc.wire.frames import (
+from .error import ProtocolError
+from .events import Data, End, Rejected, Request
+from .frames import (
     AFTER_MESSAGE,
     DATA,
     NO_DATA,
@@ -18,9 +18,9 @@ from nri_rdma.ttrpc.wire.frames import (
     end_frame,
     oversize_text,
 )
-from nri_rdma.ttrpc.wire.messages import Code, decode_request, failed_response, ok_response
-from nri_rdma.ttrpc.wire.states import SERVER, Event, State, row
-from nri_rdma.ttrpc.wire.streams import StreamTable
+from .messages import Code, decode_request, failed_response, ok_response
+from .states import SERVER, Event, State, row
+from .streams import StreamTable
 
 _OPENED: Final = tuple(
     SERVER[State.NONE, event]

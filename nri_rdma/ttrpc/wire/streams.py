@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nri_rdma.ttrpc.wire.frames import FrameReader
-from nri_rdma.ttrpc.wire.states import Row, State
+from .frames import FrameReader
+from .states import Row, State
 
 _NONE: Final = State.NONE  # bound once: an enum's member is looked up in Python
 

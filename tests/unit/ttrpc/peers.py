@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from tests.rig.deadline import wait_until
 
 REQUEST, RESPONSE, DATA = 1, 2, 3

@@ -12,9 +12,9 @@ from typing import Any  # Any: what a coroutine yields
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Code, ConnectionClosed, RpcError
 from nri_rdma.ttrpc.aio import AsyncClient, AsyncHandler, AsyncServer, AsyncStream, AsyncStreaming, link
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from tests.unit.ttrpc.peers import DATA, MESSAGE_MAX, REQUEST, SOON_S, Peer
 
 SERVICE = "test.Aio"

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Client, ClientInterceptor, Code, ConnectionClosed, Outgoing, RpcError
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from tests.unit.ttrpc.peers import MESSAGE_MAX, REQUEST, RESPONSE, SOON_S, Peer, soon, ttrpc_threads
 
 R = TypeVar("R")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire.error import ProtocolError
 
 MESSAGE_MAX = 4 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire.error import ProtocolError
 from tests.unit.ttrpc.fronts import CLIENTS, SERVERS, SERVICE, ClientFront, ServerFront
 from tests.unit.ttrpc.peers import (

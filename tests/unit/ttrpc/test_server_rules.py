@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
 from nri_rdma.ttrpc.inbox import FULL, OVERHEAD
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from tests.unit.ttrpc.peers import (
     DATA,
     MESSAGE_MAX,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc import Call, Client, Code, ConnectionClosed, RpcError, Server, Stream, Streaming
 from nri_rdma.ttrpc.clientstream import ClientStream
 from nri_rdma.ttrpc.inbox import FULL, OVERHEAD, PATIENCE_S
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire.error import ProtocolError
 from tests.unit.ttrpc.peers import (
     CLOSED,

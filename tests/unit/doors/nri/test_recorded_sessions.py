@@ -17,7 +17,7 @@ import pytest
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.session import Session
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from tests.rig.nri_tap import RECORDINGS, TO_PLUGIN, TO_RUNTIME, read_recording
 from tests.unit.commands.cli.daemon import InsideDaemon
 

@@ -13,7 +13,7 @@ import pytest
 from nri_rdma.doors.nri.messages import PLUGIN_SERVICE
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.session import Session
-from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import Request
 from nri_rdma.wire import WireError
 from nri_rdma.wire.mux import HOSTILE_LENGTH

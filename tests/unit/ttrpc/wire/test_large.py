@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import MESSAGE_MAX, ClientConnection, OversizedMessage, Request, Response, ServerConnection
 
 BIG = 20_000

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.pb import ttrpc_pb2 as pb
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import (
     MESSAGE_MAX,
     ClientConnection,

@@ -1,0 +1,1 @@
+"""Generated from api/ by api/generate.py; never edited."""

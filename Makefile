@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults runtimes lab lab-shell bench simulate check generate format
+.PHONY: help setup setup-venv demo unit test test-faults runtimes lab lab-shell bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -48,7 +48,10 @@ bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrp
 simulate: setup-venv ## jobs come to a node and go: how many have NICs next to their GPUs, into build/simulate.json
 	@$(PYTHON) -m bench.simulate
 
-check: test lab ## what CI runs
+ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
+	@$(PYTHON) -m tests.rig.ttrpc_wheel
+
+check: ttrpc test lab ## what CI runs
 
 generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the configuration's schema, the tables of its page, the picture of a node
 	@$(PYTHON) api/generate.py

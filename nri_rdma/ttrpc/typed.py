@@ -9,6 +9,9 @@ Server takes. The kind of each method is the descriptor's:
 | no             | yes            | the same, a TypedStream            | `M(request, call)` returns or yields replies |
 | yes            | no             | `stub.M(timeout_s=)` TypedStream   | `M(requests, call)` returns the reply        |
 | yes            | yes            | the same                           | `M(requests, call)` returns or yields replies |
+
+A message of another type than the method's is refused with TypeError, before anything is sent: the bytes would often
+decode, to something else. An implementation that returns one fails its call with UNKNOWN and the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self  # Any: what a method takes and returns is the descriptor's to say, when it runs
 
 from google.protobuf import message_factory
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from .calls import Call, Handler, Stream, Streaming
@@ -54,7 +57,7 @@ class Stub:
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> Message:
-        payload = request.SerializeToString()
+        payload = _request(method, request)
         service = self._service.full_name
         answer = self._client.call(service, method.name, payload, timeout_s=timeout_s, metadata=metadata)
         return _decoded(_reply_type(method), answer)
@@ -70,24 +73,26 @@ class Stub:
         stream = self._client.stream(
             self._service.full_name,
             method.name,
-            b"" if request is None else request.SerializeToString(),
+            b"" if method.client_streaming else _request(method, request),
             client_streams=method.client_streaming,
             server_streams=method.server_streaming,
             timeout_s=timeout_s,
             metadata=metadata,
         )
-        return TypedStream(stream, _reply_type(method))
+        return TypedStream(stream, method)
 
 
 class TypedStream:
     """A ClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for one that is none."""
 
-    def __init__(self, stream: ClientStream, reply_type: MessageType) -> None:
+    def __init__(self, stream: ClientStream, method: MethodDescriptor) -> None:
         self._stream = stream
-        self._reply_type = reply_type
+        self._method = method
+        self._reply_type = _reply_type(method)
 
     def send(self, message: Message) -> None:
-        self._stream.send(message.SerializeToString())
+        """Send it as ClientStream does. Raises TypeError for a message of another type; the stream goes on."""
+        self._stream.send(_request(self._method, message))
 
     def close_send(self) -> None:
         self._stream.close_send()
@@ -138,16 +143,16 @@ def _handler(method: MethodDescriptor, function: Callable[..., Any]) -> Handler 
 
 
 def _answer(method: MethodDescriptor, function: Callable[..., Any], call: Call) -> bytes:
-    return _encoded(function(_decoded(_request_type(method), call.payload), call))
+    return _reply(method, function(_decoded(_request_type(method), call.payload), call))
 
 
 def _stream(method: MethodDescriptor, function: Callable[..., Any], call: Call, stream: Stream) -> bytes | None:
     requests = (_decoded(_request_type(method), payload) for payload in stream)
     result = function(requests if method.client_streaming else next(requests), call)
     if not method.server_streaming:
-        return _encoded(result)
+        return _reply(method, result)
     for reply in result:
-        stream.send(_encoded(reply))
+        stream.send(_reply(method, reply))
     return None
 
 
@@ -166,7 +171,20 @@ def _decoded(kind: MessageType, payload: bytes) -> Message:
         raise RpcError(Code.INTERNAL, f"ttrpc: error unmarshalling payload: {exc}") from exc
 
 
-def _encoded(reply: Message | None) -> bytes:
+def _request(method: MethodDescriptor, request: Message | None) -> bytes:
+    return _encoded(method, request, "takes", method.input_type)
+
+
+def _reply(method: MethodDescriptor, reply: Message | None) -> bytes:
     if reply is None:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
-    return reply.SerializeToString()
+    return _encoded(method, reply, "returns", method.output_type)
+
+
+def _encoded(method: MethodDescriptor, message: Message | None, verb: str, expected: Descriptor) -> bytes:
+    """Return the message's bytes. Raises TypeError for another type: by its name, for each pool has its own class."""
+    if isinstance(message, Message) and message.DESCRIPTOR.full_name == expected.full_name:
+        return message.SerializeToString()
+    found = message.DESCRIPTOR.full_name if isinstance(message, Message) else type(message).__name__
+    called = f"/{method.containing_service.full_name}/{method.name}"
+    raise TypeError(f"{called} {verb} {expected.full_name}, not {found}")

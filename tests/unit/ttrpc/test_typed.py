@@ -143,6 +143,63 @@ def test_a_method_that_the_service_has_not(service: Stub) -> None:
         service.Nope(timeout_s=1)
 
 
+@pytest.mark.parametrize(
+    ("method", "request_", "refusal"),
+    [
+        ("Say", number(1), "/test.Typed/Say takes google.protobuf.StringValue, not google.protobuf.Int64Value"),
+        ("Count", text("1"), "/test.Typed/Count takes google.protobuf.Int64Value, not google.protobuf.StringValue"),
+        ("Say", b"\x0a\x02hi", "/test.Typed/Say takes google.protobuf.StringValue, not bytes"),
+        ("Count", None, "/test.Typed/Count takes google.protobuf.Int64Value, not NoneType"),
+    ],
+)
+def test_a_request_of_another_type_is_refused_with_both_names(
+    service: Stub, method: str, request_: object, refusal: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(service, method)(request_, timeout_s=SOON_S)
+    assert str(caught.value) == refusal
+
+
+def test_a_message_of_another_type_is_refused_and_its_stream_goes_on(service: Stub) -> None:
+    with service.Sum(timeout_s=SOON_S) as stream:
+        stream.send(number(2))
+        with pytest.raises(TypeError) as caught:
+            stream.send(text("3"))
+        assert str(caught.value) == (
+            "/test.Typed/Sum takes google.protobuf.Int64Value, not google.protobuf.StringValue"
+        )
+        stream.send(number(4))
+        assert stream.result().value == 6
+
+
+@pytest.mark.parametrize(("method", "asked"), [("Say", text("x")), ("Count", number(1))])
+def test_a_reply_of_another_type_is_refused_with_both_names(
+    tmp_path: Path, method: str, asked: StringValue | Int64Value
+) -> None:
+    class Wrong:
+        def Say(self, request: StringValue, call: Call) -> Int64Value:  # noqa: N802
+            return number(1)
+
+        def Count(self, request: Int64Value, call: Call) -> Iterator[StringValue]:  # noqa: N802
+            yield text("1")
+
+    wanted, given = ("StringValue", "Int64Value") if method == "Say" else ("Int64Value", "StringValue")
+    refusal = f"UNKNOWN: /test.Typed/{method} returns google.protobuf.{wanted}, not google.protobuf.{given}"
+    with Server(handlers(SERVICE, Wrong())) as server:
+        server.serve_unix(tmp_path / "t.sock")
+        with Client(tmp_path / "t.sock") as client, pytest.raises(RpcError) as caught:
+            answer = getattr(stub(client, SERVICE), method)(asked, timeout_s=SOON_S)
+            list(answer)
+    assert str(caught.value) == refusal
+
+
+def test_a_message_of_the_same_name_from_another_pool_is_taken(service: Stub) -> None:
+    """SERVICE has its own pool, so its StringValue is another class than protobuf's."""
+    reply = service.Say(text("hi"), timeout_s=SOON_S)
+    assert service.Say(type(reply)(value="hi"), timeout_s=SOON_S) == reply
+    assert type(reply) is not StringValue
+
+
 BROKEN = b"\x0a\xff"
 
 

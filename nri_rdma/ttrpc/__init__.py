@@ -6,7 +6,7 @@ from .clientstream import ClientStream
 from .error import ConnectionClosed, RpcError
 from .outgoing import ClientInterceptor, Outgoing
 from .server import Server
-from .wire import Code
+from .wire import Code, ProtocolError
 
 __all__ = [
     "Call",
@@ -18,6 +18,7 @@ __all__ = [
     "Handler",
     "Interceptor",
     "Outgoing",
+    "ProtocolError",
     "RpcError",
     "Server",
     "Stream",

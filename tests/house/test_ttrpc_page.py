@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,9 +22,26 @@ SNIPPETS = [block for block in BLOCKS if block not in PROGRAMS]
 TITLES = [re.findall(r"^## (.*)$", PAGE[: PAGE.index(block)], re.MULTILINE)[-1] for block in SNIPPETS]
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the page's .proto file, and what the page's command makes of it."""
+    pytest.importorskip("grpc_tools", reason="grpcio-tools (group dev) has the page's protoc")
+    folder = tmp_path_factory.mktemp("made")
+    ((name, contract),) = re.findall(r"^```proto\n// (\w+\.proto)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"^```sh\npython (.*)\n```$", PAGE, re.MULTILINE)
+    (folder / name).write_text(contract)
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=folder, check=True)
+    return folder
+
+
+def test_the_pages_command_makes_what_the_page_says(made: Path) -> None:
+    assert sorted(path.name for path in made.iterdir()) == ["words.proto", "words_pb2.py", "words_pb2.pyi"]
+
+
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=TITLES)
-def test_the_block_runs(snippet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_block_runs(snippet: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(made)
     exec(compile(snippet, "docs/ttrpc.md", "exec"), {"__name__": "__main__"})  # each is a program of its own
 
 

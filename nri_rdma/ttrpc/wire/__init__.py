@@ -8,6 +8,7 @@ the callers, and so is a bound on the calls that are open: a connection keeps th
 """
 
 from .client import ClientConnection
+from .error import ProtocolError
 from .events import Data, End, Rejected, Request, Response
 from .frames import MESSAGE_MAX, OversizedMessage
 from .messages import Code
@@ -20,6 +21,7 @@ __all__ = [
     "Data",
     "End",
     "OversizedMessage",
+    "ProtocolError",
     "Rejected",
     "Request",
     "Response",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """The peer, or a message of ours, breaks the protocol; the connection it happened on must not be used again.
+    """A message of ours would break the protocol, also because the peer has ended or broken its stream meanwhile.
 
-    Subclasses say when the connection survives.
+    Nothing is to be sent, and the connection is as it was.
     """

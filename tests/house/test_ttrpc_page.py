@@ -1,20 +1,23 @@
-"""docs/ttrpc.md shows what is so: its blocks run, its frames are those of the library."""
+"""docs/ttrpc.md shows what is so: its blocks run, its frames and tables are those of the library."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
 from nri_rdma.ttrpc.wire import ClientConnection, Rejected, Request, ServerConnection
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/ttrpc.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "ttrpc.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 PROGRAMS = [block for block in BLOCKS if re.match(r"# \w+\.py\n", block)]
 """Blocks that are files: tests/wheel runs them as processes."""
@@ -82,3 +85,21 @@ def test_the_pages_errors_are_those_of_the_library(frames: list[tuple[int, int, 
     assert isinstance(rejected, Rejected)
     status = pb.Response.FromString(rejected.reply[10:]).status
     assert f"| {status.code} | `{status.message}` |" in PAGE
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_the_tables_as_they_are(generator: ModuleType) -> None:
+    assert generator.page_with_tables(PAGE) == PAGE, "run `python docs/generate.py`"
+
+
+def test_a_page_without_the_markers_is_refused(generator: ModuleType) -> None:
+    with pytest.raises(ValueError, match="lacks a line"):
+        generator.page_with_tables("# ttrpc\n")

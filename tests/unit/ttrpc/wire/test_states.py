@@ -1,40 +1,16 @@
-"""The tables of states: what ttrpc's documents promise, what the documents of ours show, what the shortcuts assume."""
+"""The tables of states: what ttrpc's documents promise, and what the shortcuts assume."""
 
 from __future__ import annotations
-
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from nri_rdma.ttrpc.wire.states import CLIENT, SERVER, Event, State, Table, row
 
-DOCS = Path(__file__).resolve().parents[4] / "docs"
 BOTH = pytest.mark.parametrize("table", [CLIENT, SERVER], ids=["client", "server"])
 
 
 def states(table: Table) -> set[State]:
     return {before for before, _event in table} | set(table.values())
-
-
-@pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_generate", DOCS / "generate.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_shows_the_tables_as_they_are(generator: ModuleType) -> None:
-    page = (DOCS / "ttrpc.md").read_text(encoding="utf-8")
-    assert generator.page_with_tables(page) == page, "run `python docs/generate.py`"
-
-
-def test_a_page_without_the_markers_is_refused(generator: ModuleType) -> None:
-    with pytest.raises(ValueError, match="lacks a line"):
-        generator.page_with_tables("# ttrpc\n")
 
 
 @BOTH

@@ -9,10 +9,16 @@ from __future__ import annotations
 import socket
 import struct
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any  # Any: generated messages
 
+from nri_rdma import __path__ as ours
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+
+_SPEC = spec_from_file_location("ttrpc_pb2", f"{ours[0]}/ttrpc/pb/ttrpc_pb2.py")
+assert _SPEC is not None and _SPEC.loader is not None
+ttrpc: Any = module_from_spec(_SPEC)  # as nri_rdma.ttrpc.pb it would bring the library along: 3 MiB
+_SPEC.loader.exec_module(ttrpc)
 
 MUX = struct.Struct(">II")  # conn id, length
 FRAME = struct.Struct(">IIBB")  # length, stream id, type, flags

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
+from nri_rdma.attach.ops import AddAddress, Op, SetLink
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
@@ -50,6 +51,17 @@ class Plan:
 
     moves: tuple[NetdevMove, ...] = ()
     rdma_moves: tuple[RdmaMove, ...] = ()
+
+
+def ops_of(move: NetdevMove) -> tuple[Op, ...]:
+    """Return what is done to a netdev inside the pod: MTU, addresses, the way up, in this order.
+
+    The undo goes by the same list: what is gone with the move or with the restore needs none of its own."""
+    return (
+        *((SetLink(mtu=move.mtu),) if move.mtu is not None else ()),
+        *(AddAddress(address=address) for address in move.addresses),
+        SetLink(up=True),
+    )
 
 
 def moving_netdevs(placed: tuple[Placed, ...]) -> tuple[Netdev, ...]:

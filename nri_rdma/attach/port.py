@@ -7,13 +7,13 @@ Both pass tests/contract. Every operation raises KernelError with the kernel's e
 from __future__ import annotations
 
 import errno
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface
 from typing import Protocol
 
+from nri_rdma.attach.ops import Op
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostUse
 
@@ -27,6 +27,20 @@ class KernelError(Exception):
         self.detail = detail
         name = errno.errorcode.get(error, str(error))
         super().__init__(f"{operation}: {name}" + (f" ({detail})" if detail else ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """An operation that was not done, and why."""
+
+    op: Op
+    error: KernelError
+
+
+def raise_first(refused: Sequence[Refused]) -> None:
+    """Raise the error of the first operation that was refused, if any was."""
+    if refused:
+        raise refused[0].error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +100,20 @@ class Kernel(Protocol):
         of it cannot be read."""
         ...
 
-    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
-        """The host's links, and what goes through them; what could not be given back is told of the links that are
-        called like this."""
-        ...
-
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         """How the host uses these links: `use.links` are they, and those that are tied to them (masters, slaves,
         children). Of `ifindexes` those that are not there are left out. The sandbox waits for this, but not for its
         `sockets`: to find them the kernel walks through all that the machine has room for."""
         ...
 
-    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
-        """`capture` of several of the host's links: the table of routes, which may be long, is read once. Those that
-        are not there are left out."""
-        ...
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
+        """Return these links with their addresses, routes, neighbours and sysctls; leave out those that are not there.
 
-    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        """One link with its addresses, routes, neighbours and sysctls. What keeps it from being given away
-        (`unreturnable`) `capture_all` tells: other links' routes are not read here."""
+        `unreturnable`: with what keeps them from being given away, too. For that the routes of all links are read: they
+        may be many, and are read once.
+        """
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
@@ -115,56 +124,12 @@ class Kernel(Protocol):
         """
         ...
 
-    def configure(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        mtu: int | None,
-        addresses: Collection[IPv4Interface | IPv6Interface],
-    ) -> None:
-        """Set the MTU, add the addresses, raise the link: in this order, and all of it even when some is refused. The
-        error is the first one's."""
-        ...
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        """Try all operations in order, on the link (or, where they are for one, on the RDMA device) that has this
+        number in the namespace. Return those that were refused; never raises KernelError.
 
-    def set_link(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        name: str | None = None,
-        mtu: int | None = None,
-        mac: str | None = None,
-        txqlen: int | None = None,
-        alias: str | None = None,
-        up: bool | None = None,
-    ) -> None: ...
-
-    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        """Set numbers of LinkState.settings, in one request."""
-        ...
-
-    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
-        """Set some of LinkState.sysctls; the secret of stable addresses changes addr_gen_mode, too. All of them are
-        tried, the error is the first one's."""
-        ...
-
-    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
-        """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
-        ...
-
-    def set_alt_names(
-        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
-    ) -> None: ...
-
-    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None: ...
-
-    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        """Restore a captured thing on the link that now has that ifindex; one that exists is no error."""
-        ...
-
-    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        """Remove a captured thing; one that does not exist is no error."""
+        Operations in a row that go the same way to the kernel go there together.
+        """
         ...
 
     def rdma_netns(self) -> RdmaNetns:
@@ -196,10 +161,6 @@ class Kernel(Protocol):
 
         EOPNOTSUPP: its driver cannot, or the netns mode is shared. EINVAL: the source does not have it.
         """
-        ...
-
-    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
-        """Rename an RDMA device. EEXIST: another one of the machine has that name."""
         ...
 
     def char_device(

@@ -10,8 +10,9 @@ import errno
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from nri_rdma.attach.ops import RenameRdma
 from nri_rdma.attach.plan import RdmaMove
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState
@@ -35,7 +36,7 @@ def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove)
     if home is None and move.parent:
         raise KernelError("find the RDMA device", errno.ENODEV, "neither on the host nor in the pod")
     if home is not None and home.name != move.device:
-        kernel.rename_rdma(kernel.host, home.index, move.device)
+        raise_first(kernel.apply(kernel.host, home.index, (RenameRdma(name=move.device),)))
 
 
 def find_rdma(devices: Iterable[RdmaDeviceState], move: RdmaMove) -> RdmaDeviceState | None:

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from itertools import takewhile
+from typing import Final, TypeAlias
 
+from nri_rdma.attach.ops import AddAltName, DetachXdp, DropAltName, Op, Remove, Restore, SetLink, SetSettings, SetSysctl
 from nri_rdma.attach.plan import NetdevMove
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_of
 
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
-
-_PLAIN = ("name", "mac", "mtu", "txqlen", "alias", "up", "xdp", "settings")
-_CAPTURED = ("addresses", "neighbours", "routes")
 
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
@@ -36,57 +33,40 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
         if there is not None:
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
-        return kernel.capture(kernel.host, ifindex)
+        return capture_one(kernel, ifindex)
     if move.link.parent:
         raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
     return None  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
+
+
+def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
+    """Return one of the host's links with all that it carries. ENODEV: the host does not have it."""
+    found = kernel.capture(kernel.host, (ifindex,)).get(ifindex)
+    if found is None:
+        raise KernelError(f"read link {ifindex}", errno.ENODEV)
+    return found
 
 
 def restore(kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState | None = None) -> None:
     """Make the host's link `ifindex` what it was; `found` is what it is, captured just now. What fails does not keep
     the rest from being restored.
 
-    Order matters: XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the
-    address before the name; the MTU before the sysctls, one of which it sets (and IPv6 needs 1280); these before the
-    way up, which would do what they forbid; the way up with IPv6 address generation off, so that nothing appears late;
-    addresses before the routes that need them.
+    The order of the phases matters: see PHASES. A phase sees the link as the phases before it have left it.
     """
-    host, tries = kernel.host, _Tries()
-    found = found or kernel.capture(host, ifindex)
-    if found.xdp:
-        with tries.one():
-            kernel.detach_xdp(host, ifindex)
-    if found.up and (found.name, found.mac) != (wanted.name, wanted.mac):
-        with tries.one():
-            kernel.set_link(host, ifindex, up=False)  # drivers, and kernels before 6.2, refuse both while it is up
-            found = replace(found, up=False)
-    if found.mac != wanted.mac:
-        with tries.one():
-            kernel.set_link(host, ifindex, mac=wanted.mac)
-    if found.name != wanted.name:
-        with tries.one():
-            kernel.set_link(host, ifindex, name=wanted.name)
-    _restore_alt_names(kernel, ifindex, found, wanted, tries)
-    found = _restore_numbers(kernel, ifindex, found, wanted, tries)
-    _restore_settings_then_up(kernel, ifindex, found, wanted, tries)
-    # Once more: the way up sets IPv6's MTU to the link's (where the carrier is late, after this: then it stays so).
-    now = _restore_sysctls(kernel, ifindex, kernel.capture(host, ifindex), wanted, tries)
-    if _restore_captured(kernel, ifindex, wanted.addresses, now.addresses, tries):
-        now = kernel.capture(host, ifindex)  # routes come and go with addresses
-    _restore_captured(kernel, ifindex, wanted.neighbours, now.neighbours, tries)
-    _restore_captured(kernel, ifindex, wanted.routes, now.routes, tries)
-    with tries.one():
-        _set_settings(kernel, ifindex, now.settings, wanted.settings)
-    tries.finish()
+    link = _Returned(kernel, ifindex, wanted, found or capture_one(kernel, ifindex))
+    link.run(identity_ops)
+    link.run(sysctl_ops)
+    if link.run(settings_ops):  # not up before the settings are in place: something might appear that was not there
+        link.run(way_up_ops, capture=False)
+    link.run(sysctl_ops)  # the way up sets IPv6's MTU to the link's (where the carrier is late, after this)
+    link.run(address_ops)
+    link.run(rest_ops)
+    link.finish()
 
 
-def departures(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
-    """In what the host's link is not as it was, of all that `restore` restores; empty when it is."""
-    plain = [name for name in _PLAIN if getattr(found, name) != getattr(wanted, name)]
-    names = ["alt_names"] if found.alt_names != wanted.alt_names else []
-    sysctls = [name for name, _ in _other_sysctls(found, wanted)]
-    captured = [name for name in _CAPTURED if _differ(getattr(found, name), getattr(wanted, name))]
-    return (*plain, *names, *sysctls, *captured)
+def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """What `restore` would do first of all to the host's link; empty when the link is what it was."""
+    return tuple(op for phase in PHASES for op in phase(found, wanted))
 
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
@@ -172,8 +152,7 @@ def _move_home(
     taken = {name for link in host_links for name in (link.name, *link.alt_names)}
     _remove_names(kernel, namespace, there, taken | (set(there.alt_names) - set(wanted.alt_names)))
     if there.mac != wanted.mac:  # before the move: a virtual link is known by it when it arrives
-        kernel.set_link(namespace, there.ifindex, up=False)
-        kernel.set_link(namespace, there.ifindex, mac=wanted.mac)
+        raise_first(kernel.apply(namespace, there.ifindex, (SetLink(up=False), SetLink(mac=wanted.mac))))
     number_is_free = all(link.ifindex != wanted.ifindex for link in host_links)
     kernel.move_link(
         namespace,
@@ -189,116 +168,126 @@ def _move_home(
 
 
 def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names: set[str]) -> None:
-    unwanted = tuple(name for name in there.alt_names if name in names)
-    if unwanted:
-        kernel.set_alt_names(namespace, there.ifindex, add=(), remove=unwanted)
+    ops = tuple(DropAltName(name=name) for name in there.alt_names if name in names)
+    if ops:
+        raise_first(kernel.apply(namespace, there.ifindex, ops))
 
 
-def _restore_alt_names(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
-    """One by one: a name that somebody has taken must not cost the others. A link tells them in the order in which it
-    got them, so those that stand before a missing one are given anew after it, once all can be had."""
-    here = list(found.alt_names)
-    for name in found.alt_names:
-        if name not in wanted.alt_names:
-            with tries.one():
-                kernel.set_alt_names(kernel.host, ifindex, add=(), remove=(name,))
-                here.remove(name)
-    for name in wanted.alt_names:
-        if name not in here:
-            with tries.one():
-                kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=())
-                here.append(name)
-    in_place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(here, wanted.alt_names, strict=False)))
-    if len(here) == len(wanted.alt_names):
-        for name in wanted.alt_names[in_place:]:
-            with tries.one():
-                kernel.set_alt_names(kernel.host, ifindex, add=(name,), remove=(name,))
-
-
-def _restore_numbers(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:
-    """The numbers, then the sysctls. Returns the link as it is then."""
+def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the address
+    before the name; each alternative name for itself, so that one that somebody has taken does not cost the others."""
+    ops: list[Op] = [DetachXdp()] if found.xdp else []
+    if found.up and (found.name, found.mac) != (wanted.name, wanted.mac):
+        ops.append(SetLink(up=False))  # drivers, and kernels before 6.2, refuse both while it is up
+    if found.mac != wanted.mac:
+        ops.append(SetLink(mac=wanted.mac))
+    if found.name != wanted.name:
+        ops.append(SetLink(name=wanted.name))
+    ops += (DropAltName(name=name) for name in found.alt_names if name not in wanted.alt_names)
+    ops += (AddAltName(name=name) for name in wanted.alt_names if name not in found.alt_names)
     if (found.mtu, found.txqlen, found.alias) != (wanted.mtu, wanted.txqlen, wanted.alias):
-        with tries.one():
-            kernel.set_link(kernel.host, ifindex, mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias)
-        found = kernel.capture(kernel.host, ifindex)
-    return _restore_sysctls(kernel, ifindex, found, wanted, tries)
+        ops.append(SetLink(mtu=wanted.mtu, txqlen=wanted.txqlen, alias=wanted.alias))
+    return tuple(ops)
 
 
-def _restore_sysctls(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> LinkState:
-    """Returns the link as it is then."""
-    sysctls = _other_sysctls(found, wanted)
-    if not sysctls:
-        return found
-    with tries.one():
-        kernel.set_sysctls(kernel.host, ifindex, sysctls)
-    return kernel.capture(kernel.host, ifindex)
+def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """The sysctls after the MTU, which sets one of them (and IPv6 needs 1280), and before the way up, which would do
+    what they forbid. The order of alternative names, too, which is known once all of them are there."""
+    return (*_alt_name_order(found, wanted), *_other_sysctls(found, wanted))
 
 
-def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[tuple[str, str], ...]:
-    """Those to be set. What the link has no more cannot be: its kernel or its family has gone. A secret of stable
-    addresses is told only where there is one."""
-    here = sysctls_of(found.sysctls)
-    return tuple(
-        (name, value)
-        for name, value in sysctls_of(wanted.sysctls).items()
-        if here.get(name, "" if name == STABLE_SECRET else value) != value
-    )
-
-
-def _restore_settings_then_up(kernel: Kernel, ifindex: int, found: LinkState, wanted: LinkState, tries: _Tries) -> None:
+def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """The settings before the way up; with IPv6 address generation off if there is one, so that nothing appears
+    late."""
     settings = wanted.settings
     if wanted.up and not found.up:
         settings = tuple((name, _ADDR_GEN_MODE_NONE if name == _ADDR_GEN_MODE else value) for name, value in settings)
-    with tries.one():
-        _set_settings(kernel, ifindex, found.settings, settings)
-        if found.up != wanted.up:  # not before the settings are in place: something might appear that was not there
-            kernel.set_link(kernel.host, ifindex, up=wanted.up)
+    return _other_settings(found, settings)
 
 
-def _set_settings(
-    kernel: Kernel, ifindex: int, found: tuple[tuple[str, int], ...], wanted: tuple[tuple[str, int], ...]
-) -> None:
-    changes = tuple(setting for setting in wanted if setting not in found)
-    if changes:
-        kernel.set_settings(kernel.host, ifindex, changes)
+def way_up_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """Up or down."""
+    return (SetLink(up=wanted.up),) if found.up != wanted.up else ()
 
 
-def _restore_captured(
-    kernel: Kernel, ifindex: int, wanted: tuple[Captured, ...], found: tuple[Captured, ...], tries: _Tries
-) -> bool:
-    """Remove what was not there, add what is missing; whether there was anything to do. A removed primary address takes
-    its secondary ones along, so after any removal all are added: one that is there is no error."""
+def address_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """Addresses before the routes that need them: routes come and go with them."""
+    return _other_captured(found.addresses, wanted.addresses)
+
+
+def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """Neighbours and routes, then the settings that the way up needed otherwise."""
+    return (
+        *_other_captured(found.neighbours, wanted.neighbours),
+        *_other_captured(found.routes, wanted.routes),
+        *_other_settings(found, wanted.settings),
+    )
+
+
+Phase: TypeAlias = Callable[[LinkState, LinkState], tuple[Op, ...]]
+PHASES: Final[tuple[Phase, ...]] = (identity_ops, sysctl_ops, settings_ops, way_up_ops, address_ops, rest_ops)
+"""Pure functions (found, wanted), in the order in which `restore` runs them; it runs sysctl_ops once more after
+way_up_ops."""
+
+
+def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
+    """A link tells its alternative names in the order in which it got them. Those that stand after a wrong one are
+    removed and added again."""
+    here, there = found.alt_names, wanted.alt_names
+    if sorted(here) != sorted(there):
+        return
+    in_place = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(here, there, strict=True)))
+    for name in there[in_place:]:
+        yield DropAltName(name=name)
+        yield AddAltName(name=name)
+
+
+def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]:
+    """Those to be set. What the link has no more cannot be: its kernel or its family has gone. A secret of stable
+    addresses is told only where there is one; it is set first, because it changes how addresses are generated."""
+    here = sysctls_of(found.sysctls)
+    changes = [
+        SetSysctl(key=name, value=value)
+        for name, value in sysctls_of(wanted.sysctls).items()
+        if here.get(name, "" if name == STABLE_SECRET else value) != value
+    ]
+    return tuple(sorted(changes, key=lambda op: op.key != STABLE_SECRET))
+
+
+def _other_settings(found: LinkState, wanted: tuple[tuple[str, int], ...]) -> tuple[SetSettings, ...]:
+    changes = tuple(setting for setting in wanted if setting not in found.settings)
+    return (SetSettings(settings=changes),) if changes else ()
+
+
+def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> tuple[Op, ...]:
+    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along, so
+    after any removal all are added: one that is there is no error."""
     texts = {thing.text for thing in wanted}
-    extra = [thing for thing in found if thing.text not in texts and not thing.kernel_made]
-    for thing in extra:
-        with tries.one():
-            kernel.remove(kernel.host, ifindex, thing)
+    extra = [Remove(thing=thing) for thing in found if thing.text not in texts and not thing.kernel_made]
     here = set() if extra else {thing.text for thing in found}
-    missing = [thing for thing in wanted if thing.text not in here]
-    for thing in missing:
-        with tries.one():
-            kernel.replay(kernel.host, ifindex, thing)
-    return bool(extra or missing)
+    return (*extra, *(Restore(thing=thing) for thing in wanted if thing.text not in here))
 
 
-def _differ(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> bool:
-    here, there = {thing.text for thing in found}, {thing.text for thing in wanted}
-    return bool(there - here) or any(thing.text not in there for thing in found if not thing.kernel_made)
+class _Returned:
+    """A link of the host that is being restored, phase by phase; all errors are raised at the end."""
 
-
-class _Tries:
-    """Goes on after an error and tells all of them at the end."""
-
-    def __init__(self) -> None:
+    def __init__(self, kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState) -> None:
+        self._kernel, self._ifindex, self._wanted, self._found = kernel, ifindex, wanted, found
+        self._is_current = True
         self._errors: list[KernelError] = []
 
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """One thing that may fail."""
-        try:
-            yield
-        except KernelError as error:
-            self._errors.append(error)
+    def run(self, phase: Phase, *, capture: bool = True) -> bool:
+        """Apply what a phase finds to do, and return whether nothing of it was refused. `capture`: look at the link
+        first, if an earlier phase has changed it. Raises KernelError when that cannot be done."""
+        if capture and not self._is_current:
+            self._found, self._is_current = capture_one(self._kernel, self._ifindex), True
+        ops = phase(self._found, self._wanted)
+        if not ops:
+            return True
+        self._is_current = False
+        refused = self._kernel.apply(self._kernel.host, self._ifindex, ops)
+        self._errors += (it.error for it in refused)
+        return not refused
 
     def finish(self) -> None:
         """Raise the first error, with the others in its text."""

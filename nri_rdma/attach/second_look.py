@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError
-from nri_rdma.attach.return_netdev import departures, find_on_host, restore
+from nri_rdma.attach.return_netdev import capture_one, departures, find_on_host, restore
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 PAUSES_S = (2.0, 4.0, 8.0)
 """From the return to the look, and again when it fails. udev and networkd were seen to be done after 1.0 s on an
 emulated machine (systemd 262)."""
+
+_LOGGED_MAX = 20
+"""Operations that the log names: a link may have lost thousands of routes."""
 
 
 class SecondLooks:
@@ -81,11 +84,12 @@ class SecondLooks:
             home = find_on_host(self._kernel.links(self._kernel.host), move)
             if home is None:
                 return
-            changed = departures(self._kernel.capture(self._kernel.host, home.ifindex), move.link)
+            changed = departures(capture_one(self._kernel, home.ifindex), move.link)
             if not changed:
                 return
             restore(self._kernel, home.ifindex, move.link)
-            log.info("restored again, somebody configured it when it came home", extra={**facts, "what": changed})
+            what = tuple(op.describe() for op in changed[:_LOGGED_MAX])
+            log.info("restored again, somebody configured it when it came home", extra={**facts, "what": what})
         except KernelError as error:
             log.warning("the host is not as before", extra={**facts, "error": str(error)})
             if attempt + 1 < len(PAUSES_S):

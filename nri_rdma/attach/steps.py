@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
 from nri_rdma.attach.return_netdev import bring_home, restore
 from nri_rdma.errors import AttachError
@@ -84,7 +84,7 @@ class MoveNetdev:
 class ConfigureNetdev:
     """Sets MTU and addresses in the pod and raises the netdev.
 
-    It needs no undo of its own: the way home of MoveNetdev restores all that is changed here, and more.
+    It needs no undo of its own: none of its operations is one whose change outlives the move home and the restore.
     """
 
     move: NetdevMove
@@ -95,14 +95,12 @@ class ConfigureNetdev:
         return self.move.device
 
     def describe(self) -> str:
-        mtu = f" mtu {self.move.mtu}" if self.move.mtu is not None else ""
-        addresses = "".join(f" {address}" for address in self.move.addresses)
-        return f"configure {self.move.pod_name}:{mtu}{addresses} up"
+        return f"configure {self.move.pod_name}: {', '.join(op.describe() for op in ops_of(self.move))}"
 
     def do(self, kernel: Kernel, namespace: Namespace) -> None:
         move = self.move
         with _explained(f"configure {move.pod_name} in the pod", move, namespace):
-            kernel.configure(namespace, move.pod_ifindex, mtu=move.mtu, addresses=move.addresses)
+            raise_first(kernel.apply(namespace, move.pod_ifindex, ops_of(move)))
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         """Nothing: see above."""

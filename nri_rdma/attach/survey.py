@@ -112,7 +112,8 @@ def refuse_held(kernel: Host, record: SandboxRecord) -> None:
 def completed(kernel: Kernel, plan: Plan) -> Plan:
     """The same with all that the links carry now, for the way home. Raises PlacementError for one that is no longer
     what was decided upon."""
-    carried = kernel.capture_all({move.link.ifindex for move in plan.moves}) if plan.moves else {}
+    moving = {move.link.ifindex for move in plan.moves}
+    carried = kernel.capture(kernel.host, moving, unreturnable=True) if moving else {}
     return replace(plan, moves=tuple(with_carried(move, carried) for move in plan.moves))
 
 

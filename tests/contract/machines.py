@@ -6,7 +6,7 @@ that nothing of this machine's network is touched.
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface, ip_network
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from nri_rdma.attach.port import Kernel
 from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.model.usage import HostUse
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
 
 HOST, POD = "host", "pod"
@@ -36,10 +37,16 @@ class Seen:
     neighbours: frozenset[str]
 
 
+class HostKernel(Kernel, Protocol):
+    """The port, and what only the reading of the node asks the kernel (host/host_node.py)."""
+
+    def host_use(self, netdevs: Collection[str] = ()) -> HostUse: ...
+
+
 class Machine(Protocol):
     """What the suite needs besides the kernel: to arrange things, and to look."""
 
-    kernel: Kernel
+    kernel: HostKernel
     pod_path: str
 
     def add_link(self, name: str, mac: str, place: str = HOST) -> int: ...
@@ -69,7 +76,7 @@ class FakeMachine:
         self.pod_path = "/run/netns/pod-1"
         self._world.add_namespace(self.pod_path)
         self._world.add_link(self._world.host, "lo", ifindex=1, kind="")
-        self.kernel: Kernel = FakeKernel(self._world)
+        self.kernel: HostKernel = FakeKernel(self._world)
 
     def add_link(self, name: str, mac: str, place: str = HOST) -> int:
         netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
@@ -133,7 +140,7 @@ class LinuxMachine:
             path.touch()
             _run("unshare", f"--net={path}", "sh", "-c", _PREPARE)
         self.pod_path = str(self._paths[POD])
-        self.kernel: Kernel = LinuxKernel(str(self._paths[HOST]))
+        self.kernel: HostKernel = LinuxKernel(str(self._paths[HOST]))
 
     def close(self) -> None:
         """Let everything go; again is no error."""

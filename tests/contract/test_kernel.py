@@ -12,6 +12,18 @@ from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState, sysctls_of
 from tests.contract.machines import POD, Machine, Seen
 from tests.rig.deadline import wait_until
+from tests.rig.linkops import (
+    add_address,
+    capture,
+    configure,
+    detach_xdp,
+    remove,
+    replay,
+    set_alt_names,
+    set_link,
+    set_settings,
+    set_sysctls,
+)
 
 MAC, OTHER_MAC = "02:11:00:00:00:01", "02:11:00:00:00:02"
 LINK_LOCAL = "fe80::11:ff:fe00:1/64"
@@ -58,20 +70,20 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert (state.alias, state.alt_names, state.up) == ("left", ("enp1",), False)
     assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
     assert dict(state.settings)["addr_gen_mode"] == 0
-    assert replace(machine.kernel.capture(machine.kernel.host, rail), sysctls="") == state
+    assert replace(capture(machine.kernel, machine.kernel.host, rail), sysctls="") == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     pod = kernel.open_namespace(machine.pod_path)
     _refused({errno.ENOENT}, lambda: kernel.open_namespace(machine.pod_path + "-no"))
-    _refused({errno.ENODEV}, lambda: kernel.capture(host, 4711))
-    _refused({errno.ENODEV}, lambda: kernel.set_link(host, 4711, up=True))
-    _refused({errno.ENODEV}, lambda: kernel.set_settings(host, 4711, (("group", 1),)))
-    _refused({errno.ENODEV}, lambda: kernel.set_alt_names(host, 4711, add=("a",), remove=()))
-    _refused({errno.ENODEV}, lambda: kernel.add_address(host, 4711, ip_interface("10.0.0.1/24")))
+    _refused({errno.ENODEV}, lambda: capture(kernel, host, 4711))
+    _refused({errno.ENODEV}, lambda: set_link(kernel, host, 4711, up=True))
+    _refused({errno.ENODEV}, lambda: set_settings(kernel, host, 4711, (("group", 1),)))
+    _refused({errno.ENODEV}, lambda: set_alt_names(kernel, host, 4711, add=("a",), remove=()))
+    _refused({errno.ENODEV}, lambda: add_address(kernel, host, 4711, ip_interface("10.0.0.1/24")))
     _refused({errno.ENODEV}, lambda: kernel.move_link(host, 4711, pod, "rdma0"))
-    _refused({errno.ENODEV}, lambda: kernel.capture(pod, rail))
+    _refused({errno.ENODEV}, lambda: capture(kernel, pod, rail))
     pod.close()
 
 
@@ -80,7 +92,7 @@ def test_a_link_moves_under_name_and_number_and_loses_what_a_move_loses(machine:
     machine.set("rail0", up=True, alias="left", alt_name="enp1")
     machine.add_address("rail0", "10.0.0.1/24")
     machine.add_neighbour("rail0", "10.0.0.9", OTHER_MAC)
-    kernel.set_link(kernel.host, rail, mtu=1400, txqlen=7)
+    set_link(kernel, kernel.host, rail, mtu=1400, txqlen=7)
     pod = kernel.open_namespace(machine.pod_path)
     kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=77)
     kept = replace(_bare("rdma0"), mtu=1400, txqlen=7, alias="left", alt_names=frozenset({"enp1"}))
@@ -114,7 +126,7 @@ def test_a_move_onto_a_taken_number_or_alternative_name_changes_nothing(machine:
     wait_until(lambda: len(machine.see()[rail].routes) == 2, "connected routes", 5)
     before = machine.see()
     _refused({errno.EBUSY}, lambda: kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=taken))
-    kernel.set_alt_names(pod, taken, add=("eth1",), remove=())
+    set_alt_names(kernel, pod, taken, add=("eth1",), remove=())
     _refused({errno.EEXIST}, lambda: kernel.move_link(kernel.host, rail, pod, "rdma1"))
     assert machine.see() == before
     pod.close()
@@ -144,78 +156,78 @@ def test_a_move_takes_the_new_name_at_once_where_the_old_one_is_taken(machine: M
 
 def test_name_mac_numbers_and_alias_are_set(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.set_link(host, rail, name="rail7", mac=OTHER_MAC, mtu=1400, txqlen=5, alias="of the left")
+    set_link(kernel, host, rail, name="rail7", mac=OTHER_MAC, mtu=1400, txqlen=5, alias="of the left")
     changed = replace(_bare("rail7"), mac=OTHER_MAC, mtu=1400, txqlen=5, alias="of the left")
     assert machine.see()[rail] == changed
-    kernel.set_link(host, rail, alias="", txqlen=0)
+    set_link(kernel, host, rail, alias="", txqlen=0)
     assert machine.see()[rail] == replace(changed, alias="", txqlen=0)
-    _refused({errno.EINVAL}, lambda: kernel.set_link(host, rail, mtu=10))
+    _refused({errno.EINVAL}, lambda: set_link(kernel, host, rail, mtu=10))
     machine.add_link("rail8", MAC)
-    _refused({errno.EEXIST}, lambda: kernel.set_link(host, rail, name="rail8"))
+    _refused({errno.EEXIST}, lambda: set_link(kernel, host, rail, name="rail8"))
     assert machine.see()[rail] == replace(changed, alias="", txqlen=0)
 
 
 def test_alternative_names_are_added_and_removed(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.set_alt_names(host, rail, add=("enp1", "enp2"), remove=())
-    kernel.set_alt_names(host, rail, add=("enp3",), remove=("enp1",))
-    kernel.set_alt_names(host, rail, add=(), remove=())
+    set_alt_names(kernel, host, rail, add=("enp1", "enp2"), remove=())
+    set_alt_names(kernel, host, rail, add=("enp3",), remove=("enp1",))
+    set_alt_names(kernel, host, rail, add=(), remove=())
     assert machine.see()[rail].alt_names == {"enp2", "enp3"}
-    assert set(kernel.capture(host, rail).alt_names) == {"enp2", "enp3"}
+    assert set(capture(kernel, host, rail).alt_names) == {"enp2", "enp3"}
     other = machine.add_link("rail1", OTHER_MAC)
-    _refused({errno.EEXIST}, lambda: kernel.set_alt_names(host, other, add=("enp2",), remove=()))
-    _refused({errno.EEXIST}, lambda: kernel.set_alt_names(host, other, add=("rail0",), remove=()))
+    _refused({errno.EEXIST}, lambda: set_alt_names(kernel, host, other, add=("enp2",), remove=()))
+    _refused({errno.EEXIST}, lambda: set_alt_names(kernel, host, other, add=("rail0",), remove=()))
 
 
 def test_settings_are_set_and_told(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.set_settings(host, rail, (("group", 9), ("gso_max_size", 4096), ("addr_gen_mode", 1), ("flags", 0x1280)))
-    told = dict(kernel.capture(host, rail).settings)
+    set_settings(kernel, host, rail, (("group", 9), ("gso_max_size", 4096), ("addr_gen_mode", 1), ("flags", 0x1280)))
+    told = dict(capture(kernel, host, rail).settings)
     assert (told["group"], told["gso_max_size"], told["addr_gen_mode"], told["flags"]) == (9, 4096, 1, 0x1280)
-    kernel.set_settings(host, rail, (("group", 0),))
-    told = dict(kernel.capture(host, rail).settings)
+    set_settings(kernel, host, rail, (("group", 0),))
+    told = dict(capture(kernel, host, rail).settings)
     assert (told["group"], told["gso_max_size"], told["flags"]) == (0, 4096, 0x1280)
 
 
 def test_link_mode_and_broadcast_address_are_set_and_told(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    before = dict(kernel.capture(host, rail).settings)
+    before = dict(capture(kernel, host, rail).settings)
     assert (before["linkmode"], before["broadcast"]) == (0, 0xFFFFFFFFFFFF)
-    kernel.set_settings(host, rail, (("linkmode", 1), ("broadcast", 0x060504030201)))
-    told = dict(kernel.capture(host, rail).settings)
+    set_settings(kernel, host, rail, (("linkmode", 1), ("broadcast", 0x060504030201)))
+    told = dict(capture(kernel, host, rail).settings)
     assert (told["linkmode"], told["broadcast"]) == (1, 0x060504030201)
-    kernel.set_settings(host, rail, tuple(before.items()))
-    assert dict(kernel.capture(host, rail).settings) == before
+    set_settings(kernel, host, rail, tuple(before.items()))
+    assert dict(capture(kernel, host, rail).settings) == before
 
 
 def test_xdp_may_be_detached_where_there_is_none(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    before = kernel.capture(host, rail)
-    kernel.detach_xdp(host, rail)
-    assert kernel.capture(host, rail) == before
-    _refused({errno.ENODEV}, lambda: kernel.detach_xdp(host, 4711))
+    before = capture(kernel, host, rail)
+    detach_xdp(kernel, host, rail)
+    assert capture(kernel, host, rail) == before
+    _refused({errno.ENODEV}, lambda: detach_xdp(kernel, host, 4711))
 
 
 def test_a_link_is_configured_in_one(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     addresses = [ip_interface(text) for text in ("10.0.0.1/24", "fd00::1/64")]
-    kernel.configure(host, rail, mtu=1400, addresses=addresses)
+    configure(kernel, host, rail, mtu=1400, addresses=addresses)
     routes = {"10.0.0.0/24 src 10.0.0.1", "fd00::/64 metric 256", LINK_LOCAL_ROUTE}
     up = replace(_bare("rail0"), mtu=1400, up=True, routes=frozenset(routes))
     _eventually(machine, rail, replace(up, addresses=frozenset({"10.0.0.1/24", "fd00::1/64", LINK_LOCAL})))
     other = machine.add_link("rail1", OTHER_MAC)
-    kernel.configure(host, other, mtu=None, addresses=())
+    configure(kernel, host, other, mtu=None, addresses=())
     assert (machine.see()[other].mtu, machine.see()[other].up) == (1500, True)
 
 
 def test_what_is_refused_of_a_configuration_is_told_and_the_rest_is_done(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     address = ip_interface("10.0.0.1/24")
-    _refused({errno.EINVAL}, lambda: kernel.configure(host, rail, mtu=10, addresses=[address, address]))
+    _refused({errno.EINVAL}, lambda: configure(kernel, host, rail, mtu=10, addresses=[address, address]))
     seen = machine.see()[rail]
     assert (seen.mtu, seen.up, "10.0.0.1/24" in seen.addresses) == (1500, True, True)
-    _refused({errno.EEXIST}, lambda: kernel.configure(host, rail, mtu=None, addresses=[address]))
-    _refused({errno.ENODEV}, lambda: kernel.configure(host, 4711, mtu=None, addresses=()))
+    _refused({errno.EEXIST}, lambda: configure(kernel, host, rail, mtu=None, addresses=[address]))
+    _refused({errno.ENODEV}, lambda: configure(kernel, host, 4711, mtu=None, addresses=()))
 
 
 def test_sysctls_of_a_link_are_told_and_set(machine: Machine, rail: int) -> None:
@@ -226,20 +238,20 @@ def test_sysctls_of_a_link_are_told_and_set(machine: Machine, rail: int) -> None
         "ipv4/neigh/base_reachable_time_ms": "40000",
         "ipv6/conf/accept_ra": "2",
     }
-    before = sysctls_of(kernel.capture(host, rail).sysctls)
+    before = sysctls_of(capture(kernel, host, rail).sysctls)
     assert wanted.keys() <= before.keys()
     machine.set_sysctl("rail0", "ipv6/conf/accept_ra", "0")
-    assert sysctls_of(kernel.capture(host, rail).sysctls) == before | {"ipv6/conf/accept_ra": "0"}
-    kernel.set_sysctls(host, rail, tuple(wanted.items()))
+    assert sysctls_of(capture(kernel, host, rail).sysctls) == before | {"ipv6/conf/accept_ra": "0"}
+    set_sysctls(kernel, host, rail, tuple(wanted.items()))
     assert {name: machine.sysctl("rail0", name) for name in wanted} == wanted
-    assert sysctls_of(kernel.capture(host, rail).sysctls) == before | wanted
-    _refused({errno.ENODEV}, lambda: kernel.set_sysctls(host, 4711, tuple(wanted.items())))
+    assert sysctls_of(capture(kernel, host, rail).sysctls) == before | wanted
+    _refused({errno.ENODEV}, lambda: set_sysctls(kernel, host, 4711, tuple(wanted.items())))
 
 
 def test_a_sysctl_that_cannot_be_set_does_not_keep_the_others(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     sysctls = (("ipv4/conf/no_such_thing", "1"), ("ipv4/conf/rp_filter", "2"))
-    _refused({errno.ENOENT}, lambda: kernel.set_sysctls(host, rail, sysctls))
+    _refused({errno.ENOENT}, lambda: set_sysctls(kernel, host, rail, sysctls))
     assert machine.sysctl("rail0", "ipv4/conf/rp_filter") == "2"
 
 
@@ -247,11 +259,11 @@ def test_sysctls_are_lost_with_a_move_both_ways(machine: Machine, rail: int) -> 
     kernel, host = machine.kernel, machine.kernel.host
     changed = {"ipv4/conf/rp_filter": "2", "ipv4/neigh/base_reachable_time_ms": "40000", "ipv6/conf/accept_ra": "2"}
     usual = {name: machine.sysctl("rail0", name) for name in changed}
-    kernel.set_sysctls(host, rail, tuple(changed.items()))
+    set_sysctls(kernel, host, rail, tuple(changed.items()))
     pod = kernel.open_namespace(machine.pod_path)
     kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
     assert {name: machine.sysctl("rdma0", name, POD) for name in changed} == usual
-    kernel.set_sysctls(pod, rail, tuple(changed.items()))
+    set_sysctls(kernel, pod, rail, tuple(changed.items()))
     assert {name: machine.sysctl("rdma0", name, POD) for name in changed} == changed
     kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
     assert {name: machine.sysctl("rail0", name) for name in changed} == usual
@@ -260,14 +272,14 @@ def test_sysctls_are_lost_with_a_move_both_ways(machine: Machine, rail: int) -> 
 
 def test_the_mtu_of_ipv6_follows_that_of_the_link(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.set_sysctls(host, rail, (("ipv6/conf/mtu", "1300"),))
+    set_sysctls(kernel, host, rail, (("ipv6/conf/mtu", "1300"),))
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1300"
-    kernel.set_link(host, rail, mtu=1500)
+    set_link(kernel, host, rail, mtu=1500)
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1300"
-    kernel.set_link(host, rail, mtu=1400)
+    set_link(kernel, host, rail, mtu=1400)
     assert machine.sysctl("rail0", "ipv6/conf/mtu") == "1400"
-    kernel.set_sysctls(host, rail, (("ipv6/conf/mtu", "1300"),))
-    kernel.set_link(host, rail, up=True)
+    set_sysctls(kernel, host, rail, (("ipv6/conf/mtu", "1300"),))
+    set_link(kernel, host, rail, up=True)
     wait_until(lambda: machine.sysctl("rail0", "ipv6/conf/mtu") == "1400", "what comes with the carrier", 5)
 
 
@@ -275,28 +287,28 @@ def test_a_secret_of_stable_addresses_is_told_where_there_is_one_and_changes_the
     machine: Machine, rail: int
 ) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    assert STABLE_SECRET not in sysctls_of(kernel.capture(host, rail).sysctls)
-    _refused({errno.EINVAL}, lambda: kernel.set_settings(host, rail, (("addr_gen_mode", 2),)))
+    assert STABLE_SECRET not in sysctls_of(capture(kernel, host, rail).sysctls)
+    _refused({errno.EINVAL}, lambda: set_settings(kernel, host, rail, (("addr_gen_mode", 2),)))
     secret = "2001:0db8:0000:0000:0000:0000:0000:0001"
-    kernel.set_sysctls(host, rail, ((STABLE_SECRET, secret),))
-    state = kernel.capture(host, rail)
+    set_sysctls(kernel, host, rail, ((STABLE_SECRET, secret),))
+    state = capture(kernel, host, rail)
     assert (sysctls_of(state.sysctls)[STABLE_SECRET], dict(state.settings)["addr_gen_mode"]) == (secret, 2)
-    kernel.set_settings(host, rail, (("addr_gen_mode", 0),))
-    kernel.set_settings(host, rail, (("addr_gen_mode", 2),))
+    set_settings(kernel, host, rail, (("addr_gen_mode", 0),))
+    set_settings(kernel, host, rail, (("addr_gen_mode", 2),))
 
 
 def test_without_address_generation_no_address_appears(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.set_settings(host, rail, (("addr_gen_mode", 1),))
-    kernel.set_link(host, rail, up=True)
+    set_settings(kernel, host, rail, (("addr_gen_mode", 1),))
+    set_link(kernel, host, rail, up=True)
     assert machine.see()[rail].addresses == frozenset()
 
 
 def test_a_link_that_goes_up_gets_its_connected_routes_and_a_link_local_address(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
-    kernel.add_address(host, rail, ip_interface("10.0.0.1/24"))
+    add_address(kernel, host, rail, ip_interface("10.0.0.1/24"))
     assert machine.see()[rail].routes == frozenset()
-    kernel.set_link(host, rail, up=True)
+    set_link(kernel, host, rail, up=True)
     up = replace(
         _bare("rail0"),
         up=True,
@@ -304,19 +316,19 @@ def test_a_link_that_goes_up_gets_its_connected_routes_and_a_link_local_address(
         routes=frozenset({"10.0.0.0/24 src 10.0.0.1", LINK_LOCAL_ROUTE}),
     )
     _eventually(machine, rail, up)
-    captured = kernel.capture(host, rail)
+    captured = capture(kernel, host, rail)
     assert [thing.kernel_made for thing in captured.addresses] == [False, True]
     assert {thing.kernel_made for thing in captured.routes if "fe80" in thing.text} == {True}
     assert {thing.kernel_made for thing in captured.routes if "fe80" not in thing.text} == {False}
-    kernel.set_link(host, rail, up=False)
+    set_link(kernel, host, rail, up=False)
     _eventually(machine, rail, replace(_bare("rail0"), addresses=frozenset({"10.0.0.1/24"})))
 
 
 def test_addresses_are_added_once(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     for text in ("10.0.0.1/24", "10.0.0.2/24", "10.1.0.1/32", "fd00::1/64"):
-        kernel.add_address(host, rail, ip_interface(text))
-        _refused({errno.EEXIST}, lambda text=text: kernel.add_address(host, rail, ip_interface(text)))  # type: ignore[misc]  # mypy cannot see the default's type
+        add_address(kernel, host, rail, ip_interface(text))
+        _refused({errno.EEXIST}, lambda text=text: add_address(kernel, host, rail, ip_interface(text)))  # type: ignore[misc]  # mypy cannot see the default's type
     expected = {"10.0.0.1/24", "10.0.0.2/24 secondary", "10.1.0.1/32", "fd00::1/64"}
     assert machine.see()[rail].addresses == expected
 
@@ -339,7 +351,7 @@ def _configure(machine: Machine) -> None:
 
 def _replay(machine: Machine, ifindex: int, state: LinkState) -> None:
     for thing in (*state.addresses, *state.neighbours, *state.routes):
-        machine.kernel.replay(machine.kernel.host, ifindex, thing)
+        replay(machine.kernel, machine.kernel.host, ifindex, thing)
 
 
 def test_what_was_captured_can_be_replayed_after_a_move(machine: Machine, rail: int) -> None:
@@ -347,16 +359,16 @@ def test_what_was_captured_can_be_replayed_after_a_move(machine: Machine, rail: 
     _configure(machine)
     expected = machine.see()[rail]
     assert len(expected.routes) >= 8
-    state = kernel.capture(host, rail)
+    state = capture(kernel, host, rail)
     pod = kernel.open_namespace(machine.pod_path)
     kernel.move_link(host, rail, pod, "rdma0")
     kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
     pod.close()
     assert machine.see()[rail] == _bare("rail0")
-    kernel.set_link(host, rail, up=True)
+    set_link(kernel, host, rail, up=True)
     _replay(machine, rail, state)
     _eventually(machine, rail, expected)
-    again = kernel.capture(host, rail)
+    again = capture(kernel, host, rail)
     for old, new in ((state.addresses, again.addresses), (state.routes, again.routes)):
         assert {thing.text for thing in old} == {thing.text for thing in new}
     _replay(machine, rail, state)
@@ -367,12 +379,12 @@ def test_what_was_captured_can_be_replayed_on_a_link_of_another_number(machine: 
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
     expected = machine.see()[rail]
-    state = kernel.capture(host, rail)
+    state = capture(kernel, host, rail)
     pod = kernel.open_namespace(machine.pod_path)
     kernel.move_link(host, rail, pod, "rdma0")
     kernel.move_link(pod, rail, host, "rail0", as_ifindex=4711)
     pod.close()
-    kernel.set_link(host, 4711, up=True)
+    set_link(kernel, host, 4711, up=True)
     _replay(machine, 4711, state)
     _eventually(machine, 4711, expected)
 
@@ -380,10 +392,10 @@ def test_what_was_captured_can_be_replayed_on_a_link_of_another_number(machine: 
 def test_what_was_captured_can_be_removed_and_removed_again(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
-    state = kernel.capture(host, rail)
+    state = capture(kernel, host, rail)
     for _ in range(2):
         for thing in (*state.routes, *state.neighbours, *state.addresses):
-            kernel.remove(host, rail, thing)
+            remove(kernel, host, rail, thing)
     _eventually(machine, rail, replace(_bare("rail0"), up=True))
 
 
@@ -393,19 +405,19 @@ def test_the_same_route_over_another_link_does_not_count_as_restored(machine: Ma
     for name in ("rail0", "rail1"):
         machine.set(name, up=True)
     wait_until(lambda: all(machine.see()[it].routes == {LINK_LOCAL_ROUTE} for it in (rail, other)), "link-local", 5)
-    (route,) = kernel.capture(host, rail).routes
-    kernel.remove(host, rail, route)
+    (route,) = capture(kernel, host, rail).routes
+    remove(kernel, host, rail, route)
     assert machine.see()[other].routes == {LINK_LOCAL_ROUTE}
-    kernel.replay(host, rail, route)
+    replay(kernel, host, rail, route)
     assert machine.see()[rail].routes == {LINK_LOCAL_ROUTE}
 
 
 def test_a_route_that_cannot_be_is_refused(machine: Machine, rail: int) -> None:
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
-    gateway = next(thing for thing in kernel.capture(host, rail).routes if "10.5.0.0/16" in thing.text)
-    kernel.set_link(host, rail, up=False)
-    _refused({errno.ENETDOWN, errno.ENETUNREACH}, lambda: kernel.replay(host, rail, gateway))
+    gateway = next(thing for thing in capture(kernel, host, rail).routes if "10.5.0.0/16" in thing.text)
+    set_link(kernel, host, rail, up=False)
+    _refused({errno.ENETDOWN, errno.ENETUNREACH}, lambda: replay(kernel, host, rail, gateway))
 
 
 def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
@@ -445,11 +457,11 @@ def test_several_links_are_captured_as_one_is(machine: Machine, rail: int) -> No
     _configure(machine)
     other = machine.add_link("rail1", OTHER_MAC)
     wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
-    several = kernel.capture_all({rail, other, 4711})
+    several = kernel.capture(kernel.host, {rail, other, 4711}, unreturnable=True)
     assert {number: _told(link) for number, link in several.items()} == {
-        number: _told(kernel.capture(host, number)) for number in (rail, other)
+        number: _told(capture(kernel, host, number)) for number in (rail, other)
     }
-    assert kernel.capture_all(()) == {}
+    assert kernel.capture(kernel.host, (), unreturnable=True) == {}
 
 
 def _told(state: LinkState) -> LinkState:

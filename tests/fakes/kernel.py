@@ -7,14 +7,27 @@ differ it is the strictest: no renaming and no new MAC while a link is up.
 
 import errno
 import pickle
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self, TypeVar
 
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Survey
+from nri_rdma.attach.ops import (
+    AddAddress,
+    AddAltName,
+    DetachXdp,
+    DropAltName,
+    Op,
+    Remove,
+    RenameRdma,
+    Restore,
+    SetLink,
+    SetSettings,
+    SetSysctl,
+)
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_text
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
@@ -397,12 +410,12 @@ class FakeKernel:
             links={number: _bare(_state(links[number], whole=True)) for number in ifindexes if number in links},
         )
 
-    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
-        links = self._world.host.links
-        return {number: _state(links[number], whole=True) for number in ifindexes if number in links}
-
-    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        return _state(_link(namespace, ifindex), whole=True)
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
+        links = _netns(namespace).links
+        found = {number: _state(links[number], whole=True) for number in ifindexes if number in links}
+        return found if unreturnable else {number: replace(it, unreturnable=()) for number, it in found.items()}
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         link, there = _link(source, ifindex), _netns(target)
@@ -420,121 +433,14 @@ class FakeKernel:
             raise KernelError("move link", errno.EEXIST, name)
         link.name = name
 
-    def configure(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        mtu: int | None,
-        addresses: Collection[IPv4Interface | IPv6Interface],
-    ) -> None:
-        refused: list[KernelError] = []
-
-        @contextmanager
-        def tried() -> Iterator[None]:
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        refused = []
+        for op in ops:
             try:
-                yield
+                CHANGES[type(op)](self, namespace, index, op)
             except KernelError as error:
-                refused.append(error)
-
-        if mtu is not None:
-            with tried():
-                self.set_link(namespace, ifindex, mtu=mtu)
-        for address in addresses:
-            with tried():
-                self.add_address(namespace, ifindex, address)
-        with tried():
-            self.set_link(namespace, ifindex, up=True)
-        if refused:
-            raise refused[0]
-
-    def set_link(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        name: str | None = None,
-        mtu: int | None = None,
-        mac: str | None = None,
-        txqlen: int | None = None,
-        alias: str | None = None,
-        up: bool | None = None,
-    ) -> None:
-        link = _link(namespace, ifindex)
-        if link.up and (mac or name):
-            raise KernelError("set link", errno.EBUSY)
-        if mtu is not None and mtu < 68:
-            raise KernelError("set link", errno.EINVAL, f"mtu {mtu}")
-        link.mac = mac or link.mac
-        if mtu is not None and mtu != link.mtu:
-            link.mtu, link.sysctls["ipv6/conf/mtu"] = mtu, str(mtu)
-        if name is not None and name != link.name:
-            if name in _netns(namespace).taken_names():
-                raise KernelError("set link", errno.EEXIST, name)
-            relabelled = [replace(it, label=name) if it.label == link.name else it for it in link.addresses]
-            link.name, link.addresses = name, relabelled
-        link.alias = alias if alias is not None else link.alias
-        link.txqlen = txqlen if txqlen is not None else link.txqlen
-        if up is not None:
-            (link.raise_up if up else link.take_down)()
-
-    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        link = _link(namespace, ifindex)
-        if dict(settings).get("addr_gen_mode") == 2 and STABLE_SECRET not in link.sysctls:
-            raise KernelError("set link", errno.EINVAL, "no secret for stable addresses")
-        link.settings.update(settings)
-
-    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
-        link = _link(namespace, ifindex)
-        refused = [name for name, _ in sysctls if name not in _DEFAULT_SYSCTLS and name != STABLE_SECRET]
-        link.sysctls |= {name: value for name, value in sysctls if name not in refused}
-        if STABLE_SECRET in dict(sysctls):
-            link.settings["addr_gen_mode"] = 2
-        if refused:
-            raise KernelError("set sysctl", errno.ENOENT, refused[0])
-
-    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
-        _link(namespace, ifindex).xdp = False
-
-    def set_alt_names(
-        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
-    ) -> None:
-        link = _link(namespace, ifindex)
-        for name in remove:
-            if name not in link.alt_names:
-                raise KernelError("remove alternative name", errno.ENOENT, name)
-            link.alt_names.remove(name)
-        for name in add:
-            if name in _netns(namespace).taken_names():
-                raise KernelError("add alternative name", errno.EEXIST, name)
-            link.alt_names.append(name)
-
-    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
-        _link(namespace, ifindex).add_address(Address(interface=address))
-
-    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        link, item = _link(namespace, ifindex), pickle.loads(thing.raw)
-        try:
-            match item:
-                case Address():
-                    link.add_address(item)
-                case Route():
-                    link.add_route(item)
-                case Neighbour() if item not in link.neighbours:
-                    link.neighbours.append(item)
-        except KernelError as error:
-            if error.errno != errno.EEXIST:
-                raise
-
-    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        link, item = _link(namespace, ifindex), pickle.loads(thing.raw)
-        match item:
-            case Address():
-                link.remove_address(item)
-            case Route() if item in link.routes:
-                link.routes.remove(item)
-            case Neighbour() if item in link.neighbours:
-                link.neighbours.remove(item)
+                refused.append(Refused(op=op, error=error))
+        return tuple(refused)
 
     def rdma_netns(self) -> RdmaNetns:
         return self._world.rdma_netns
@@ -576,6 +482,7 @@ class FakeKernel:
         device.netns, device.minor = there, self._world.new_minor()
 
     def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
+        """What RenameRdma does."""
         device = self._rdma(namespace, index)
         if any(other.name == name for other in self._world.rdma if other is not device):
             raise KernelError("rename RDMA device", errno.EEXIST, name)
@@ -661,49 +568,29 @@ class FaultyKernel:
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
         return self._do("link", lambda: self._kernel.link(namespace, ifindex))
 
-    def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
-        return self._do("host_use", lambda: self._kernel.host_use(netdevs))
-
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))
 
-    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
-        return self._do("capture_all", lambda: self._kernel.capture_all(ifindexes))
-
-    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        return self._do("capture", lambda: self._kernel.capture(namespace, ifindex))
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
+        return self._do("capture", lambda: self._kernel.capture(namespace, ifindexes, unreturnable=unreturnable))
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         self._do("move_link", lambda: self._kernel.move_link(source, ifindex, target, name, as_ifindex=as_ifindex))
 
-    def set_link(self, namespace: Namespace, ifindex: int, **changes: Any) -> None:
-        self._do("set_link", lambda: self._kernel.set_link(namespace, ifindex, **changes))
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        """Every operation counts for itself, and goes to the kernel by itself."""
+        return tuple(refused for op in ops for refused in self._apply_one(namespace, index, op))
 
-    def configure(self, namespace: Namespace, ifindex: int, **wanted: Any) -> None:
-        self._do("configure", lambda: self._kernel.configure(namespace, ifindex, **wanted))
-
-    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
-        self._do("set_sysctls", lambda: self._kernel.set_sysctls(namespace, ifindex, sysctls))
-
-    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        self._do("set_settings", lambda: self._kernel.set_settings(namespace, ifindex, settings))
-
-    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
-        self._do("detach_xdp", lambda: self._kernel.detach_xdp(namespace, ifindex))
-
-    def set_alt_names(
-        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
-    ) -> None:
-        self._do("set_alt_names", lambda: self._kernel.set_alt_names(namespace, ifindex, add=add, remove=remove))
-
-    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
-        self._do("add_address", lambda: self._kernel.add_address(namespace, ifindex, address))
-
-    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        self._do("replay", lambda: self._kernel.replay(namespace, ifindex, thing))
-
-    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        self._do("remove", lambda: self._kernel.remove(namespace, ifindex, thing))
+    def _apply_one(self, namespace: Namespace, index: int, op: Op) -> tuple[Refused, ...]:
+        refused: tuple[Refused, ...] = ()
+        try:
+            with self.operation(op.describe()):
+                refused = self._kernel.apply(namespace, index, (op,))
+        except KernelError as error:
+            return (*refused, Refused(op=op, error=error))
+        return refused
 
     def rdma_netns(self) -> RdmaNetns:
         return self._do("rdma_netns", self._kernel.rdma_netns)
@@ -723,13 +610,108 @@ class FaultyKernel:
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
         self._do("move_rdma", lambda: self._kernel.move_rdma(source, index, target))
 
-    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
-        self._do("rename_rdma", lambda: self._kernel.rename_rdma(namespace, index, name))
-
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
         return self._do("char_device", lambda: self._kernel.char_device(namespace, index, kind, port))
+
+
+def _on_link(change: Callable[[Netns, Link, Any], None]) -> Callable[[FakeKernel, Namespace, int, Any], None]:
+    return lambda _kernel, namespace, ifindex, op: change(_netns(namespace), _link(namespace, ifindex), op)
+
+
+def _set_link(netns: Netns, link: Link, op: SetLink) -> None:
+    if link.up and (op.mac or op.name):
+        raise KernelError("set link", errno.EBUSY)
+    if op.mtu is not None and op.mtu < 68:
+        raise KernelError("set link", errno.EINVAL, f"mtu {op.mtu}")
+    link.mac = op.mac or link.mac
+    if op.mtu is not None and op.mtu != link.mtu:
+        link.mtu, link.sysctls["ipv6/conf/mtu"] = op.mtu, str(op.mtu)
+    if op.name is not None and op.name != link.name:
+        if op.name in netns.taken_names():
+            raise KernelError("set link", errno.EEXIST, op.name)
+        relabelled = [replace(it, label=op.name) if it.label == link.name else it for it in link.addresses]
+        link.name, link.addresses = op.name, relabelled
+    link.alias = op.alias if op.alias is not None else link.alias
+    link.txqlen = op.txqlen if op.txqlen is not None else link.txqlen
+    if op.up is not None:
+        (link.raise_up if op.up else link.take_down)()
+
+
+def _add_alt_name(netns: Netns, link: Link, op: AddAltName) -> None:
+    if op.name in netns.taken_names():
+        raise KernelError("add alternative name", errno.EEXIST, op.name)
+    link.alt_names.append(op.name)
+
+
+def _drop_alt_name(_netns: Netns, link: Link, op: DropAltName) -> None:
+    if op.name not in link.alt_names:
+        raise KernelError("remove alternative name", errno.ENOENT, op.name)
+    link.alt_names.remove(op.name)
+
+
+def _set_settings(_netns: Netns, link: Link, op: SetSettings) -> None:
+    if dict(op.settings).get("addr_gen_mode") == 2 and STABLE_SECRET not in link.sysctls:
+        raise KernelError("set link", errno.EINVAL, "no secret for stable addresses")
+    link.settings.update(op.settings)
+
+
+def _set_sysctl(_netns: Netns, link: Link, op: SetSysctl) -> None:
+    if op.key not in _DEFAULT_SYSCTLS and op.key != STABLE_SECRET:
+        raise KernelError("set sysctl", errno.ENOENT, op.key)
+    link.sysctls[op.key] = op.value
+    if op.key == STABLE_SECRET:
+        link.settings["addr_gen_mode"] = 2
+
+
+def _detach_xdp(_netns: Netns, link: Link, _op: DetachXdp) -> None:
+    link.xdp = False
+
+
+def _add_address(_netns: Netns, link: Link, op: AddAddress) -> None:
+    link.add_address(Address(interface=op.address))
+
+
+def _restore(_netns: Netns, link: Link, op: Restore) -> None:
+    item = pickle.loads(op.thing.raw)
+    try:
+        match item:
+            case Address():
+                link.add_address(item)
+            case Route():
+                link.add_route(item)
+            case Neighbour() if item not in link.neighbours:
+                link.neighbours.append(item)
+    except KernelError as error:
+        if error.errno != errno.EEXIST:
+            raise
+
+
+def _remove(_netns: Netns, link: Link, op: Remove) -> None:
+    item = pickle.loads(op.thing.raw)
+    match item:
+        case Address():
+            link.remove_address(item)
+        case Route() if item in link.routes:
+            link.routes.remove(item)
+        case Neighbour() if item in link.neighbours:
+            link.neighbours.remove(item)
+
+
+CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = {
+    SetLink: _on_link(_set_link),
+    AddAltName: _on_link(_add_alt_name),
+    DropAltName: _on_link(_drop_alt_name),
+    SetSettings: _on_link(_set_settings),
+    SetSysctl: _on_link(_set_sysctl),
+    DetachXdp: _on_link(_detach_xdp),
+    AddAddress: _on_link(_add_address),
+    Restore: _on_link(_restore),
+    Remove: _on_link(_remove),
+    RenameRdma: lambda kernel, namespace, index, op: kernel.rename_rdma(namespace, index, op.name),
+}
+"""What each operation does to a link, or to an RDMA device."""
 
 
 def _netns(namespace: Namespace) -> Netns:

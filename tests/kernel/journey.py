@@ -12,7 +12,7 @@ from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.observe.spans import Recorder
-from tests.contract.machines import HOST, LinuxMachine
+from tests.contract.machines import HOST, HostKernel, LinuxMachine
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.unit.attach.builders import make_device, make_placed, record_of
@@ -122,7 +122,7 @@ class Attach:
     def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
         self.linux = linux
         self.before = before or hostlook.take_settled(linux.path(HOST))
-        self.kernel: Kernel = linux.kernel
+        self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
         devices = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(links))

@@ -10,6 +10,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
+from tests.rig.linkops import set_link
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
 pytestmark = pytest.mark.root
@@ -154,8 +155,8 @@ def test_a_link_of_the_same_kind_and_mac_that_the_pod_made_is_not_taken_for_ours
     attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     (move,) = attach.record.plan.moves
-    attach.kernel.set_link(attach.namespace, move.pod_ifindex, up=False)
-    attach.kernel.set_link(attach.namespace, move.pod_ifindex, name="mine", mac="02:11:00:00:00:ff")
+    set_link(attach.kernel, attach.namespace, move.pod_ifindex, up=False)
+    set_link(attach.kernel, attach.namespace, move.pod_ifindex, name="mine", mac="02:11:00:00:00:ff")
     linux.ip(POD, f"link add rdma0 address {MAC} type veth peer name decoy")
     attach.assert_home()
     assert {"rdma0", "decoy"} <= {link.name for link in linux.see(POD).values()}

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from nri_rdma.attach.port import Kernel, KernelError
+from nri_rdma.attach.port import KernelError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import Attach, add_veth
 
@@ -111,7 +111,7 @@ def test_a_link_of_the_host_is_seen_to_have_a_child_that_cannot_be_parsed(linux:
 def test_a_link_that_cannot_be_parsed_is_not_given_away(linux: LinuxMachine) -> None:
     add_veth(linux, "rail0")
     _add_unreadable(linux, HOST, "rail0")
-    kernel: Kernel = linux.kernel
+    kernel = linux.kernel
     kernel.host_use(("source0",))
     with pytest.raises(KernelError, match=r"EPROTO .*source0"):
         kernel.survey((_numbers(linux)["source0"],))

@@ -22,6 +22,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
 from tests.rig.deadline import wait_until
+from tests.rig.linkops import set_link
 
 pytestmark = pytest.mark.root
 MAC = "02:11:00:00:00:{:02x}"
@@ -194,7 +195,7 @@ def test_what_has_changed_a_moment_ago_is_never_answered_from_memory(host: Host,
     from_memory = 0
     for mtu in range(1400, 1400 + CHANGES):
         followed.delay(pauses.uniform(0, 0.03))
-        host.kernel.set_link(host.kernel.host, rail, mtu=mtu)
+        set_link(host.kernel, host.kernel.host, rail, mtu=mtu)
         end = time.monotonic() + pauses.uniform(0, 0.15)
         while True:
             assert host.survey().links[rail].mtu == mtu
@@ -218,7 +219,7 @@ def test_nor_is_it_while_the_news_lie_unread(host: Host, followed: Followed) -> 
     try:
         for mtu in range(1400, 1400 + UNREAD):
             wait_until(followed.is_as_read, "it to be read", seconds=5)
-            host.kernel.set_link(host.kernel.host, rail, mtu=mtu)
+            set_link(host.kernel, host.kernel.host, rail, mtu=mtu)
             assert host.survey().links[rail].mtu == mtu
     finally:
         done.set()

@@ -4,12 +4,14 @@ import errno
 
 import pytest
 
+from nri_rdma.attach.ops import SetLink
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.links import change_request
 from nri_rdma.host.netlink.namespace import HeldNamespace
 from nri_rdma.host.netlink.netns_thread import Inside
 from nri_rdma.host.netlink.route_socket import REQUESTS_MAX
 from tests.contract.machines import LinuxMachine
+from tests.rig.linkops import set_link
 
 pytestmark = pytest.mark.root
 
@@ -26,13 +28,13 @@ def test_the_kernels_own_words_are_told(linux: LinuxMachine, host: HeldNamespace
     with pytest.raises(
         KernelError, match=f"set link {ifindex}: mtu 10: EINVAL .mtu less than device minimum."
     ) as caught:
-        linux.kernel.set_link(linux.kernel.host, ifindex, mtu=10)
+        set_link(linux.kernel, linux.kernel.host, ifindex, mtu=10)
     assert (caught.value.errno, caught.value.detail) == (errno.EINVAL, "mtu less than device minimum")
 
 
 def test_more_requests_than_fit_in_one_datagram_are_all_done_in_order(linux: LinuxMachine, host: HeldNamespace) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
-    requests = [change_request(ifindex, mtu=1000 + number) for number in range(3 * REQUESTS_MAX + 1)]
+    requests = [change_request(ifindex, SetLink(mtu=1000 + number)) for number in range(3 * REQUESTS_MAX + 1)]
     host.run(lambda inside: inside.route.do(*requests))
     assert linux.see()[ifindex].mtu == 1000 + 3 * REQUESTS_MAX
 
@@ -40,10 +42,10 @@ def test_more_requests_than_fit_in_one_datagram_are_all_done_in_order(linux: Lin
 def test_the_first_refusal_is_told_and_a_later_request_is_done(linux: LinuxMachine, host: HeldNamespace) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
     requests = [
-        change_request(ifindex, mtu=1400),
-        change_request(4711, mtu=1401),
-        change_request(ifindex, mtu=10),
-        change_request(ifindex, alias="left"),
+        change_request(ifindex, SetLink(mtu=1400)),
+        change_request(4711, SetLink(mtu=1401)),
+        change_request(ifindex, SetLink(mtu=10)),
+        change_request(ifindex, SetLink(alias="left")),
     ]
     with pytest.raises(KernelError) as caught:
         host.run(lambda inside: inside.route.do(*requests))
@@ -56,7 +58,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_anothers(linux: Linux
 
     def interrupt(inside: Inside) -> None:
         inside.route._send("list links", b"\x10\0\0\0\x12\0\x01\x03\x63\0\0\0\0\0\0\0")  # a list, answered to 0x63
-        inside.route.do(change_request(ifindex, mtu=1400))
+        inside.route.do(change_request(ifindex, SetLink(mtu=1400)))
 
     host.run(interrupt)
     assert linux.see()[ifindex].mtu == 1400
@@ -65,6 +67,6 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_anothers(linux: Linux
 def test_any_bytes_in_a_name_or_an_alias_come_back_as_they_were(linux: LinuxMachine) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
     kernel = linux.kernel
-    kernel.set_link(kernel.host, ifindex, name="r\udcff", alias="\udce4lias")
+    set_link(kernel, kernel.host, ifindex, name="r\udcff", alias="\udce4lias")
     (state,) = (link for link in kernel.links(kernel.host) if link.ifindex == ifindex)
     assert (state.name, state.alias) == ("r\udcff", "\udce4lias")

@@ -11,6 +11,7 @@ from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import MAC, Attach, add_veth, configure
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import wait_until
+from tests.rig.linkops import capture
 
 pytestmark = pytest.mark.root
 
@@ -55,7 +56,7 @@ def _shown(linux: LinuxMachine, place: str, name: str) -> dict[str, str]:
 
 
 def _told(linux: LinuxMachine, ifindex: int) -> dict[str, str]:
-    return sysctls_of(linux.kernel.capture(linux.kernel.host, ifindex).sysctls)
+    return sysctls_of(capture(linux.kernel, linux.kernel.host, ifindex).sysctls)
 
 
 def _other_values(linux: LinuxMachine, name: str) -> dict[str, str]:

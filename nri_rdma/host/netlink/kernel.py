@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeVar
 
-from nri_rdma.attach.port import KernelError, Namespace, Survey
+from nri_rdma.attach.ops import Op
+from nri_rdma.attach.port import KernelError, Namespace, Refused, Survey
+from nri_rdma.host.netlink import codec
 from nri_rdma.host.netlink.holders import holders_of, read_holders
 from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
 from nri_rdma.host.netlink.link_contents import (
     AddressMessage,
-    add_address_request,
     captured_addresses,
     read_addresses,
     read_neighbours,
 )
 from nri_rdma.host.netlink.links import (
-    alt_name_requests,
-    change_request,
     move_request,
     number_of,
     parse_link,
@@ -36,10 +33,9 @@ from nri_rdma.host.netlink.links import (
     read_link,
     read_links,
 )
-from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, read_boot_id
-from nri_rdma.host.netlink.netns_thread import Inside, Spare
+from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
+from nri_rdma.host.netlink.netns_thread import Spare
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
-from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, read_routes_of, unreturnable
 from nri_rdma.host.netlink.sysctls import (
@@ -47,13 +43,11 @@ from nri_rdma.host.netlink.sysctls import (
     forwarding_of,
     read_neighbour_tables,
     read_sysctls,
-    write_sysctls,
 )
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import Captured, LinkState
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostUse, Lifelines
-from nri_rdma.wire import WireError
 
 T = TypeVar("T")
 _NO_LIFELINES = Lifelines()
@@ -103,21 +97,17 @@ class LinuxKernel:
         return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return _asked(namespace, "list links", lambda route: parse_readable(read_links(route)))
+        return asked(namespace, "list links", lambda route: parse_readable(read_links(route)))
 
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
         def read(route: RouteSocket) -> LinkState | None:
-            try:
-                return parse_link(read_link(route, ifindex))
-            except KernelError as error:
-                if error.errno == errno.ENODEV:
-                    return None
-                raise
+            message = _message(route, ifindex)
+            return parse_link(message) if message is not None else None
 
-        return _asked(namespace, f"read link {ifindex}", read)
+        return asked(namespace, f"read link {ifindex}", read)
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
-        return _inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
+        return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         def look(route: RouteSocket) -> Survey:
@@ -125,103 +115,36 @@ class LinuxKernel:
             survey = remembered or self._host_reader.survey(route, ifindexes)
             return replace(survey, use=with_sockets(survey.use)) if sockets else survey
 
-        return _inside(self._host, "read the host's links", look)
+        return inside(self._host, "read the host's links", look)
 
-    def capture_all(self, ifindexes: Collection[int]) -> Mapping[int, LinkState]:
-        def read(route: RouteSocket) -> Mapping[int, LinkState]:
-            messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
-            return {link.ifindex: link for link in _capture(route, messages, read_addresses(route))}
-
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
         wanted = frozenset(ifindexes)
-        return _inside(self._host, "read the host's links", read)
-
-    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
-        def read(route: RouteSocket) -> LinkState:
-            message = read_link(route, ifindex)
-            table = read_neighbour_tables(route, {ifindex})[ifindex]
-            return _whole(route, message, read_addresses(route, ifindex), read_routes_of(ifindex), table)
-
-        return _inside(namespace, f"read link {ifindex}", read)
+        read = _capture_returnable if unreturnable else _capture
+        return inside(namespace, f"read links {sorted(wanted)}", lambda route: read(route, wanted))
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         operation = f"move link {ifindex} to {target.identity.path} as {name}"
-        with self._moves, _held(target).descriptor() as fd:
+        with self._moves, held(target).descriptor() as fd:
             request = move_request(ifindex, fd, name, as_ifindex, operation)
-            _asked(source, operation, lambda route: route.do(request))
+            asked(source, operation, lambda route: route.do(request))
 
-    def configure(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        mtu: int | None,
-        addresses: Collection[IPv4Interface | IPv6Interface],
-    ) -> None:
-        requests = (
-            *((change_request(ifindex, mtu=mtu),) if mtu is not None else ()),
-            *(add_address_request(ifindex, address) for address in addresses),
-            change_request(ifindex, up=True),
-        )
-        _asked(namespace, f"configure link {ifindex}", lambda route: route.do(*requests))
-
-    def set_link(
-        self,
-        namespace: Namespace,
-        ifindex: int,
-        *,
-        name: str | None = None,
-        mtu: int | None = None,
-        mac: str | None = None,
-        txqlen: int | None = None,
-        alias: str | None = None,
-        up: bool | None = None,
-    ) -> None:
-        request = change_request(ifindex, name=name, mtu=mtu, mac=mac, txqlen=txqlen, alias=alias, up=up)
-        _asked(namespace, request.operation, lambda route: route.do(request))
-
-    def set_settings(self, namespace: Namespace, ifindex: int, settings: tuple[tuple[str, int], ...]) -> None:
-        request = settings_request(ifindex, settings)
-        _asked(namespace, request.operation, lambda route: route.do(request))
-
-    def set_sysctls(self, namespace: Namespace, ifindex: int, sysctls: tuple[tuple[str, str], ...]) -> None:
-        _inside(namespace, f"set link {ifindex}", lambda route: write_sysctls(route, ifindex, sysctls))
-
-    def detach_xdp(self, namespace: Namespace, ifindex: int) -> None:
-        requests = detach_xdp_requests(ifindex)
-        _asked(namespace, f"detach XDP from link {ifindex}", lambda route: route.do(*requests))
-
-    def set_alt_names(
-        self, namespace: Namespace, ifindex: int, *, add: tuple[str, ...], remove: tuple[str, ...]
-    ) -> None:
-        if add or remove:
-            operation = f"set alternative names of link {ifindex}"
-            requests = alt_name_requests(ifindex, add, remove, operation)
-            _asked(namespace, operation, lambda route: route.do(*requests))
-
-    def add_address(self, namespace: Namespace, ifindex: int, address: IPv4Interface | IPv6Interface) -> None:
-        request = add_address_request(ifindex, address)
-        _asked(namespace, request.operation, lambda route: route.do(request))
-
-    def replay(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        request = restore_request(thing, ifindex)
-        _asked(namespace, request.operation, lambda route: route.do(request))
-
-    def remove(self, namespace: Namespace, ifindex: int, thing: Captured) -> None:
-        request = remove_request(thing, ifindex)
-        _asked(namespace, request.operation, lambda route: route.do(request))
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        return codec.apply(held(namespace), index, ops)
 
     def rdma_netns(self) -> RdmaNetns:
         return visit(self._host, "read rdmaNetns", RdmaSocket.netns_mode)
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
-        return visit(_held(namespace), "list RDMA devices", RdmaSocket.devices)
+        return visit(held(namespace), "list RDMA devices", RdmaSocket.devices)
 
     def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
         """The host's RDMA devices with the netdevs that they have on the host; None without an RDMA subsystem."""
         return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
-        return visit(_held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
+        return visit(held(namespace), f"list ports of RDMA device {index}", lambda rdma: rdma.ports(index))
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
@@ -231,63 +154,47 @@ class LinuxKernel:
         return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        return can_move(self._host, index, _held(target))
+        return can_move(self._host, index, held(target))
 
     def move_rdma(self, source: Namespace, index: int, target: Namespace) -> None:
-        with _held(target).descriptor() as fd:
-            visit(_held(source), f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
-
-    def rename_rdma(self, namespace: Namespace, index: int, name: str) -> None:
-        visit(_held(namespace), f"rename RDMA device {index}", lambda rdma: rdma.rename(index, name))
+        with held(target).descriptor() as fd:
+            visit(held(source), f"move RDMA device {index}", lambda rdma: rdma.move(index, fd))
 
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
-        return visit(_held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
+        return visit(held(namespace), f"find {kind}", lambda rdma: rdma.char_device(index, kind, port))
 
 
-def _inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """What `work` returns, run by a thread that is inside the namespace."""
-
-    def with_socket(inside: Inside) -> T:
-        return work(inside.route)
-
-    with _told_as(operation):
-        return _held(namespace).run(with_socket)
-
-
-def _asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """What `work` returns, which needs nothing of the namespace but a socket of rtnetlink."""
-    with _told_as(operation):
-        return _held(namespace).ask(work)
+def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
+    """The links with what they carry, without the routes of any other link."""
+    messages = {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
+    tables = read_neighbour_tables(route, messages.keys()) if messages else {}
+    return {
+        ifindex: _whole(route, message, read_addresses(route, ifindex), read_routes_of(ifindex), tables[ifindex])
+        for ifindex, message in messages.items()
+    }
 
 
-@contextmanager
-def _told_as(operation: str) -> Iterator[None]:
+def _message(route: RouteSocket, ifindex: int) -> bytes | None:
     try:
-        yield
-    except WireError as error:
-        raise KernelError(operation, errno.EPROTO, str(error)) from error
-    except OSError as error:
-        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+        return read_link(route, ifindex)
+    except KernelError as error:
+        if error.errno == errno.ENODEV:
+            return None
+        raise
 
 
-def _held(namespace: Namespace) -> HeldNamespace:
-    if not isinstance(namespace, HeldNamespace):
-        raise TypeError("a namespace of another kernel")
-    return namespace
-
-
-def _capture(
-    route: RouteSocket, messages: Mapping[int, bytes], addresses: Collection[AddressMessage]
-) -> tuple[LinkState, ...]:
-    """The links with what they carry, by their messages and the addresses that were read with them."""
+def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
+    """The links with what they carry, and with what the host could not have back of each."""
+    messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
+    addresses = read_addresses(route)
     routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
     tables = read_neighbour_tables(route, messages.keys()) if messages else {}
-    return tuple(
-        _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
+    return {
+        ifindex: _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
         for ifindex, message in messages.items()
-    )
+    }
 
 
 def _whole(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Interface, ip_address
+from ipaddress import ip_address
 from typing import Final
 
+from nri_rdma.attach.ops import AddAddress
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import Captured
 from nri_rdma.wire.netlink import CREATE, EXCL, encode_attribute, encode_u32, read_attributes
@@ -70,8 +71,9 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
     return tuple(found)
 
 
-def add_address_request(ifindex: int, address: IPv4Interface | IPv6Interface) -> Request:
+def add_address_request(ifindex: int, addition: AddAddress) -> Request:
     """Add an address that is not there yet."""
+    address = addition.address
     family = _AF_INET if address.version == 4 else _AF_INET6
     packed = address.ip.packed
     return Request(
@@ -80,7 +82,7 @@ def add_address_request(ifindex: int, address: IPv4Interface | IPv6Interface) ->
         body=_IFADDRMSG.pack(family, address.network.prefixlen, 0, 0, ifindex)
         + encode_attribute(_IFA_LOCAL, packed)
         + encode_attribute(_IFA_ADDRESS, packed),
-        operation=f"add address {address} to link {ifindex}",
+        operation=f"{addition.describe()} to link {ifindex}",
     )
 
 

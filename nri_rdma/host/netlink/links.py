@@ -12,6 +12,7 @@ import struct
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from nri_rdma.attach.ops import AddAltName, DropAltName, SetLink
 from nri_rdma.host.netlink.replay import link_settings
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
@@ -148,57 +149,44 @@ def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: s
     return Request(kind=NEWLINK, body=body, operation=operation)
 
 
-def change_request(
-    ifindex: int,
-    *,
-    name: str | None = None,
-    mtu: int | None = None,
-    mac: str | None = None,
-    txqlen: int | None = None,
-    alias: str | None = None,
-    up: bool | None = None,
-) -> Request:
+def change_request(ifindex: int, change: SetLink) -> Request:
     """Change what is not None, in one."""
-    flags = (_IFF_UP if up else 0, _IFF_UP if up is not None else 0)
+    flags = (_IFF_UP if change.up else 0, _IFF_UP if change.up is not None else 0)
     body = _IFINFOMSG.pack(0, 0, ifindex, *flags)
-    words = []
-    if mac is not None:
-        body += encode_attribute(_ADDRESS, bytes.fromhex(mac.replace(":", "")))
-        words.append(f"address {mac}")
-    if name is not None:
-        body += encode_attribute(_IFNAME, _bytes(name))
-        words.append(f"name {name}")
-    if mtu is not None:
-        body += encode_u32(_MTU, mtu)
-        words.append(f"mtu {mtu}")
-    if txqlen is not None:
-        body += encode_u32(_TXQLEN, txqlen)
-        words.append(f"txqlen {txqlen}")
-    if alias is not None:
-        body += encode_attribute(_IFALIAS, _bytes(alias) if alias else b"")
-        words.append(f"alias {alias}")
-    if up is not None:
-        words.append("up" if up else "down")
-    return Request(kind=NEWLINK, body=body, operation=f"set link {ifindex}: {', '.join(words)}")
+    if change.mac is not None:
+        body += encode_attribute(_ADDRESS, bytes.fromhex(change.mac.replace(":", "")))
+    if change.name is not None:
+        body += encode_attribute(_IFNAME, _bytes(change.name))
+    if change.mtu is not None:
+        body += encode_u32(_MTU, change.mtu)
+    if change.txqlen is not None:
+        body += encode_u32(_TXQLEN, change.txqlen)
+    if change.alias is not None:
+        body += encode_attribute(_IFALIAS, _bytes(change.alias) if change.alias else b"")
+    return Request(kind=NEWLINK, body=body, operation=f"set link {ifindex}: {change.describe()}")
 
 
-def alt_name_requests(
-    ifindex: int, add: Collection[str], remove: Collection[str], operation: str
-) -> tuple[Request, ...]:
-    """Remove alternative names, then add some."""
-    changes = (
-        *((_DELLINKPROP, 0, name) for name in remove),
-        *((_NEWLINKPROP, CREATE | EXCL | APPEND, name) for name in add),
+def add_alt_name_request(ifindex: int, addition: AddAltName) -> Request:
+    """Add an alternative name after those that are there."""
+    return Request(
+        kind=_NEWLINKPROP,
+        flags=CREATE | EXCL | APPEND,
+        body=_alt_name(ifindex, addition.name),
+        operation=f"set link {ifindex}: {addition.describe()}",
     )
-    return tuple(
-        Request(
-            kind=kind,
-            flags=flags,
-            body=_of(ifindex) + encode_attribute(_PROP_LIST | NESTED, encode_attribute(_ALT_IFNAME, _bytes(name))),
-            operation=operation,
-        )
-        for kind, flags, name in changes
+
+
+def drop_alt_name_request(ifindex: int, removal: DropAltName) -> Request:
+    """Remove an alternative name."""
+    return Request(
+        kind=_DELLINKPROP,
+        body=_alt_name(ifindex, removal.name),
+        operation=f"set link {ifindex}: {removal.describe()}",
     )
+
+
+def _alt_name(ifindex: int, name: str) -> bytes:
+    return _of(ifindex) + encode_attribute(_PROP_LIST | NESTED, encode_attribute(_ALT_IFNAME, _bytes(name)))
 
 
 def _attributes_of(message: bytes) -> dict[int, bytes]:

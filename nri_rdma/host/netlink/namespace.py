@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from nri_rdma.attach.port import KernelError, NamespaceIdentity
+from nri_rdma.attach.port import KernelError, Namespace, NamespaceIdentity
 from nri_rdma.host.netlink.netns_thread import Inside, Resident, Spare, Worker, is_own
 from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.wire import WireError
 
 T = TypeVar("T")
 
@@ -239,6 +240,39 @@ class HeldNamespace:
         if is_last:
             os.close(fd)
             self._holdings.discard(self)
+
+
+def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, run by a thread that is inside the namespace."""
+
+    def with_socket(inside: Inside) -> T:
+        return work(inside.route)
+
+    with _named(operation):
+        return held(namespace).run(with_socket)
+
+
+def asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
+    """What `work` returns, which needs nothing of the namespace but a socket of rtnetlink."""
+    with _named(operation):
+        return held(namespace).ask(work)
+
+
+@contextmanager
+def _named(operation: str) -> Iterator[None]:
+    try:
+        yield
+    except WireError as error:
+        raise KernelError(operation, errno.EPROTO, str(error)) from error
+    except OSError as error:
+        raise KernelError(operation, error.errno or 0, error.strerror or "") from error
+
+
+def held(namespace: Namespace) -> HeldNamespace:
+    """Return the namespace as what it is here."""
+    if not isinstance(namespace, HeldNamespace):
+        raise TypeError("a namespace of another kernel")
+    return namespace
 
 
 def read_boot_id() -> str:

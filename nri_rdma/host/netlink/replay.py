@@ -10,6 +10,7 @@ import errno
 import struct
 from collections.abc import Mapping
 
+from nri_rdma.attach.ops import Remove, Restore, SetSettings
 from nri_rdma.host.netlink.route_socket import Request
 from nri_rdma.model.link import Captured
 from nri_rdma.wire.netlink import APPEND, CREATE, EXCL, HEADER, NESTED, encode_attribute, encode_u32, read_attributes
@@ -60,36 +61,38 @@ def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int
     return tuple((name, found[name]) for name in _SETTINGS if name in found)
 
 
-def restore_request(thing: Captured, ifindex: int) -> Request:
+def restore_request(ifindex: int, restoration: Restore) -> Request:
     """Add it; that it exists already is no error."""
+    thing = restoration.thing
     kind = _kind(thing)
     return Request(
         kind=kind,
         # Not EXCL for routes: it refuses a second route of the same metric, though it leads to another link.
         flags=CREATE | (APPEND if kind == RTM_NEWROUTE else EXCL),
         body=_PAYLOADS[kind](thing, ifindex),
-        operation=f"restore {thing.text}",
+        operation=restoration.describe(),
         tolerate=frozenset({errno.EEXIST}),
     )
 
 
-def remove_request(thing: Captured, ifindex: int) -> Request:
+def remove_request(ifindex: int, removal: Remove) -> Request:
     """Delete it; that it does not exist is no error."""
+    thing = removal.thing
     kind = _kind(thing)
     return Request(
         kind=kind + 1,
         body=_PAYLOADS[kind](thing, ifindex),
-        operation=f"remove {thing.text}",
+        operation=removal.describe(),
         tolerate=_ABSENT[kind],
     )
 
 
-def settings_request(ifindex: int, settings: tuple[tuple[str, int], ...]) -> Request:
+def settings_request(ifindex: int, change: SetSettings) -> Request:
     """Set those of a link's settings that are named."""
     return Request(
         kind=_RTM_SETLINK,
-        body=_settings_payload(ifindex, dict(settings)),
-        operation=f"set link {ifindex}: {', '.join(f'{name} {value}' for name, value in settings)}",
+        body=_settings_payload(ifindex, dict(change.settings)),
+        operation=f"set link {ifindex}: {change.describe()}",
     )
 
 

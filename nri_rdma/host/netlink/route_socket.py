@@ -91,12 +91,18 @@ class RouteSocket:
 
     def do(self, *requests: Request) -> None:
         """All of them in order, also those after one that is refused. Raises KernelError for the first of these."""
-        first: KernelError | None = None
+        errors = self.try_all(requests)
+        if errors:
+            raise errors[min(errors)]
+
+    def try_all(self, requests: Sequence[Request]) -> dict[int, KernelError]:
+        """Send all of them in order, also those after one that is refused. Return the errors by the position of the
+        request. Raises KernelError where no answer comes."""
+        errors: dict[int, KernelError] = {}
         for start in range(0, len(requests), REQUESTS_MAX):
-            error = self._do(requests[start : start + REQUESTS_MAX])
-            first = first or error
-        if first is not None:
-            raise first
+            refused = self._do(requests[start : start + REQUESTS_MAX])
+            errors |= {start + position: error for position, error in refused.items()}
+        return errors
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
         """The answer to a question about one thing, whole."""
@@ -109,7 +115,9 @@ class RouteSocket:
         """The messages of a list, whole; those only for which `keep` is true."""
         return read_whole(operation, lambda: self._exchange(operation, kind, DUMP, body, keep))
 
-    def _do(self, requests: Sequence[Request]) -> KernelError | None:
+    def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:
+        """Send one datagram, and return the errors by position."""
+        first = self._sequence + 1
         pending: dict[int, Request] = {}
         datagram = b""
         for request in requests:
@@ -125,8 +133,8 @@ class RouteSocket:
                     continue  # an answer that an earlier call did not wait for
                 request, answer = pending.pop(message.sequence), read_answer(message)
                 if answer.errno not in {0, *request.tolerate}:
-                    errors[message.sequence] = KernelError(request.operation, answer.errno, answer.reason)
-        return errors[min(errors)] if errors else None
+                    errors[message.sequence - first] = KernelError(request.operation, answer.errno, answer.reason)
+        return errors
 
     def _exchange(
         self, operation: str, kind: int, flags: int, body: bytes, keep: Callable[[bytes], bool] | None

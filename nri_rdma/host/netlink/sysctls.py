@@ -19,10 +19,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from nri_rdma.attach.ops import SetSysctl
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.host.netlink.routes import Route, read_routes
-from nri_rdma.model.link import STABLE_SECRET
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
 
 _ROOT = Path("/proc/sys/net")
@@ -136,21 +136,10 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
     return "\n".join([*lines, neighbours]).strip()
 
 
-def write_sysctls(route: RouteSocket, ifindex: int, changes: Collection[tuple[str, str]]) -> None:
-    """Set them, the secret of stable addresses first: it changes how addresses are generated, which the caller sets
-    after this. For a thread inside the link's namespace. Raises KernelError for the first that cannot be set, when the
-    others have been. EBUSY: IPv6 forwarding, which would end a default route."""
-    errors: list[KernelError] = []
-    for key, value in sorted(changes, key=lambda it: it[0] != STABLE_SECRET):
-        try:
-            _write(route, ifindex, key, value)
-        except KernelError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
-
-
-def _write(route: RouteSocket, ifindex: int, key: str, value: str) -> None:
+def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
+    """Set one. For a thread inside the link's namespace. Raises KernelError. EBUSY: IPv6 forwarding, which would end a
+    default route."""
+    key, value = change.key, change.value
     if "/neigh/" in key:
         route.do(_neighbour_request(ifindex, key, int(value)))
         return

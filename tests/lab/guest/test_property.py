@@ -29,6 +29,7 @@ from tests.lab.guest import kernel
 from tests.lab.guest.test_nldev import NAME, exclusive, index, needs_movable_rxe, run
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import wait_until
+from tests.rig.linkops import rename_rdma
 from tests.unit.attach.builders import POD_PATH, make_placed, record_of
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
@@ -171,7 +172,7 @@ def _whatever_fails_with_rdma() -> None:
                         do_steps(faulty, namespace, steps, SPANS)
                 else:
                     do_steps(linux, namespace, steps, SPANS)
-                    linux.rename_rdma(namespace, record.plan.rdma_moves[0].index, "mine")
+                    rename_rdma(linux, namespace, record.plan.rdma_moves[0].index, "mine")
                     assert undo_steps(faulty, namespace, steps, SPANS)
                 for _ in range(2):
                     assert undo_steps(linux, namespace, steps, SPANS) == ()

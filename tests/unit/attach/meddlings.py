@@ -5,53 +5,57 @@ from ipaddress import ip_interface
 
 from nri_rdma.attach.port import Kernel, Namespace
 from nri_rdma.model.link import STABLE_SECRET
+from tests.rig.linkops import add_address, capture, rename_rdma, set_alt_names, set_link, set_settings, set_sysctls
 
 Meddling = Callable[[Kernel, Namespace, int], None]
 
 
 def _rename(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
-    kernel.set_link(pod, ifindex, name="mine")
+    set_link(kernel, pod, ifindex, up=False)
+    set_link(kernel, pod, ifindex, name="mine")
 
 
 def _take_down(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
+    set_link(kernel, pod, ifindex, up=False)
 
 
 def _new_mac(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, up=False)
-    kernel.set_link(pod, ifindex, mac="02:aa:bb:cc:dd:ee")
+    set_link(kernel, pod, ifindex, up=False)
+    set_link(kernel, pod, ifindex, mac="02:aa:bb:cc:dd:ee")
 
 
 def _new_numbers(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_link(pod, ifindex, mtu=1280, txqlen=7, alias="pods own")
-    kernel.set_settings(
-        pod, ifindex, (("flags", 0x12A0), ("linkmode", 1), ("broadcast", 0x77), ("group", 9), ("gso_max_size", 4096))
+    set_link(kernel, pod, ifindex, mtu=1280, txqlen=7, alias="pods own")
+    set_settings(
+        kernel,
+        pod,
+        ifindex,
+        (("flags", 0x12A0), ("linkmode", 1), ("broadcast", 0x77), ("group", 9), ("gso_max_size", 4096)),
     )
 
 
 def _alt_name(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_alt_names(pod, ifindex, add=("uplink",), remove=())  # a name that the host has
+    set_alt_names(kernel, pod, ifindex, add=("uplink",), remove=())  # a name that the host has
 
 
 def _no_alt_names(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_alt_names(pod, ifindex, add=(), remove=kernel.capture(pod, ifindex).alt_names)
+    set_alt_names(kernel, pod, ifindex, add=(), remove=capture(kernel, pod, ifindex).alt_names)
 
 
 def _addresses(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     for text in ("192.168.77.1/24", "fd77::1/64"):
-        kernel.add_address(pod, ifindex, ip_interface(text))
+        add_address(kernel, pod, ifindex, ip_interface(text))
 
 
 def _sysctls(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
-    kernel.set_sysctls(
-        pod, ifindex, (("ipv4/conf/rp_filter", "1"), ("ipv6/conf/accept_ra", "2"), (STABLE_SECRET, "fd77::7"))
+    set_sysctls(
+        kernel, pod, ifindex, (("ipv4/conf/rp_filter", "1"), ("ipv6/conf/accept_ra", "2"), (STABLE_SECRET, "fd77::7"))
     )
 
 
 def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     for device in kernel.rdma_devices(pod):
-        kernel.rename_rdma(pod, device.index, f"mine{device.index}")
+        rename_rdma(kernel, pod, device.index, f"mine{device.index}")
 
 
 MEDDLINGS: tuple[Meddling, ...] = (

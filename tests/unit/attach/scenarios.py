@@ -15,6 +15,7 @@ from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from nri_rdma.model.pci import parse_pci_address
 from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+from tests.rig.linkops import capture
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
@@ -78,7 +79,7 @@ def _scenario(choices: _Choices) -> Scenario:
     for number, link in enumerate(links):
         world.add_rdma(f"mlx5_{number}", parent=link.parent, node_guid=f"0000:0000:0000:000{number}")
     kernel = FakeKernel(world)
-    states = [kernel.capture(kernel.host, link.ifindex) for link in links]
+    states = [capture(kernel, kernel.host, link.ifindex) for link in links]
     devices = tuple(_device(number, state) for number, state in enumerate(states))
     addresses = tuple((ip_interface(f"10.9.0.{number + 1}/24"),) for number in range(len(links)))
     placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=choices.one([(), addresses]))

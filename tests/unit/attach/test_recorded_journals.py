@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.record import SandboxRecord, State
+from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.request import Mode
 from tests.recorded.recording import Here, Recording, checksum_of, in_place, record_in, recordings, with_record
@@ -70,13 +70,13 @@ def test_every_kind_of_attach_is_recorded(recording: Recording, journal: Journal
         for item in record.attached
     }
     assert kinds >= {
-        (State.ATTACHED, False, Mode.EXCLUSIVE, True),
-        (State.ATTACHED, False, Mode.SHARED, False),
-        (State.ATTACHED, True, Mode.EXCLUSIVE, True),
-        (State.PLANNED, False, Mode.EXCLUSIVE, False),
-        (State.ATTACHING, False, Mode.EXCLUSIVE, True),
-        (State.ATTACHING, True, Mode.EXCLUSIVE, True),
-        (State.RETURNING, False, Mode.EXCLUSIVE, True),
+        (Phase.ATTACHED, False, Mode.EXCLUSIVE, True),
+        (Phase.ATTACHED, False, Mode.SHARED, False),
+        (Phase.ATTACHED, True, Mode.EXCLUSIVE, True),
+        (Phase.PLANNED, False, Mode.EXCLUSIVE, False),
+        (Phase.ATTACHING, False, Mode.EXCLUSIVE, True),
+        (Phase.ATTACHING, True, Mode.EXCLUSIVE, True),
+        (Phase.RETURNING, False, Mode.EXCLUSIVE, True),
     }
     assert any(record.process is not None for record in records), "a pod on the host's network"
 

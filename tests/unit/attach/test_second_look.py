@@ -1,7 +1,7 @@
 """What udev and networkd undo after a return is restored once more, and no pod takes home what they have half done."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import wait as wait_for
 from ipaddress import IPv4Interface
 from pathlib import Path
@@ -100,10 +100,12 @@ class _Blind(FakeKernel):
 
     is_blind = False
 
-    def capture(self, namespace: Namespace, ifindex: int) -> LinkState:
+    def capture(
+        self, namespace: Namespace, ifindexes: Collection[int], *, unreturnable: bool = False
+    ) -> Mapping[int, LinkState]:
         if self.is_blind:
             raise KernelError("read link", errno.ENOBUFS)
-        return super().capture(namespace, ifindex)
+        return super().capture(namespace, ifindexes, unreturnable=unreturnable)
 
 
 def _rail(world: World) -> Link:

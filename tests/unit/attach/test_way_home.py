@@ -1,11 +1,13 @@
 """What goes wrong on the way home is tried again until all is home."""
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
 from nri_rdma.attach.attachments import RETRY_SECONDS
-from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.ops import AddAltName, DropAltName, Op
+from nri_rdma.attach.port import KernelError, Namespace, Refused
 from nri_rdma.attach.record import Phase
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
@@ -149,10 +151,10 @@ class _StuckMoves(FaultyKernel):
 
     stuck = names_stuck = False
 
-    def set_alt_names(self, *arguments: object, **more: object) -> None:
-        if self.names_stuck:
-            raise KernelError("set alternative names", errno.EBUSY)
-        super().set_alt_names(*arguments, **more)  # type: ignore[arg-type]  # as given
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        if self.names_stuck and any(isinstance(op, AddAltName | DropAltName) for op in ops):
+            return tuple(Refused(op=op, error=KernelError("set alternative names", errno.EBUSY)) for op in ops)
+        return super().apply(namespace, index, ops)
 
     def move_link(self, *arguments: object, **more: object) -> None:
         if self.stuck:

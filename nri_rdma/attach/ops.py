@@ -1,0 +1,181 @@
+"""Operations on one link or RDMA device: values, which the port applies in order (attach/port.py, Kernel.apply).
+
+Pure. An operation names no number: which link it is for, the caller says. How the kernel is asked for it stands in one
+table (host/netlink/codec.py), what it changes in the fake kernel in another one (tests/fakes/kernel.py).
+A journal holds the values from which operations are made, never operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import ClassVar, Final, TypeAlias, get_args
+
+from nri_rdma.model.link import Captured
+
+
+class GoneWith(StrEnum):
+    """What takes away the change that an operation made to a link in a pod."""
+
+    MOVE = "move"
+    """The move back to the host: the kernel drops it."""
+    INVERSE = "inverse"
+    """An operation that `inverse()` returns; the step that applied it must apply that in its undo."""
+    RESTORE = "restore"
+    """The restore on the host: `fields` of the captured state hold the value from before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLink:
+    """Change what is not None, in one request. Drivers, and kernels before 6.2, refuse `name` and `mac` while the link
+    is up."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"name", "mac", "mtu", "txqlen", "alias", "up"})
+
+    name: str | None = None
+    mac: str | None = None
+    mtu: int | None = None
+    txqlen: int | None = None
+    alias: str | None = None
+    up: bool | None = None
+
+    def describe(self) -> str:
+        told = {"address": self.mac, "name": self.name, "mtu": self.mtu, "txqlen": self.txqlen, "alias": self.alias}
+        words = [f"{word} {value}" for word, value in told.items() if value is not None]
+        return ", ".join([*words, *(("up" if self.up else "down",) if self.up is not None else ())])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAltName:
+    """Add an alternative name after those that the link has. EEXIST: a link of the namespace has it."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"alt_names"})
+
+    name: str
+
+    def describe(self) -> str:
+        return f"add alternative name {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropAltName:
+    """Remove an alternative name."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"alt_names"})
+
+    name: str
+
+    def describe(self) -> str:
+        return f"remove alternative name {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSettings:
+    """Set numbers of LinkState.settings, in one request."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"settings"})
+
+    settings: tuple[tuple[str, int], ...]
+
+    def describe(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSysctl:
+    """Set one of LinkState.sysctls. The secret of stable addresses changes addr_gen_mode, too. EBUSY: IPv6 forwarding,
+    which would end a default route."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"sysctls"})
+
+    key: str
+    value: str
+
+    def describe(self) -> str:
+        """The value is left out: one of them is a secret."""
+        return f"set {self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachXdp:
+    """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"xdp"})
+
+    def describe(self) -> str:
+        return "detach XDP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddAddress:
+    """Add an address. EEXIST: the link has it."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses"})
+
+    address: IPv4Interface | IPv6Interface
+
+    def describe(self) -> str:
+        return f"add address {self.address}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore:
+    """Add a captured address, neighbour or route to the link; one that exists is no error."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+
+    thing: Captured
+
+    def describe(self) -> str:
+        return f"restore {self.thing.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """Remove a captured address, neighbour or route; one that does not exist is no error."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+
+    thing: Captured
+
+    def describe(self) -> str:
+        return f"remove {self.thing.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenameRdma:
+    """Rename an RDMA device: the one operation that is for an RDMA device. EEXIST: another one of the machine has that
+    name."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"name"})
+
+    name: str
+
+    def describe(self) -> str:
+        return f"rename to {self.name}"
+
+
+Op: TypeAlias = (
+    SetLink
+    | AddAltName
+    | DropAltName
+    | SetSettings
+    | SetSysctl
+    | DetachXdp
+    | AddAddress
+    | Restore
+    | Remove
+    | RenameRdma
+)
+OP_TYPES: Final[frozenset[type[Op]]] = frozenset(get_args(Op))

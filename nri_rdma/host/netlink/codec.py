@@ -1,0 +1,143 @@
+"""How the kernel is asked for each operation: one table, and three ways to the kernel.
+
+Operations in a row that go the same way go together: as requests of one datagram of rtnetlink, or with one entry into
+the namespace for what is written to /proc/sys/net.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Final, TypeAlias, TypeVar
+
+from nri_rdma.attach.ops import (
+    AddAddress,
+    AddAltName,
+    DetachXdp,
+    DropAltName,
+    Op,
+    Remove,
+    RenameRdma,
+    Restore,
+    SetLink,
+    SetSettings,
+    SetSysctl,
+)
+from nri_rdma.attach.port import KernelError, Refused
+from nri_rdma.host.netlink.link_contents import add_address_request
+from nri_rdma.host.netlink.links import add_alt_name_request, change_request, drop_alt_name_request
+from nri_rdma.host.netlink.namespace import HeldNamespace, asked, inside
+from nri_rdma.host.netlink.rdma import RdmaSocket, visit
+from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
+from nri_rdma.host.netlink.route_socket import Request, RouteSocket
+from nri_rdma.host.netlink.sysctls import write_sysctl
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """Requests of rtnetlink, for which a socket that was opened in the namespace is enough."""
+
+    requests: Callable[[int, Op], tuple[Request, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """Work for a thread that is inside the namespace."""
+
+    work: Callable[[RouteSocket, int, Op], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OverRdma:
+    """A request to the RDMA subsystem."""
+
+    work: Callable[[RdmaSocket, int, Op], None]
+
+
+Codec: TypeAlias = Datagram | Inside | OverRdma
+
+
+def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+    """Try all operations in order, as attach.port.Kernel.apply promises."""
+    refused: list[Refused] = []
+    for _, group in groupby(ops, lambda op: type(CODECS[type(op)])):
+        together = tuple(group)
+        try:
+            refused += _try_together(namespace, index, together)
+        except KernelError as error:  # no way there, or no answer: which of them were done is not known
+            refused += (Refused(op=op, error=error) for op in together)
+    return tuple(refused)
+
+
+def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> list[Refused]:
+    """Try operations that go the same way."""
+    operation = f"set link {index}: {ops[0].describe()}"
+    match CODECS[type(ops[0])]:
+        case Datagram():
+            return asked(namespace, operation, lambda route: _send(route, index, ops))
+        case Inside():
+            return inside(namespace, operation, lambda route: _work(route, index, ops))
+        case OverRdma():
+            return visit(namespace, operation, lambda rdma: _ask(rdma, index, ops))
+
+
+def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
+    """Of an operation that is several requests the first error counts."""
+    requests = [
+        (position, request)
+        for position, op in enumerate(ops)
+        if isinstance(codec := CODECS[type(op)], Datagram)
+        for request in codec.requests(index, op)
+    ]
+    first: dict[int, KernelError] = {}
+    for number, error in sorted(route.try_all([request for _, request in requests]).items()):
+        first.setdefault(requests[number][0], error)
+    return [Refused(op=ops[position], error=error) for position, error in first.items()]
+
+
+def _work(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
+    works = [(op, codec.work) for op in ops if isinstance(codec := CODECS[type(op)], Inside)]
+    return _each((op, partial(work, route, index, op)) for op, work in works)
+
+
+def _ask(rdma: RdmaSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
+    works = [(op, codec.work) for op in ops if isinstance(codec := CODECS[type(op)], OverRdma)]
+    return _each((op, partial(work, rdma, index, op)) for op, work in works)
+
+
+def _each(works: Iterable[tuple[Op, Callable[[], None]]]) -> list[Refused]:
+    refused = []
+    for op, work in works:
+        try:
+            work()
+        except KernelError as error:
+            refused.append(Refused(op=op, error=error))
+    return refused
+
+
+def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
+    return Datagram(lambda index, op: (request(index, _as(kind, op)),))
+
+
+def _as(kind: type[T], op: Op) -> T:
+    if not isinstance(op, kind):
+        raise TypeError(f"{op} in the row of {kind.__name__}")
+    return op
+
+
+CODECS: Final[Mapping[type[Op], Codec]] = {
+    SetLink: _one(SetLink, change_request),
+    AddAltName: _one(AddAltName, add_alt_name_request),
+    DropAltName: _one(DropAltName, drop_alt_name_request),
+    SetSettings: _one(SetSettings, settings_request),
+    DetachXdp: Datagram(lambda index, _op: detach_xdp_requests(index)),
+    AddAddress: _one(AddAddress, add_address_request),
+    Restore: _one(Restore, restore_request),
+    Remove: _one(Remove, remove_request),
+    SetSysctl: Inside(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
+    RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),
+}

@@ -32,8 +32,3 @@ def parse_qualified(text: str) -> tuple[Kind, str] | None:
 def file_name(kind: Kind) -> str:
     """The file for all devices of a kind that one program knows. Runtimes' tools name it so too."""
     return f"{kind.vendor}-{kind.device_class}.json"
-
-
-def transient_file_name(kind: Kind, owner: str) -> str:
-    """The file for the devices of one owner (a claim, a container), which whoever wrote it removes with the owner."""
-    return f"{kind.vendor}-{kind.device_class}_{owner.replace('/', '_')}.json"

@@ -59,17 +59,6 @@ class Sole:
             )
 
 
-def lock_state(state_dir: Path, by: float = 0.0) -> int:
-    """A descriptor that holds the lock of this state directory alone. Raises StateError, OSError."""
-    fd = _open_state(state_dir)
-    try:
-        _lock_state(fd, state_dir, by)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
 def _open_state(state_dir: Path) -> int:
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     return _open(state_dir / "lock")

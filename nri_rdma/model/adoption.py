@@ -47,8 +47,3 @@ class Adoption:
     def enforces(self) -> bool:
         """Whether any container can be refused by it."""
         return any(it.adopt is Adopt.ENFORCE for it in (self.others, *self.vendors.values()))
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing more than observing is ever done."""
-        return all(it.adopt is Adopt.OBSERVE for it in (self.others, *self.vendors.values()))

@@ -10,7 +10,7 @@ from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
-from nri_rdma.daemon.locks import lock_state
+from nri_rdma.daemon.locks import Sole
 from nri_rdma.errors import StateError
 from tests.rig.node import load
 from tests.rig.systree import build_tree
@@ -53,8 +53,8 @@ def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
     with caplog.at_level(logging.WARNING):
         daemon.close()
     assert [record.__dict__["tasks"] for record in caplog.records] == [["sandbox-1"]]
-    with pytest.raises(StateError):
-        lock_state(tmp_path / "state")
+    with pytest.raises(StateError, match="uses this state directory"):
+        Sole(tmp_path / "state", tmp_path / "another-nri.sock")
     release.set()
     assert isinstance(task.exception(SOON), OSError)
 

@@ -58,11 +58,6 @@ class View:
     owners: Mapping[PciAddress, tuple[str, ...]]
     """The pods that hold devices and are known to have a GPU, by its address."""
 
-    @property
-    def device_count(self) -> int:
-        """How many RDMA devices there are."""
-        return sum(len(adapter.devices) for adapter in self.adapters)
-
     def is_free(self, device: RdmaDevice) -> bool:
         """Whether neither a pod nor the host has it."""
         return device.id not in self.holdings and not device.uses

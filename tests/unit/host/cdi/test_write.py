@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cdi.encoding import encode
-from nri_rdma.cdi.names import file_name, parse_kind, parse_qualified, transient_file_name
+from nri_rdma.cdi.names import file_name, parse_kind, parse_qualified
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.spec import Device, Edits, Kind, Spec, Version
 from nri_rdma.host.cdi.write import write_spec
@@ -36,9 +36,8 @@ def test_characters_that_yaml_does_not_take_are_escaped_and_others_not() -> None
     assert parse(encode(odd), "FILE") == odd
 
 
-def test_a_file_is_named_by_its_kind_and_a_transient_one_by_its_owner_too() -> None:
+def test_a_file_is_named_by_its_kind() -> None:
     assert file_name(KIND) == "vendor.example-nic.json"
-    assert transient_file_name(KIND, "default/claim-1") == "vendor.example-nic_default_claim-1.json"
 
 
 @pytest.mark.parametrize("text", ["v/c=a", "v.w/c.d=0:a", "a-b_c/d=1"])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Protocol
 
 from bench.simulate_jobs import Job, Scenario, moments
 from bench.simulate_machine import Machine
 from bench.simulate_optimum import best_pairs, is_counted, most_aligned, value
-from nri_rdma.decide.placement import place
-from nri_rdma.decide.policy import Admitted, default_policy, offer
+from nri_rdma.decide.decision import Question
+from nri_rdma.decide.policy import Asker, default_policy, offer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Mode
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Mode, PodRequest
 
 Pairs = list[tuple[str, str]]
 """A NIC's name and the address of the GPU that it serves, "" for a pod without GPUs."""
@@ -36,20 +36,26 @@ class Ours:
 
     def __init__(self, machine: Machine) -> None:
         self._node = machine.node
-        self._offer = offer(default_policy(allow_exclusive=True), machine.node)
+        self._policy = default_policy(allow_exclusive=True)
+        self._offer = offer(self._policy, machine.node)
         self._allocations = Allocations()
 
     def give(self, job: Job, free: Sequence[str]) -> Pairs | None:
         """As for an annotation of the pod; the kubelet told its GPUs."""
-        admitted = Admitted(request=_request(job), mode=Mode.EXCLUSIVE)
-        try:
-            (placed,) = self._allocations.allocate(
-                str(job.number),
-                f"ns/job-{job.number}",
-                lambda taken: place(self._node, self._offer, taken, (admitted,)),
-            )
-        except PlacementError:
+        question = Question(
+            owner=f"ns/job-{job.number}",
+            asker=Asker(),
+            request=PodRequest(requests=(replace(_request(job), mode=Mode.EXCLUSIVE),)),
+            node=self._node,
+            policy=self._policy,
+            offer=self._offer,
+        )
+        decision = self._allocations.place(str(job.number), question)
+        if isinstance(decision.refusal, PlacementError):
             return None
+        if decision.refusal is not None:
+            raise decision.refusal
+        (placed,) = decision.placed
         serves = [str(gpu) for gpu in placed.serves] or [""] * len(placed.devices)
         return [(device.name, gpu) for device, gpu in zip(placed.devices, serves, strict=True)]
 

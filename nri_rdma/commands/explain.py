@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from nri_rdma.attach.numbers import Resolved, refuse_missing
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.survey import attached_requests
-from nri_rdma.decide.gpus import KnownGpus, PodGpus, informed, is_gpu_resource, may_use_gpus
-from nri_rdma.decide.granted import Grant, Wanted, granted, wanted, with_grants
+from nri_rdma.decide.decision import MemlockBounds, Question, decide
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, may_use_gpus
+from nri_rdma.decide.granted import Grant, wanted
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, place
-from nri_rdma.decide.policy import Admitted, Offer, Policy, admit, isolation_of, offer, refuse_memlock
-from nri_rdma.decide.scoping import scoped
+from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
@@ -124,34 +124,50 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
-    admitted: tuple[Admitted, ...] = ()
-    notes: tuple[str, ...] = ()
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
-        items = _informed_items(wanted(facts.grants, facts.adoption), facts)
-        if request is None and not items:
+        if request is None and not wanted(facts.grants, facts.adoption):
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
             return Explanation(pod=pod, holds=holds, containers=containers)
-        request = _informed(_narrowed(request or PodRequest(requests=()), pod, facts), facts)
-        notes = tuple(_gpu_notes(pod, request, facts))
-        refuse_memlock(request, facts.memlock_ceiling, facts.memlock_dropped_by)
-        admitted = admit(facts.policy, facts.node, request, pod.asker)
-        given = granted(facts.node, facts.taken, items, pod.asker, str(pod))
-        taken = with_grants(facts.taken, given, str(pod))
-        placed = (*place(facts.node, offer(facts.policy, facts.node), taken, admitted), *given)
-        plan = _plan(placed)
-        _refuse_missing(facts.node, attached_requests(placed, plan), pod)
-    except NriRdmaError as refusal:
-        requests = _requests(facts, admitted, ())
+    except NriRdmaError as error:
+        return Explanation(pod=pod, holds=holds, refusal=error)
+    decision = decide(_question(pod, request or PodRequest(requests=()), facts), facts.taken)
+    notes = tuple(_gpu_notes(pod, decision.request, facts))
+    refusal, plan = decision.refusal, Plan()
+    if refusal is None:
+        try:
+            plan = _plan(decision.placed)
+            _refuse_missing(facts.node, attached_requests(decision.placed, plan), pod)
+        except NriRdmaError as error:
+            refusal = error
+    if refusal is not None:
+        requests = _requests(facts, decision.admitted, ())
         return Explanation(pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal)
     return Explanation(
         pod=pod,
         holds=holds,
         notes=notes,
-        requests=_requests(facts, admitted, placed),
+        requests=_requests(facts, decision.admitted, decision.placed),
         moves=plan.moves,
-        containers=tuple(_container(item, placed, plan, facts) for item in pod.containers),
+        containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
+    )
+
+
+def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
+    """The daemon's question for this pod, with what the manifest and the flags say in the kubelet's place."""
+    return Question(
+        owner=str(pod),
+        asker=pod.asker,
+        request=request,
+        allocation=_allocation(pod, facts),
+        gpus=PodGpus(by_container=facts.gpus) if facts.gpus else None,
+        grants=facts.grants,
+        adoption=facts.adoption,
+        node=facts.node,
+        policy=facts.policy,
+        offer=offer(facts.policy, facts.node),
+        memlock=MemlockBounds(ceiling=facts.memlock_ceiling, dropped_by=facts.memlock_dropped_by),
     )
 
 
@@ -166,19 +182,6 @@ def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, K
     return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
 
 
-def _informed(request: PodRequest, facts: Facts) -> PodRequest:
-    """As the daemon does that a kubelet has told so."""
-    if not facts.gpus:
-        return request
-    told = PodGpus(by_container=facts.gpus)
-    return PodRequest(requests=tuple(informed(item, told) for item in request.requests))
-
-
-def _informed_items(items: tuple[Wanted, ...], facts: Facts) -> tuple[Wanted, ...]:
-    told = PodGpus(by_container=facts.gpus)
-    return tuple(replace(item, request=informed(item.request, told)) for item in items)
-
-
 def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
     """What keeps requests for GPUs from knowing them: a manifest has their number only."""
     for container in pod.containers:
@@ -189,11 +192,12 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[
                 yield f"{how_many}: the kubelet tells the daemon; here --gpu {container.name}=ID[,ID] says it."
 
 
-def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest:
-    """As the daemon narrows it that a kubelet tells: containers with resources of device plugins, or claims."""
+def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
+    """What a kubelet would say that it allocated: containers with resources of device plugins, or claims. None where no
+    kubelet says so."""
     if not facts.kubelet_tells and not facts.gpus:
-        return request
-    allocation = PodAllocation(
+        return None
+    return PodAllocation(
         containers=tuple(
             ContainerAllocation(
                 name=container.name,
@@ -206,7 +210,6 @@ def _narrowed(request: PodRequest, pod: PodManifest, facts: Facts) -> PodRequest
             for container in pod.containers
         )
     )
-    return PodRequest(requests=tuple(scoped(item, allocation) for item in request.requests))
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -243,7 +243,7 @@ class Daemon:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        self._chooser.memlock_ceiling = memlock_ceiling(runtime_pid)
+        self._chooser.memlock = replace(self._chooser.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
@@ -337,13 +337,14 @@ def _log_reload_bug(done: Future[None]) -> None:
 def set_memlock(lifecycle: Lifecycle, setting: Memlock, runtime: RuntimeFacts) -> None:
     """Before the first event of the session; from then on it stays so."""
     applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, lifecycle.chooser.memlock_ceiling)
+    wanted = default_memlock(setting, lifecycle.chooser.memlock.ceiling)
     lifecycle.default_memlock = wanted if applied else None
-    lifecycle.chooser.memlock_dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    lifecycle.chooser.memlock = replace(lifecycle.chooser.memlock, dropped_by=dropped_by)
     if wanted is not None and not applied:
         log.warning(
             "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
-            extra={"runtime": lifecycle.chooser.memlock_dropped_by, "memlock": wanted},
+            extra={"runtime": dropped_by, "memlock": wanted},
         )
 
 

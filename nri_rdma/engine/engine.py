@@ -85,7 +85,7 @@ class Lifecycle:
         self._spans = spans
         self._limits = limits
         self.default_memlock = default_memlock
-        self._claims = Claims(sandboxes, allocations, spans, chooser, self)
+        self._claims = Claims(sandboxes, spans, chooser, self)
         self.reconciliation = Reconciliation(sandboxes, workers, spans, chooser, self)
         self._known = chooser.adopter.sandboxes
         self._known.is_attached = sandboxes.knows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from itertools import chain, count
 from typing import Protocol
@@ -16,37 +16,22 @@ from typing import Protocol
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.record import Phase, attach_key
-from nri_rdma.decide.granted import Grant, granted, refuse_unallocated, wanted
+from nri_rdma.decide.decision import Question
+from nri_rdma.decide.granted import Grant, refuse_unallocated, wanted
 from nri_rdma.decide.inject import AttachedRequest
-from nri_rdma.decide.placement import Placed
-from nri_rdma.engine.evidence import Adopter, Brought
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.run_pod import Asked, Chooser
 from nri_rdma.engine.sandbox import KEPT_CONTAINERS, LateFailure
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.model.device import DeviceId
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import LABEL, DeviceRequest
+from nri_rdma.model.request import LABEL
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
 """How often a late attach is tried for a container."""
-
-
-class Choosing(Protocol):
-    """Who chooses (nri_rdma.engine.run_pod), as far as it concerns what others have chosen."""
-
-    adopter: Adopter
-
-    @property
-    def node(self) -> Node: ...
-
-    def decided(
-        self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float
-    ) -> tuple[Placed, ...]: ...
-
-    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None: ...
 
 
 class Waiting(Protocol):
@@ -62,11 +47,8 @@ class Waiting(Protocol):
 class Claims:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(
-        self, sandboxes: Attachments, allocations: Allocations, spans: Recorder, chooser: Choosing, life: Waiting
-    ) -> None:
+    def __init__(self, sandboxes: Attachments, spans: Recorder, chooser: Chooser, life: Waiting) -> None:
         self._sandboxes = sandboxes
-        self._allocations = allocations
         self._spans = spans
         self._chooser = chooser
         self._adopter = chooser.adopter
@@ -148,20 +130,12 @@ class Claims:
             raise self._not_yet(pod, brought.container)
         part = self._free_part(pod.sandbox_id, brought.container)
 
-        def decide(node: Node) -> tuple[Placed, ...]:
+        def question() -> Question:
             grants = self._adopter.grants(brought, self._attached_for(pod.sandbox_id))
-            late = (grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
-            items = wanted(late, self._adopter.adoption)
-            if not items:
-                return ()
-            self._chooser.refuse_memlock(item.request for item in items)
-            return self._allocations.allocate(
-                attach_key(pod.sandbox_id, part),
-                str(pod),
-                lambda taken: granted(node, taken, items, brought.asker, str(pod)),
-            )
+            late = tuple(grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
+            return self._chooser.question(pod, brought.asker, Asked(), late)
 
-        placed = self._chooser.decided(pod, decide, self._by(deadline))
+        placed = self._chooser.place(attach_key(pod.sandbox_id, part), pod, question, self._by(deadline))
         if not placed:
             return  # it is observed
         sandbox = self._sandboxes.begin(pod, placed, self._chooser.node.rdma_cm, part)

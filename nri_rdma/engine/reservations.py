@@ -7,9 +7,10 @@ free nor owned by the next pod.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import MappingProxyType
 
+from nri_rdma.decide.decision import Decision, Question, decide
 from nri_rdma.decide.placement import Holding, Placed, Taken
 from nri_rdma.model.device import DeviceId
 
@@ -21,19 +22,14 @@ class Allocations:
         self._lock = threading.Lock()
         self._holdings: dict[str, tuple[tuple[DeviceId, Holding], ...]] = {}
 
-    def allocate(
-        self, sandbox_id: str, owner: str, choose: Callable[[Taken], tuple[Placed, ...]]
-    ) -> tuple[Placed, ...]:
-        """Choose with what others have taken now and hold the result, as one step, instead of what the sandbox held.
-        Whatever `choose` raises passes through, and leaves that."""
+    def place(self, key: str, question: Question) -> Decision:
+        """Decide with what others have taken now, and hold the result under the key as one step: two who ask at once
+        never get one device. A refusal leaves what the key held; where nothing is given it holds nothing any more."""
         with self._lock:
-            placed = choose(self._taken(but=sandbox_id))
-            self._holdings[sandbox_id] = tuple(
-                (device.id, Holding(owner=owner, mode=item.admitted.mode, gpus=frozenset(item.admitted.request.gpus)))
-                for item in placed
-                for device in item.devices
-            )
-        return placed
+            decision = decide(question, self._taken(but=key))
+            if decision.refusal is None:
+                self._hold(key, question.owner, decision.placed)
+        return decision
 
     def hold(self, sandbox_id: str, devices: Iterable[tuple[DeviceId, Holding]]) -> None:
         """Hold devices that were placed before this daemon started."""
@@ -49,6 +45,16 @@ class Allocations:
         """A snapshot of all holdings."""
         with self._lock:
             return self._taken()
+
+    def _hold(self, key: str, owner: str, placed: tuple[Placed, ...]) -> None:
+        """With the lock."""
+        self._holdings.pop(key, None)
+        if placed:
+            self._holdings[key] = tuple(
+                (device.id, Holding(owner=owner, mode=item.admitted.mode, gpus=frozenset(item.admitted.request.gpus)))
+                for item in placed
+                for device in item.devices
+            )
 
     def _taken(self, but: str = "") -> Taken:
         taken: dict[DeviceId, set[Holding]] = {}

@@ -8,14 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from nri_rdma.attach.attachment import Chosen
-from nri_rdma.decide.gpus import gpus_of, informed, may_use_gpus, source_words
-from nri_rdma.decide.granted import Wanted, granted, wanted, with_grants
-from nri_rdma.decide.placement import Placed, Taken, place
-from nri_rdma.decide.policy import Asker, Offer, Policy, admit, offer, refuse_memlock
-from nri_rdma.decide.scoping import scope_words, scoped
+from nri_rdma.decide.decision import MemlockBounds, Question, narrowed
+from nri_rdma.decide.gpus import PodGpus, gpus_of, may_use_gpus, source_words
+from nri_rdma.decide.granted import Grant
+from nri_rdma.decide.placement import Placed
+from nri_rdma.decide.policy import Asker, Offer, Policy, offer
+from nri_rdma.decide.scoping import scope_words
 from nri_rdma.engine.evidence import Adopter
 from nri_rdma.engine.node_cache import NodeSource
 from nri_rdma.engine.reservations import Allocations
@@ -23,7 +24,7 @@ from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementErr
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import Node
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import UNLIMITED, DeviceRequest, Mode, PodRequest
+from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import wait
 from nri_rdma.tasks.workers import Workers
@@ -36,10 +37,11 @@ GPU), a device whose routes are gone."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a pod asks for: its annotations' request as the kubelet's word narrows it, and that word."""
+    """What a pod asks for, as it is written, and what the kubelet said of the pod: what it allocated, and its GPUs."""
 
-    request: PodRequest
-    allocation: PodAllocation | None
+    request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
+    allocation: PodAllocation | None = None
+    gpus: PodGpus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +80,13 @@ class Chooser:
         """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
         self._offered = _Offered.of(policy, node.current)
         node.on_read.append(self._node_was_read)
-        self._allocations = allocations
+        self._reservations = allocations
         self.adopter = adopter
         self._readers = readers
         self._spans = spans
         self._prefix = annotation_prefix
-        self.memlock_ceiling = UNLIMITED
-        self.memlock_dropped_by = ""
-        """Which runtime does not set RLIMIT_MEMLOCK at all."""
+        self.memlock = MemlockBounds()
+        """What the runtime does with RLIMIT_MEMLOCK."""
         self._looked = 0.0
 
     @property
@@ -113,29 +114,60 @@ class Chooser:
         """What a pod asks for; None when that is nothing. Raises RequestError."""
         with self._spans.span("parse"):
             request = parse_pod_request(annotations, self._prefix) or PodRequest(requests=())
-        asked = self._narrowed(pod, request)
+        asked = self._gathered(pod, request)
         return asked if asked.request.requests or self.adopter.told(asked.allocation) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> Chosen:
-        """The devices for a pod, which are its own from now on; none where what the kubelet told of is observed. `by`
-        is the deadline of a fresh reading; None: the node was read just now. Raises PlacementError, NotReadyError."""
-
-        def decide(node: Node) -> tuple[Placed, ...]:
-            return self._place_on(node, pod, asked.request, self._wanted(asked.allocation), asker)
-
+        """Select devices for a pod, which are its own from now on; none where what the kubelet told of is observed.
+        `by` is the deadline of a fresh reading; None: the node was read just now. Raises PlacementError,
+        NotReadyError."""
         with self._spans.span("place") as span:
-            placed = self.decided(pod, decide, by) if by is not None else decide(self.node)
+            placed = self.place(pod.sandbox_id, pod, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
             span.attributes["reason"] = "; ".join(reason for item in placed for reason in item.reasons)
         return Chosen(placed=placed, rdma_cm=self.node.rdma_cm)
 
-    def decided(self, pod: Pod, decide: Callable[[Node], tuple[Placed, ...]], deadline: float) -> tuple[Placed, ...]:
-        """Decide; a refusal is only given on fresh facts, so that it ends as soon as its cause does."""
-        try:
-            return decide(self.node)
-        except PlacementError:
-            refreshed = self.read_node()
-            wait(refreshed, deadline - time.monotonic())
+    def place(self, key: str, pod: Pod, gather: Callable[[], Question], by: float | None) -> tuple[Placed, ...]:
+        """Decide, and reserve the devices under the key. A refusal is only given on fresh facts, so that it ends as
+        soon as its cause does: the question is gathered again for it. `by` and what it raises are as for `choose`."""
+        decision = self._reservations.place(key, gather())
+        if by is not None and isinstance(decision.refusal, PlacementError):
+            self._await_reading(pod, by)
+            decision = self._reservations.place(key, gather())
+        if decision.reading_helps:
+            self._look_again()
+        if decision.refusal is not None:
+            raise decision.refusal
+        return decision.placed
+
+    def question(self, pod: Pod, asker: Asker, asked: Asked, grants: tuple[Grant, ...]) -> Question:
+        """Return the question of this moment: what the pod asks for, and what is true of node, policy and runtime."""
+        offered = self._offered_on(self.node)
+        return Question(
+            owner=str(pod),
+            asker=asker,
+            adoption=self.adopter.adoption,
+            node=offered.node,
+            policy=offered.policy,
+            offer=offered.offer,
+            has_ties=offered.has_ties,
+            memlock=self.memlock,
+            request=asked.request,
+            allocation=asked.allocation,
+            gpus=asked.gpus,
+            grants=grants,
+        )
+
+    def _question(self, pod: Pod, asked: Asked, asker: Asker) -> Question:
+        grants = self.adopter.told(asked.allocation)
+        if asked.gpus is None and grants and asked.allocation is not None:
+            asked = replace(asked, gpus=self.adopter.gpus_of(asked.allocation))
+        return self.question(pod, asker, asked, grants)
+
+    def _await_reading(self, pod: Pod, by: float) -> None:
+        """Wait until the node is read again. Raises NotReadyError when it is not in time, and what the reading does."""
+        refreshed = self.read_node()
+        wait(refreshed, by - time.monotonic())
         if not refreshed.done():
             raise NotReadyError(
                 ErrorCode.NOT_READY,
@@ -143,35 +175,25 @@ class Chooser:
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
-        return decide(self.node)
-
-    def refuse_memlock(self, requests: Iterable[DeviceRequest]) -> None:
-        """Raise PlacementError for one that asks for more than this runtime sets."""
-        refuse_memlock(PodRequest(requests=tuple(requests)), self.memlock_ceiling, self.memlock_dropped_by)
 
     # What it asks for
 
-    def _narrowed(self, pod: Pod, request: PodRequest) -> Asked:
-        """The request as the kubelet's word narrows it, and says whose GPUs it is for; and that word, if it matters
-        here and comes in time."""
+    def _gathered(self, pod: Pod, request: PodRequest) -> Asked:
+        """The request with what the kubelet says, if that matters here."""
         adopter = self.adopter
         asks_gpus = adopter.asks_for_gpus and any(map(may_use_gpus, request.requests))
         asks_scope = adopter.kubelet is not None and any(it.word for it in request.requests)
         if not (asks_gpus or asks_scope or adopter.asks_kubelet):
-            return Asked(request=request, allocation=None)
+            return Asked(request=request)
         with self._spans.span("kubelet") as span:
             word = adopter.ask(pod)
             allocation = word.allocation
+            gpus = adopter.gpus_told(word) if asks_gpus else None
             span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
             span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
-            requests = tuple(scoped(item, allocation) for item in request.requests)
             if asks_gpus:
-                told = adopter.gpus_told(word)
-                requests = tuple(informed(item, told) for item in requests)
-                if word.allocation is not None and any(item.gpus_problem for item in requests):
-                    self._look_again()  # the GPU's driver may have come since
-                span.attributes.update(_gpu_words(requests))
-        return Asked(request=PodRequest(requests=requests), allocation=allocation)
+                span.attributes.update(_gpu_words(narrowed(request, allocation, gpus).requests))
+        return Asked(request=request, allocation=allocation, gpus=gpus)
 
     def _look_again(self) -> None:
         """Something was missing that the kernel gives no news of. The next pod is placed with what there is now."""
@@ -180,37 +202,7 @@ class Chooser:
             self._looked = now
             self.read_node()
 
-    def _wanted(self, allocation: PodAllocation | None) -> tuple[Wanted, ...]:
-        """What the CDI devices ask for that the kubelet allocated to a pod. Their driver has chosen; that the GPUs
-        beside them are taken matters for others."""
-        if allocation is None:
-            return ()
-        items = wanted(self.adopter.told(allocation), self.adopter.adoption)
-        told = self.adopter.gpus_of(allocation) if items else None
-        return tuple(replace(item, request=informed(item.request, told)) for item in items)
-
-    # Where from
-
-    def _place_on(
-        self, node: Node, pod: Pod, request: PodRequest, items: tuple[Wanted, ...], asker: Asker
-    ) -> tuple[Placed, ...]:
-        self.refuse_memlock((*request.requests, *(item.request for item in items)))
-        offered = self._offered_on(node)
-        admitted = admit(offered.policy, node, request, asker)
-        if offered.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted):
-            self._look_again()  # it is passed over, and its routes may be gone since
-
-        if not items and not admitted:
-            self._allocations.release(pod.sandbox_id)  # of a choice before
-            return ()
-
-        def choose(taken: Taken) -> tuple[Placed, ...]:
-            if not items:
-                return place(node, offered.offer, taken, admitted)
-            given = granted(node, taken, items, asker, str(pod))
-            return (*place(node, offered.offer, with_grants(taken, given, str(pod)), admitted), *given)
-
-        return self._allocations.allocate(pod.sandbox_id, str(pod), choose)
+    # What the node offers
 
     def _node_was_read(self) -> None:
         """What it offers is made now, and not while the first pod waits."""

@@ -12,6 +12,7 @@ import pytest
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError
@@ -310,9 +311,9 @@ def test_a_claims_memlock_that_the_runtime_does_not_set_is_refused_as_an_annotat
     node: Node, code: ErrorCode, is_told: bool
 ) -> None:
     if code is ErrorCode.RUNTIME_TOO_OLD:
-        node.lifecycle.chooser.memlock_dropped_by = "containerd 1.7.0"
+        node.lifecycle.chooser.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
     else:
-        node.lifecycle.chooser.memlock_ceiling = 4096
+        node.lifecycle.chooser.memlock = MemlockBounds(ceiling=4096)
     node.specify(spec(NIC, 0, keys=MOVE))
     if is_told:
         node.kubelet.give(make_pod(), "trainer", NIC)

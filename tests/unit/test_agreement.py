@@ -23,6 +23,7 @@ from nri_rdma.commands.cli.gather import gather
 from nri_rdma.commands.cli.gpus import with_gpus
 from nri_rdma.commands.explain import explain
 from nri_rdma.config.settings import Document, load
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import Asker, policy_of
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.allocation import PodAllocation
@@ -272,7 +273,7 @@ def test_explain_and_the_daemon_agree(node: str, config: str, seed: int, tmp_pat
         if config:
             settings = load({}, {}, Document(name="FILE", text=config)).settings
             inside.lifecycle.chooser.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
-        inside.lifecycle.chooser.memlock_ceiling = CEILING
+        inside.lifecycle.chooser.memlock = MemlockBounds(ceiling=CEILING)
         inside.lifecycle.adopter.kubelet = kubelet = Kubelet()
         kubelet.others = PodAllocation()
         handlers = Handlers(inside)

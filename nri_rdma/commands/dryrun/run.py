@@ -142,7 +142,8 @@ class DryRun:
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
-        self._verdicts.chooser.memlock_ceiling = memlock_ceiling(runtime_pid)
+        chooser = self._verdicts.chooser
+        chooser.memlock = replace(chooser.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
 
     def _configured(self, runtime: RuntimeFacts) -> None:

@@ -199,16 +199,16 @@ def _move(move: NetdevMove) -> dict[str, Any]:
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:
-    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.chooser.memlock_dropped_by
+    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.chooser.memlock.dropped_by
     reason = MEMLOCK_IS_SET
     if dropped_by:
         reason = f"{dropped_by} does not set it for plugins"
     elif facts.settings.memlock.automatic:
-        reason = _ceiling_words(value, facts.lifecycle.chooser.memlock_ceiling)
+        reason = _ceiling_words(value, facts.lifecycle.chooser.memlock.ceiling)
     return {
         "bytes": value,
         "reason": reason,
-        "ceiling": facts.lifecycle.chooser.memlock_ceiling,
+        "ceiling": facts.lifecycle.chooser.memlock.ceiling,
         "dropped_by": dropped_by,
     }
 

@@ -1,0 +1,102 @@
+"""What a pod gets on a node: one decision for the engine, `explain` and the dry run. Pure.
+
+Everything the decision depends on is gathered before it, in a Question. The order is a law: what the kubelet said
+narrows the request, what CDI devices ask for is read, limits are checked, the policy admits, devices are placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from nri_rdma.decide.gpus import PodGpus, informed
+from nri_rdma.decide.granted import Grant, Wanted, granted, wanted, with_grants
+from nri_rdma.decide.placement import Placed, Taken, place
+from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_memlock
+from nri_rdma.decide.scoping import scoped
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.device import Node
+from nri_rdma.model.request import UNLIMITED, Mode, PodRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemlockBounds:
+    """What a runtime does with RLIMIT_MEMLOCK: the most that it may set, in bytes, and its name when it sets none."""
+
+    ceiling: int = UNLIMITED
+    dropped_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a pod, or a container that came with more, asks for, and everything that decides what it gets."""
+
+    owner: str
+    """Who will hold the devices: namespace/name of the pod."""
+    asker: Asker
+    request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
+    """As it is written; empty when only CDI devices ask."""
+    allocation: PodAllocation | None = None
+    """What the kubelet allocated; None: it did not say."""
+    gpus: PodGpus | None = None
+    """What the kubelet said of the pod's GPUs, also that it came too late; None: nobody was asked."""
+    grants: tuple[Grant, ...] = ()
+    """The CDI devices that ask for something."""
+    adoption: Adoption = field(default_factory=Adoption)
+    node: Node
+    policy: Policy
+    offer: Offer
+    """What this policy offers on this node; made once for both."""
+    has_ties: bool = False
+    """Whether nobody can have one of the node's devices alone."""
+    memlock: MemlockBounds = field(default_factory=MemlockBounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What was decided, as far as it came: a refusal stands beside what was known before it."""
+
+    request: PodRequest
+    """The request as the kubelet's word narrows it, with the GPUs that it is for."""
+    admitted: tuple[Admitted, ...] = ()
+    placed: tuple[Placed, ...] = ()
+    """The devices; none where nothing is asked for or what CDI devices bring is only observed."""
+    refusal: NriRdmaError | None = None
+    reading_helps: bool = False
+    """Whether something was missing that the kernel does not announce: a fresh reading of the node may find it."""
+
+
+def decide(question: Question, taken: Taken) -> Decision:
+    """Decide what the owner gets while others have taken what they have. A refusal is part of the answer."""
+    request = narrowed(question.request, question.allocation, question.gpus)
+    knows = question.allocation is not None
+    decision = Decision(request=request, reading_helps=knows and any(item.gpus_problem for item in request.requests))
+    try:
+        items = tuple(_informed(item, question.gpus) for item in wanted(question.grants, question.adoption))
+        asked = PodRequest(requests=(*request.requests, *(item.request for item in items)))
+        refuse_memlock(asked, question.memlock.ceiling, question.memlock.dropped_by)
+        admitted = admit(question.policy, question.node, request, question.asker)
+        is_tied = question.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted)
+        decision = replace(decision, admitted=admitted, reading_helps=decision.reading_helps or is_tied)
+        return replace(decision, placed=_placed(question, taken, items, admitted))
+    except NriRdmaError as refusal:
+        return replace(decision, refusal=refusal)
+
+
+def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpus | None) -> PodRequest:
+    """Return the request for the containers to which the kubelet gave devices, with the GPUs that they have."""
+    return PodRequest(requests=tuple(informed(scoped(item, allocation), gpus) for item in request.requests))
+
+
+def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:
+    """A CDI device's driver has chosen the device; that GPUs beside it are taken matters for others."""
+    return replace(item, request=informed(item.request, gpus))
+
+
+def _placed(
+    question: Question, taken: Taken, items: tuple[Wanted, ...], admitted: tuple[Admitted, ...]
+) -> tuple[Placed, ...]:
+    given = granted(question.node, taken, items, question.asker, question.owner)
+    free = with_grants(taken, given, question.owner) if given else taken
+    return (*place(question.node, question.offer, free, admitted), *given)

@@ -76,6 +76,19 @@ def test_operations_that_go_another_way_keep_their_place_in_the_order(
     assert linux.sysctl("rail0", "ipv6/conf/mtu") == "1300"  # a new MTU of the link sets it: this came last
 
 
+def test_a_refusal_keeps_nothing_that_goes_another_way_from_being_tried(linux: LinuxMachine, rail: int) -> None:
+    ops = (
+        SetLink(mtu=10),
+        SYSCTLS[0],
+        SetSysctl(key="ipv4/conf/no_such_thing", value="1"),
+        SYSCTLS[1],
+        SetLink(alias="left"),
+    )
+    assert _apply(linux, rail, ops) == [(ops[0], errno.EINVAL), (ops[2], errno.ENOENT)]
+    assert [linux.sysctl("rail0", op.key) for op in SYSCTLS[:2]] == [op.value for op in SYSCTLS[:2]]
+    assert linux.see()[rail].alias == "left"
+
+
 def test_more_operations_than_fit_in_one_datagram_are_all_tried_and_told_apart(
     linux: LinuxMachine, rail: int, ways: Ways
 ) -> None:

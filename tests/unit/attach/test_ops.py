@@ -188,6 +188,28 @@ def test_alternative_names_in_another_order_are_given_again_from_the_first_wrong
     assert _rail(world).alt_names == ["enp1", "enp3", "enp2"]
 
 
+def test_what_the_way_up_sets_is_set_again_after_it() -> None:
+    world = _world()
+    kernel, ifindex = FakeKernel(world), _rail(world).ifindex
+    apply(kernel, kernel.host, ifindex, SetSysctl(key="ipv6/conf/mtu", value="1400"))
+    before, wanted = world.snapshot(), capture(kernel, kernel.host, ifindex)
+    apply(kernel, kernel.host, ifindex, SetLink(up=False))
+    restore(kernel, ifindex, wanted)
+    assert world.snapshot() == before
+
+
+def test_the_secret_of_stable_addresses_is_the_first_sysctl_to_be_set() -> None:
+    world = _world()
+    kernel, ifindex = FakeKernel(world), _rail(world).ifindex
+    found = capture(kernel, kernel.host, ifindex)
+    wanted = replace(found, sysctls=f"ipv4/conf/rp_filter 1\n{STABLE_SECRET} fd00::1\nipv6/conf/accept_ra 2")
+    assert [op.key for op in departures(found, wanted) if isinstance(op, SetSysctl)] == [
+        STABLE_SECRET,
+        "ipv4/conf/rp_filter",
+        "ipv6/conf/accept_ra",
+    ]
+
+
 def _samples(kind: type[Op]) -> tuple[Op, ...]:
     """Operations of this type that change a link which came to the pod, or the RDMA device."""
     kernel = FakeKernel(other := _world())

@@ -128,19 +128,9 @@ def get_devices() -> Request[RdmaDeviceState]:
     return _request(Command.GET, _read_device, is_dump=True)
 
 
-def get_device(index: int) -> Request[RdmaDeviceState]:
-    """One device; the kernel answers EINVAL when the namespace does not have it."""
-    return _request(Command.GET, _read_device, _u32(Attribute.DEV_INDEX, index))
-
-
 def get_ports(index: int) -> Request[RdmaPortState]:
     """All ports of a device."""
     return _request(Command.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
-
-
-def get_port(index: int, port: int) -> Request[RdmaPortState]:
-    """One port of a device."""
-    return _request(Command.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port))
 
 
 def get_char_device(kind: CharKind, index: int | None, port: int | None) -> Request[CharNumber]:

@@ -23,7 +23,6 @@ from nri_rdma.model.nldev import (
     Count,
     ObjectKind,
     RdmaDeviceState,
-    RdmaEvent,
     RdmaNetdevs,
     RdmaObject,
     RdmaPortState,
@@ -36,7 +35,6 @@ T = TypeVar("T")
 _DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at most 32 KiB (net/netlink/af_netlink.c)
 _PATIENCE_S = 5
 """An answer lies ready when the question has been sent; without a limit, a kernel that owes one would stop a worker."""
-_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1  # include/linux/socket.h, include/uapi/linux/netlink.h
 
 
 def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
@@ -107,7 +105,7 @@ class RdmaSocket:
     """
 
     def __init__(self) -> None:
-        self._socket = _open(0)
+        self._socket = _open()
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -215,40 +213,8 @@ class RdmaSocket:
         return replies.results, replies.is_interrupted
 
 
-class RdmaMonitor:
-    """Events of the devices in the namespace of the thread that made it.
-
-    They tell of devices made, renamed and gone and of their netdevs, not of a device that changes its namespace: the
-    kernel sends a uevent then and nothing here. Kernels before 6.12 send nothing at all: RdmaSystem.monitor.
-    """
-
-    def __init__(self) -> None:
-        found = _open(nldev.GROUP_NOTIFY)
-        if found is None:
-            raise KernelError("watch RDMA devices", errno.EPROTONOSUPPORT)
-        self._socket = found
-        self._socket.settimeout(None)
-
-    def fileno(self) -> int:
-        """For select: readable when there are events."""
-        return self._socket.fileno()
-
-    def read(self) -> tuple[RdmaEvent, ...]:
-        """The next events; blocks until there are some. ENOBUFS: some were lost, so look at everything."""
-        try:
-            return nldev.read_events(self._socket.recv(_DATAGRAM_MAX))
-        except OSError as error:
-            raise KernelError("read RDMA events", error.errno or 0, error.strerror or "") from error
-        except WireError as error:
-            raise KernelError("read RDMA events", errno.EPROTO, str(error)) from error
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._socket.close()
-
-
-def _open(group: int) -> socket.socket | None:
-    """A socket in this thread's namespace, in a group unless that is 0; None: the kernel has no RDMA subsystem."""
+def _open() -> socket.socket | None:
+    """A socket in this thread's namespace; None: the kernel has no RDMA subsystem."""
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
     except OSError as error:
@@ -258,8 +224,6 @@ def _open(group: int) -> socket.socket | None:
     try:
         opened.settimeout(_PATIENCE_S)
         opened.bind((0, 0))
-        if group:
-            opened.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
     except OSError as error:
         opened.close()
         raise KernelError("open a socket to the RDMA subsystem", error.errno or 0) from error

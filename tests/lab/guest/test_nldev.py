@@ -20,11 +20,12 @@ import pytest
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.namespace import HeldNamespace
-from nri_rdma.host.netlink.rdma import RdmaMonitor, RdmaSocket, can_move, visit
+from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, visit
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import ObjectKind, RdmaEvent, RdmaEventKind
 from nri_rdma.wire import nldev
 from tests.lab.guest import kernel
+from tests.lab.guest.monitor import RdmaMonitor
 from tests.rig.deadline import wait_until
 
 Test = TypeVar("Test", bound=Callable[..., object])
@@ -193,9 +194,7 @@ def test_events_tell_of_a_device_that_comes_and_goes(events: None, index: int) -
     ("name", "question"),
     [
         ("devices", lambda index: nldev.get_devices()),
-        ("device", nldev.get_device),
         ("ports", nldev.get_ports),
-        ("port", lambda index: nldev.get_port(index, 1)),
         ("uverbs", lambda index: nldev.get_char_device(CharKind.UVERBS, index, None)),
         ("umad", lambda index: nldev.get_char_device(CharKind.UMAD, index, 1)),
         ("issm", lambda index: nldev.get_char_device(CharKind.ISSM, index, 1)),

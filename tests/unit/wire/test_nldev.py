@@ -20,9 +20,7 @@ SEQUENCE = 7
 HEADER = Path("/usr/include/rdma/rdma_netlink.h")
 QUESTIONS: list[Request[Any]] = [
     nldev.get_devices(),
-    nldev.get_device(3),
     nldev.get_ports(3),
-    nldev.get_port(3, 1),
     nldev.get_char_device(CharKind.UMAD, 3, 1),
     nldev.get_system(),
     nldev.set_netns_mode(RdmaNetns.EXCLUSIVE),
@@ -79,8 +77,8 @@ def test_a_dump_asks_for_all() -> None:
 
 
 def test_a_question_about_one_thing_asks_for_the_end_too() -> None:
-    expected = struct.pack("=IHHII", 24, 5 << 10 | 1, 0x5, 9, 0) + u32(1, 3)
-    assert nldev.get_device(3).encode(9) == expected
+    expected = struct.pack("=IHHII", 24, 5 << 10 | 9, 0x5, 9, 0) + u32(1, 3)
+    assert nldev.get_resources(3).encode(9) == expected
 
 
 def test_a_move_names_device_and_descriptor() -> None:
@@ -106,11 +104,11 @@ def test_rdma_cm_belongs_to_no_device() -> None:
 @pytest.mark.parametrize("index", [-1, 1 << 32])
 def test_an_index_that_is_none_is_not_sent(index: int) -> None:
     with pytest.raises(WireError):
-        nldev.get_device(index)
+        nldev.get_ports(index)
 
 
 def test_a_device_is_told_in_the_words_of_sysfs() -> None:
-    device = only(nldev.get_device(3), answer(Command.GET, *DEVICE))
+    device = only(nldev.get_devices(), answer(Command.GET, *DEVICE))
     assert (device.index, device.name, device.ports, device.node_type) == (3, "mlx5_3", 2, "CA")
     assert (device.node_guid, device.firmware, device.protocol) == ("506b:4b03:00a1:b2c3", "", "")
 
@@ -124,7 +122,7 @@ def test_a_port_is_read_although_the_kernel_calls_its_answer_a_device() -> None:
         u32(50, 9),
         attribute(51, b"rail0\0"),
     )
-    port = only(nldev.get_port(3, 1), answer(Command.GET, *fields))
+    port = only(nldev.get_ports(3), answer(Command.GET, *fields))
     assert (port.state, port.phys_state, port.lid) == ("ACTIVE", "LinkUp", 0)
     assert (port.netdev_index, port.netdev_name) == (9, "rail0")
 

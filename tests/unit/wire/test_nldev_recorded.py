@@ -49,9 +49,7 @@ PORT = RdmaPortState(
 )
 RESOURCES = {"pd": 1, "cq": 1, "qp": 1, "cm_id": 0, "mr": 0, "ctx": 0, "srq": 0}
 RECORDED: dict[str, tuple[Request[Any], list[Any]]] = {
-    "device": (nldev.get_device(1), [DEVICE]),
     "ports": (nldev.get_ports(1), [PORT]),
-    "port": (nldev.get_port(1, 1), [PORT]),
     "uverbs": (
         nldev.get_char_device(CharKind.UVERBS, 1, None),
         [CharNumber(name="uverbs1", abi=2, major=231, minor=193)],
@@ -118,10 +116,9 @@ def test_a_recorded_answer_has_the_kernels_own(name: str) -> None:
 
 
 def test_all_devices_are_read() -> None:
-    assert [(it.index, it.name) for it in read(nldev.get_devices(), datagrams("devices")).results] == [
-        (0, "rxe0"),
-        (1, "lab_rxe"),
-    ]
+    first, second = read(nldev.get_devices(), datagrams("devices")).results
+    assert (first.index, first.name) == (0, "rxe0")
+    assert second == DEVICE
 
 
 def test_counters_are_read() -> None:

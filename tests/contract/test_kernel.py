@@ -7,6 +7,7 @@ from ipaddress import ip_interface
 
 import pytest
 
+from nri_rdma.attach.ops import AddAddress, AddAltName, SetLink, SetSysctl
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState, sysctls_of
@@ -18,6 +19,7 @@ from tests.rig.linkops import (
     configure,
     detach_xdp,
     remove,
+    rename_rdma,
     replay,
     set_alt_names,
     set_link,
@@ -228,6 +230,32 @@ def test_what_is_refused_of_a_configuration_is_told_and_the_rest_is_done(machine
     assert (seen.mtu, seen.up, "10.0.0.1/24" in seen.addresses) == (1500, True, True)
     _refused({errno.EEXIST}, lambda: configure(kernel, host, rail, mtu=None, addresses=[address]))
     _refused({errno.ENODEV}, lambda: configure(kernel, host, 4711, mtu=None, addresses=()))
+
+
+def test_operations_are_all_tried_in_order_and_those_refused_are_told(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    address = AddAddress(address=ip_interface("10.0.0.1/24"))
+    ops = (
+        SetLink(mtu=10),
+        address,
+        SetSysctl(key="ipv4/conf/no_such_thing", value="1"),
+        AddAltName(name="enp1"),
+        address,
+        SetSysctl(key="ipv4/conf/rp_filter", value="2"),
+        AddAltName(name="enp1"),
+    )
+    refused = kernel.apply(host, rail, ops)
+    assert [(it.op, it.error.errno) for it in refused] == [
+        (ops[0], errno.EINVAL),
+        (ops[2], errno.ENOENT),
+        (ops[4], errno.EEXIST),
+        (ops[6], errno.EEXIST),
+    ]
+    seen = machine.see()[rail]
+    assert seen.addresses == {"10.0.0.1/24"}
+    assert seen.alt_names == {"enp1"}
+    assert machine.sysctl("rail0", "ipv4/conf/rp_filter") == "2"
+    assert kernel.apply(host, rail, ()) == ()
 
 
 def test_sysctls_of_a_link_are_told_and_set(machine: Machine, rail: int) -> None:
@@ -532,6 +560,7 @@ def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> N
     pod = kernel.open_namespace(machine.pod_path)
     assert kernel.rdma_devices(kernel.host) == kernel.rdma_devices(pod) == ()
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.move_rdma(kernel.host, 1, pod))
+    _refused({errno.EPROTONOSUPPORT}, lambda: rename_rdma(kernel, kernel.host, 1, "mine"))
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.can_move_rdma(1, pod))
     _refused({errno.EPROTONOSUPPORT}, lambda: kernel.char_device(pod, 1, CharKind.UVERBS, None))
     pod.close()

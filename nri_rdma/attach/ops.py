@@ -7,7 +7,7 @@ A journal holds the values from which operations are made, never operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import ClassVar, Final, TypeAlias, get_args
@@ -95,10 +95,10 @@ class SetSysctl:
     fields: ClassVar[frozenset[str]] = frozenset({"sysctls"})
 
     key: str
-    value: str
+    value: str = field(repr=False)
 
     def describe(self) -> str:
-        """The value is left out: one of them is a secret."""
+        """The value is left out, as it is of repr(): one of them is a secret."""
         return f"set {self.key}"
 
 

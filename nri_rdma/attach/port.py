@@ -1,7 +1,8 @@
 """What attach needs of the kernel.
 
 The real one is nri_rdma.host.netlink.kernel; the fake one (tests/fakes) keeps state and can fail at its n-th operation.
-Both pass tests/contract. Every operation raises KernelError with the kernel's errno, and nothing else.
+Both pass tests/contract. Every call raises KernelError with the kernel's errno, and nothing else; `apply` returns the
+errors.
 """
 
 from __future__ import annotations

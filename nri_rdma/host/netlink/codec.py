@@ -75,14 +75,14 @@ def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refu
 
 def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> list[Refused]:
     """Try operations that go the same way."""
-    operation = f"set link {index}: {ops[0].describe()}"
+    operation = f"set link {index}"
     match CODECS[type(ops[0])]:
         case Datagram():
             return asked(namespace, operation, lambda route: _send(route, index, ops))
         case Inside():
             return inside(namespace, operation, lambda route: _work(route, index, ops))
         case OverRdma():
-            return visit(namespace, operation, lambda rdma: _ask(rdma, index, ops))
+            return visit(namespace, f"set RDMA device {index}", lambda rdma: _ask(rdma, index, ops))
 
 
 def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:

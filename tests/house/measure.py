@@ -23,7 +23,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 # Every name that a move of files changes.
 
 PACKAGE = "nri_rdma"
-GENERATED = ("pb/*",)
+GENERATED = ("pb/*", "ttrpc/pb/*")
 TTRPC = ("ttrpc/*",)
 """The ttrpc library is a package of its own in all but name."""
 ERRORS = ("errors.py",)

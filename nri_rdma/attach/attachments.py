@@ -216,6 +216,13 @@ class Attachments:
         undos = [self._end(sandbox) for sandbox in self.of(sandbox_id)]
         return joined(undos) if undos else None
 
+    def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
+        """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first. The undos,
+        done or not."""
+        older = {it.pod.sandbox_id for it in self.all() if it.pod.is_same_pod(pod)} - {pod.sandbox_id}
+        undos = (self.end(sandbox_id) for sandbox_id in sorted(older))
+        return tuple(undo for undo in undos if undo is not None)
+
     def _end(self, sandbox: Attachment) -> Future[None]:
         by = current_span()
         self._feed(sandbox, Event.END, change=lambda now: replace(now, ended_by=by))

@@ -224,8 +224,8 @@ def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
     )
 
 
-Phase: TypeAlias = Callable[[LinkState, LinkState], tuple[Op, ...]]
-PHASES: Final[tuple[Phase, ...]] = (identity_ops, sysctl_ops, settings_ops, way_up_ops, address_ops, rest_ops)
+RestorePhase: TypeAlias = Callable[[LinkState, LinkState], tuple[Op, ...]]
+PHASES: Final[tuple[RestorePhase, ...]] = (identity_ops, sysctl_ops, settings_ops, way_up_ops, address_ops, rest_ops)
 """Pure functions (found, wanted), in the order in which `restore` runs them; it runs sysctl_ops once more after
 way_up_ops."""
 
@@ -276,7 +276,7 @@ class _Returned:
         self._is_current = True
         self._errors: list[KernelError] = []
 
-    def run(self, phase: Phase, *, capture: bool = True) -> bool:
+    def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
         """Apply what a phase finds to do, and return whether nothing of it was refused. `capture`: look at the link
         first, if an earlier phase has changed it. Raises KernelError when that cannot be done."""
         if capture and not self._is_current:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nri_rdma.cdi.meaning import CdiMeaning, Hardware, Numbers, is_uverbs, meaning
+from nri_rdma.cdi.meaning import CdiMeaning, Hardware, is_uverbs, meaning
 from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
-from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
-_Nodes = frozenset[tuple[str, Numbers]]
+_Nodes = frozenset[tuple[str, DeviceNumbers]]
 """Paths in a container, and what is found there."""
 
 
@@ -38,7 +38,7 @@ class Index:
         names.pop(frozenset(), None)
         self._names: Mapping[_Nodes, str] = names
         """The first name of those with the same nodes: a driver that writes a spec per claim has many."""
-        self._by_number: dict[Numbers, list[_Nodes]] = {}
+        self._by_number: dict[DeviceNumbers, list[_Nodes]] = {}
         for nodes in names:
             for number in {number for _, number in nodes}:
                 self._by_number.setdefault(number, []).append(nodes)
@@ -58,7 +58,7 @@ class Index:
         """Whether there is a spec of that CDI device, ours or not."""
         return name in self._read
 
-    def has_paths(self, name: str, present: Mapping[str, Numbers]) -> bool:
+    def has_paths(self, name: str, present: Mapping[str, DeviceNumbers]) -> bool:
         """Whether a container has nodes at all paths where that CDI device puts uverbs nodes, whatever they are now: a
         device that moved has other numbers, and may be out of the host's sight."""
         device = self._read.get(name)
@@ -77,12 +77,12 @@ class Index:
             raise found.with_traceback(None)  # else it would grow with every raise
         return found
 
-    def nodes(self, name: str) -> Mapping[str, Numbers]:
+    def nodes(self, name: str) -> Mapping[str, DeviceNumbers]:
         """The RDMA nodes of a container with this CDI device, by path, with the host's numbers; empty when it is none
         of ours."""
         return dict(self._nodes.get(name, ()))
 
-    def recognise(self, present: Mapping[str, Numbers]) -> tuple[str, ...]:
+    def recognise(self, present: Mapping[str, DeviceNumbers]) -> tuple[str, ...]:
         """The CDI devices that a container seems to have, by its device nodes: all RDMA nodes of each are there, at
         their paths and with the numbers that the node has now. Of two, one of which has all nodes of the other, it is
         the bigger one; of two with the same nodes the first by name."""

@@ -14,16 +14,13 @@ from dataclasses import dataclass, replace
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.cdi.spec import DeviceNode
 from nri_rdma.errors import ErrorCode, PlacementError, RequestError
-from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
 from nri_rdma.model.request import LABEL, DeviceRequest, InterfaceConfig, Mode
 from nri_rdma.text.refusals import bounded, quoted, unknown_key
 
-Numbers = tuple[int, int]
-"""Major and minor of a device node."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class AskedPart:
     """A request of a CDI device, with the devices that it is about."""
 
     request: DeviceRequest
@@ -36,7 +33,7 @@ class CdiMeaning:
 
     name: str
     devices: tuple[RdmaDevice, ...]
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[AskedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,7 @@ class Hardware:
         known = self.by_path.get(host_path(node))
         return known[0] if known is not None else None
 
-    def numbers_at(self, node: DeviceNode) -> Numbers | None:
+    def numbers_at(self, node: DeviceNode) -> DeviceNumbers | None:
         """What a container finds at a device node of a spec: what the host has there, else what the spec says."""
         known = self.by_path.get(host_path(node))
         char = known[1] if known is not None else self.rdma_cm
@@ -89,7 +86,7 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
         return CdiMeaning(name=device.name, devices=devices)
     base = _request(device, len(devices), text, f"{where} {prefix}")
     if not in_pod:
-        return CdiMeaning(name=device.name, devices=devices, asked=(Asked(request=base, devices=devices),))
+        return CdiMeaning(name=device.name, devices=devices, asked=(AskedPart(request=base, devices=devices),))
     return CdiMeaning(name=device.name, devices=devices, asked=_asked(base, devices, in_pod, only_named=text is None))
 
 
@@ -184,7 +181,7 @@ def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -
 
 def _asked(
     base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
-) -> tuple[Asked, ...]:
+) -> tuple[AskedPart, ...]:
     """A request for each device, because the netdevs have names of their own. Without a key of ours there is none for
     devices whose netdev is not named."""
     if base.mode is Mode.SHARED:
@@ -194,7 +191,7 @@ def _asked(
         what = f"netDevices say {quoted(', '.join(in_pod.values()))}, and this says {quoted(base.interface.name)}"
         raise _refused(f"{base.where}.interface.name", what, "leave it out here: netDevices name each netdev")
     return tuple(
-        Asked(request=_one(base, number, len(devices), in_pod.get(item.id)), devices=(item,))
+        AskedPart(request=_one(base, number, len(devices), in_pod.get(item.id)), devices=(item,))
         for number, item in enumerate(devices)
         if item.id in in_pod or not only_named
     )

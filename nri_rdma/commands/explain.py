@@ -45,7 +45,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the lifecycle has them."""
+    """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the engine has them."""
 
     node: Node
     policy: Policy

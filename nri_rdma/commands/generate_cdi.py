@@ -43,7 +43,7 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
+class SpecAsks:
     """What the devices of a spec ask of nri-rdma, by the keys of a request; None is nothing.
 
     `memlock` is a number of bytes or ``unlimited``, the others as their keys.

@@ -27,6 +27,7 @@ from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.reload import Reloader, contested_words
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Others
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
@@ -35,10 +36,10 @@ from nri_rdma.doors.nri.link import Door
 from nri_rdma.doors.nri.peer import memlock_ceiling
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
-from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
-from nri_rdma.engine.run_pod import Chooser
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
@@ -131,7 +132,7 @@ class Daemon:
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers, self._readers)
-        self._chooser = Chooser(
+        self._placer = Placer(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
             allocations=self._allocations,
@@ -140,24 +141,23 @@ class Daemon:
             spans=self._spans,
             annotation_prefix=settings.annotation_prefix,
         )
-        self._lifecycle = Lifecycle(
-            chooser=self._chooser,
-            allocations=self._allocations,
-            sandboxes=self._sandboxes,
+        self._placer.memlock = MemlockBounds(default=settings.memlock.bytes)
+        self._engine = Engine(
+            placer=self._placer,
+            attachments=self._sandboxes,
             workers=self._workers,
             spans=self._spans,
             limits=self._limits,
-            default_memlock=settings.memlock.bytes,
             waits=settings.waits,
         )
-        self._reloader = Reloader(settings, reread or (lambda: settings), self._chooser)
+        self._reloader = Reloader(settings, reread or (lambda: settings), self._placer)
         self._door = door or self._runner()
         self._runtime = RuntimeFacts()
         self._control = ControlServer(
             DaemonFacts(
                 settings=settings,
                 node=self._node,
-                lifecycle=self._lifecycle,
+                engine=self._engine,
                 allocations=self._allocations,
                 sandboxes=self._sandboxes,
                 spans=self._spans,
@@ -206,7 +206,7 @@ class Daemon:
     def _recover(self) -> None:
         for error in self._sandboxes.recover(self._hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
-        self._lifecycle.recovered()
+        self._engine.recovered()
         self._take_up = start_timer(TAKE_UP_S, self._sandboxes.take_up)
 
     def close(self) -> None:
@@ -243,12 +243,12 @@ class Daemon:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        self._chooser.memlock = replace(self._chooser.memlock, ceiling=memlock_ceiling(runtime_pid))
-        return Plugin(self._lifecycle, self._spans, self._synchronized, self._configured, self._leftovers)
+        self._placer.memlock = replace(self._placer.memlock, ceiling=memlock_ceiling(runtime_pid))
+        return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._leftovers)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
         self._runtime = runtime
-        set_memlock(self._lifecycle, self._settings.memlock, runtime)
+        set_memlock(self._engine, self._settings.memlock, runtime)
         if runtime.abilities.nri is None:
             log.info("the runtime's release is not known: it is taken to apply all that we ask for")
         if self._door.launched and runtime.abilities.before_0_7:
@@ -283,7 +283,7 @@ class Daemon:
 
     def _tell_contested(self) -> None:
         """Which devices nobody gets because several pools select them; once, until they are others."""
-        contested = contested_words(self._chooser.policy, self._node.current)
+        contested = contested_words(self._placer.policy, self._node.current)
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
@@ -334,13 +334,13 @@ def _log_reload_bug(done: Future[None]) -> None:
         log.error("the configuration was not read again", exc_info=error)
 
 
-def set_memlock(lifecycle: Lifecycle, setting: Memlock, runtime: RuntimeFacts) -> None:
+def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
     """Before the first event of the session; from then on it stays so."""
     applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, lifecycle.chooser.memlock.ceiling)
-    lifecycle.default_memlock = wanted if applied else None
+    wanted = default_memlock(setting, engine.placer.memlock.ceiling)
     dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
-    lifecycle.chooser.memlock = replace(lifecycle.chooser.memlock, dropped_by=dropped_by)
+    default = wanted if applied else None
+    engine.placer.memlock = replace(engine.placer.memlock, dropped_by=dropped_by, default=default)
     if wanted is not None and not applied:
         log.warning(
             "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",

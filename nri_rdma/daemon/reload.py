@@ -13,7 +13,7 @@ from itertools import groupby
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.policy import Policy, offer, policy_of
-from nri_rdma.engine.run_pod import Chooser
+from nri_rdma.engine.placer import Placer
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.device import Node
 from nri_rdma.observe.logs import set_log_level
@@ -30,10 +30,10 @@ class Reloader:
     `read` gives the settings of all sources as they are now, or raises SettingError.
     """
 
-    def __init__(self, settings: Settings, read: Callable[[], Settings], chooser: Chooser) -> None:
+    def __init__(self, settings: Settings, read: Callable[[], Settings], placer: Placer) -> None:
         self._settings = settings
         self._read = read
-        self._chooser = chooser
+        self._placer = placer
         self.error = ""
         """Why the last one was refused; "" when it was not."""
 
@@ -47,15 +47,15 @@ class Reloader:
             log.warning("configuration refused, the old one goes on", extra={"error": self.error})
         else:
             self._settings, self.error = settings, ""
-            pools = ", ".join(self._chooser.policy.pools)
+            pools = ", ".join(self._placer.policy.pools)
             log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
 
     def _take(self, settings: Settings) -> None:
         refuse_fixed(self._settings, settings)
         policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
-        refuse_contested(policy, self._chooser.node)
-        self._chooser.policy = policy
-        self._chooser.adopter.adoption = settings.adopt
+        refuse_contested(policy, self._placer.node)
+        self._placer.policy = policy
+        self._placer.adopter.adoption = settings.adopt
         set_log_level(settings.log_level)
 
 

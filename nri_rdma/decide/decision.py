@@ -26,6 +26,8 @@ class MemlockBounds:
 
     ceiling: int = UNLIMITED
     dropped_by: str = ""
+    default: int | None = None
+    """For containers with devices whose pod asks for no limit, in bytes; None: the runtime's own limit stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from nri_rdma.cdi.names import parse_qualified
 from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.model.allocation import ContainerAllocation, PodAllocation
-from nri_rdma.model.device import Gpu
+from nri_rdma.model.device import DeviceNumbers, Gpu
 from nri_rdma.model.pci import PciAddress, parse_pci_address
 from nri_rdma.model.request import AlignTo, DeviceRequest
 from nri_rdma.text.refusals import bounded
@@ -56,9 +56,6 @@ _EVERY = "all"
 _MOST_TEXT = 4096
 """Of a container's variable, which everybody may write: a hundred UUIDs. A megabyte took more than a second to read."""
 
-Numbers = tuple[int, int]
-"""Major and minor of a device node."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNames:
@@ -69,7 +66,7 @@ class GpuNames:
     """Those that NVIDIA's driver serves, in PCI order; all of the vendor where it tells of none."""
     by_uuid: Mapping[str, Gpu] = field(default_factory=dict)
     by_node: Mapping[str, Gpu] = field(default_factory=dict)
-    by_number: Mapping[Numbers, Gpu] = field(default_factory=dict)
+    by_number: Mapping[DeviceNumbers, Gpu] = field(default_factory=dict)
     by_pci: Mapping[PciAddress, Gpu] = field(default_factory=dict)
 
     @classmethod
@@ -224,7 +221,7 @@ class Shown:
     runtime tells, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged one has all nodes of the host, which
     says nothing."""
 
-    nodes: Collection[Numbers] = ()
+    nodes: Collection[DeviceNumbers] = ()
     cdi_devices: tuple[str, ...] = ()
     visible: str | None = None
     is_privileged: bool = False

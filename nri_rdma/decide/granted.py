@@ -15,11 +15,8 @@ from nri_rdma.decide.placement import Holding, Placed, Taken
 from nri_rdma.decide.policy import Asker, admit_granted
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption
-from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
+from nri_rdma.model.device import CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
 from nri_rdma.model.request import DeviceRequest, Mode, Scope
-
-Numbers = tuple[int, int]
-"""Major and minor."""
 
 
 class Source(StrEnum):
@@ -149,7 +146,7 @@ def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mod
 
 def refuse_unallocated(
     node: Node,
-    present: Mapping[str, Numbers],
+    present: Mapping[str, DeviceNumbers],
     covered: Collection[DeviceId],
     explained: Mapping[DeviceId, frozenset[str]],
     adoption: Adoption,
@@ -172,7 +169,7 @@ def refuse_unallocated(
             )
 
 
-def shown_devices(node: Node, present: Mapping[str, Numbers]) -> tuple[RdmaDevice, ...]:
+def shown_devices(node: Node, present: Mapping[str, DeviceNumbers]) -> tuple[RdmaDevice, ...]:
     """The RDMA devices of the node whose uverbs nodes a container has, wherever it has them."""
     numbers = set(present.values())
     return tuple(

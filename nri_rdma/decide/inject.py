@@ -11,15 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from nri_rdma.decide.policy import Admitted
-from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
+from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits, env_name
-
-Numbers: TypeAlias = tuple[int, int]
-"""Major and minor."""
 
 NOTHING = ContainerEdits()
 ENV_PREFIXES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
@@ -67,7 +63,7 @@ def inject(
     )
 
 
-def shown_as(path: str, numbers: Numbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
+def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
     """The character device of the node that somebody shows a container at a path that is another's; None when the
     numbers are nobody's now, or were this path's own: whoever put them there knows no better."""
     for device in devices:

@@ -21,13 +21,13 @@ from typing import Protocol
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.gpus import GpuNames, KnownGpus, PodGpus, Shown, of_shown, pod_gpus
-from nri_rdma.decide.granted import Grant, Numbers, Source, shown_devices
+from nri_rdma.decide.granted import Grant, Source, shown_devices
 from nri_rdma.engine.rereading import Read, Rereading
 from nri_rdma.engine.sandbox import NodesAt, Sandboxes, Sighting
 from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice
+from nri_rdma.model.device import CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.waiting import settled
@@ -82,7 +82,7 @@ class Brought:
     asker: Asker
     container: str
     cdi_devices: tuple[str, ...]
-    devices: Mapping[str, Numbers]
+    devices: Mapping[str, DeviceNumbers]
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     """The host's netdevs that the runtime would move into the container."""
@@ -237,7 +237,7 @@ class Adopter:
 
     # -- what a container brings -------------------------------------------------------------------------------------
 
-    def may_be_ours(self, devices: Mapping[str, Numbers]) -> bool:
+    def may_be_ours(self, devices: Mapping[str, DeviceNumbers]) -> bool:
         """Whether any of these nodes has the major number of an RDMA device; True as long as that is not known."""
         majors = self.majors
         if majors is None:
@@ -384,7 +384,7 @@ class Adopter:
 
     def _recognised(
         self,
-        devices: Mapping[str, Numbers],
+        devices: Mapping[str, DeviceNumbers],
         attached: Mapping[str, frozenset[DeviceId]],
         explained: Collection[DeviceId],
     ) -> Iterator[str]:

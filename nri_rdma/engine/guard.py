@@ -16,10 +16,10 @@ from pathlib import Path
 
 from nri_rdma.attach.attachment import Attachment, Unstarted
 from nri_rdma.attach.record import Phase
-from nri_rdma.decide.inject import AttachedRequest, Numbers, inject
-from nri_rdma.engine.late import returning
+from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.engine.barrier import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice
+from nri_rdma.model.device import CharDevice, DeviceNumbers
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled
 from nri_rdma.text.annotations import asks_for_devices
@@ -40,7 +40,7 @@ class Subject:
     container: str
     container_id: str
     annotations: Mapping[str, str]
-    devices: Mapping[str, Numbers]
+    devices: Mapping[str, DeviceNumbers]
     env: frozenset[str]
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from itertools import chain, count
-from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
@@ -19,14 +18,14 @@ from nri_rdma.attach.record import Phase, attach_key
 from nri_rdma.decide.decision import Question
 from nri_rdma.decide.granted import Grant, refuse_unallocated, wanted
 from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.engine.barrier import Barrier, returning
 from nri_rdma.engine.evidence import Brought
-from nri_rdma.engine.run_pod import Asked, Chooser
+from nri_rdma.engine.placer import Asked, Placer
 from nri_rdma.engine.sandbox import KEPT_CONTAINERS, LateFailure
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import LABEL
-from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
 
@@ -34,26 +33,16 @@ ATTEMPTS = 3
 """How often a late attach is tried for a container."""
 
 
-class Waiting(Protocol):
-    """What the lifecycle does before every attach, and before a container has its answer."""
-
-    waits: Waits
-
-    def end_older(self, pod: Pod) -> tuple[Future[None], ...]: ...
-
-    def pass_barrier(self, sandbox: Attachment, deadline: float) -> None: ...
-
-
-class Claims:
+class LateAttach:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(self, sandboxes: Attachments, spans: Recorder, chooser: Chooser, life: Waiting) -> None:
-        self._sandboxes = sandboxes
+    def __init__(self, attachments: Attachments, spans: Recorder, placer: Placer, barrier: Barrier) -> None:
+        self._attachments = attachments
         self._spans = spans
-        self._chooser = chooser
-        self._adopter = chooser.adopter
-        self._life = life
-        self._known = chooser.adopter.sandboxes
+        self._placer = placer
+        self._adopter = placer.adopter
+        self._barrier = barrier
+        self._known = placer.adopter.sandboxes
 
     def adopt(self, brought: Brought, deadline: float) -> tuple[Grant, ...]:
         """Have what the CDI devices of a container ask for attached; those that concern us. Raises what keeps the
@@ -97,7 +86,7 @@ class Claims:
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
         """The CDI devices that something is attached for, with its RDMA devices."""
         found: dict[str, frozenset[DeviceId]] = {}
-        for sandbox in self._sandboxes.of(sandbox_id):
+        for sandbox in self._attachments.of(sandbox_id):
             for item in sandbox.record.attached if sandbox.record is not None else ():
                 name = item.admitted.request.cdi_device
                 if name:
@@ -110,7 +99,7 @@ class Claims:
             return
         if holder.state is not Phase.ATTACHED:
             self._pass_barrier(holder, grant.container, deadline)
-        covered = self._sandboxes.cover(holder, grant.name, grant.container)
+        covered = self._attachments.cover(holder, grant.name, grant.container)
         if not wait(covered, self._by(deadline) - time.monotonic()):
             raise self._not_yet(holder.pod, grant.container)
 
@@ -118,34 +107,34 @@ class Claims:
         """A part that failed is on its way back, which does not end the sandbox."""
         if sandbox.part and sandbox.ends and not self._known.has_ended(sandbox.pod.sandbox_id):
             raise self._not_yet(sandbox.pod, container)
-        self._life.pass_barrier(sandbox, deadline)
+        self._barrier.await_attached(sandbox, deadline)
 
     def _attach_late(self, brought: Brought, deadline: float) -> None:
         pod = brought.pod
-        own = self._sandboxes.of(pod.sandbox_id)
+        own = self._attachments.of(pod.sandbox_id)
         if self._known.has_ended(pod.sandbox_id) or any(it.ends and not it.part for it in own):
             raise returning(pod)
         self._tell_failure(pod, brought.container)
-        if not all_settled(self._life.end_older(pod), self._by(deadline)):
+        if not all_settled(self._attachments.end_older(pod), self._by(deadline)):
             raise self._not_yet(pod, brought.container)
         part = self._free_part(pod.sandbox_id, brought.container)
 
         def question() -> Question:
             grants = self._adopter.grants(brought, self._attached_for(pod.sandbox_id))
             late = tuple(grant for grant in grants if self._holder_of(pod.sandbox_id, grant.name) is None)
-            return self._chooser.question(pod, brought.asker, Asked(), late)
+            return self._placer.question(pod, brought.asker, Asked(), late)
 
-        placed = self._chooser.place(attach_key(pod.sandbox_id, part), pod, question, self._by(deadline))
+        placed = self._placer.place(attach_key(pod.sandbox_id, part), pod, question, self._by(deadline))
         if not placed:
             return  # it is observed
-        sandbox = self._sandboxes.begin(pod, placed, self._chooser.node.rdma_cm, part)
+        sandbox = self._attachments.begin(pod, placed, self._placer.node.rdma_cm, part)
         if not wait(sandbox.attach_done, self._by(deadline) - time.monotonic()):
             sandbox.attach_done.add_done_callback(lambda done: self._remember(pod, brought.container, done))
             raise self._not_yet(pod, brought.container)
 
     def _by(self, deadline: float) -> float:
         """Until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
-        return min(deadline, time.monotonic() + self._life.waits.barrier_s)
+        return min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
         """What became of an attach whose container was told to come again."""
@@ -174,21 +163,21 @@ class Claims:
         )
 
     def _free_part(self, sandbox_id: str, container: str) -> str:
-        taken = {sandbox.part for sandbox in self._sandboxes.of(sandbox_id)}
+        taken = {sandbox.part for sandbox in self._attachments.of(sandbox_id)}
         part = part_of(container)
         names = chain((part,), (f"{part}.{number}" for number in count(1)))
         return next(name for name in names if name not in taken)
 
     def _holder_of(self, sandbox_id: str, cdi_device: str) -> Attachment | None:
         """What the sandbox attached, or attaches, for a CDI device."""
-        return next((it for it in self._sandboxes.of(sandbox_id) if cdi_device in it.cdi_devices), None)
+        return next((it for it in self._attachments.of(sandbox_id) if cdi_device in it.cdi_devices), None)
 
     def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
         if brought.is_privileged or not self._adopter.adoption.enforces:
             return
         own = {
             item.device.id
-            for sandbox in self._sandboxes.of(brought.pod.sandbox_id)
+            for sandbox in self._attachments.of(brought.pod.sandbox_id)
             for request in (sandbox.record.attached if sandbox.record is not None else ())
             if request.admitted.request.scope.covers(brought.container)
             for item in request.devices
@@ -216,13 +205,3 @@ def part_of(container: str) -> str:
     if LABEL.fullmatch(container):
         return container
     return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]
-
-
-def returning(pod: Pod) -> NotReadyError:
-    """The refusal of a sandbox that ends."""
-    return NotReadyError(
-        ErrorCode.RETURNING,
-        "the devices of this sandbox go back to the host",
-        where=str(pod),
-        hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
-    )

@@ -205,6 +205,11 @@ class Sandboxes:
         """Return whether the sandbox was stopped, as far back as that is remembered."""
         return sandbox_id in self._ended
 
+    def is_missed(self, sandbox_id: str) -> bool:
+        """Return whether the sandbox started while nobody listened, and a worker has not decided about it yet."""
+        known = self._known.get(sandbox_id)
+        return known is not None and known.life in {Life.MISSED, Life.DECIDING}
+
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all other sandboxes: they ended, and no event said so."""
         with self._lock:

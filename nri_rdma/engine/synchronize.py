@@ -8,19 +8,20 @@ from __future__ import annotations
 import errno
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment, attached_of
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.record import Phase
-from nri_rdma.decide.granted import Grant
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.evidence import Adopter, Brought
-from nri_rdma.engine.sandbox import Life, LifeEvent, Unserved
+from nri_rdma.engine.late import LateAttach
+from nri_rdma.engine.limiter import Limiter
+from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.errors import LimitsError, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice
 from nri_rdma.model.pod import Pod
@@ -62,50 +63,34 @@ class Listed:
     asker: Asker = field(default_factory=Asker)
 
 
-class Asking(Protocol):
-    """Who knows what pods ask for (nri_rdma.engine.run_pod)."""
-
-    adopter: Adopter
-
-    def asks(self, annotations: Mapping[str, str]) -> bool: ...
-
-    def asks_for_devices(self, annotations: Mapping[str, str]) -> bool: ...
+StartPod = Callable[[Pod, Mapping[str, str], float, Asker], None]
+"""Starts a pod: pod, annotations, deadline in seconds of `time.monotonic`, who asks. Raises NriRdmaError."""
 
 
-class Serving(Protocol):
-    """What the lifecycle does for a pod, whoever tells of it."""
-
-    def keep(self, sandbox_ids: Collection[str]) -> None: ...
-
-    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
-
-    def limit_all(
-        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
-    ) -> None: ...
-
-    def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool: ...
-
-
-class Reconciliation:
+class Synchronizer:
     """`reconcile_later` is called by the runtime's reader; the rest happens in a worker."""
 
     def __init__(
-        self, sandboxes: Attachments, workers: Workers, spans: Recorder, asking: Asking, life: Serving
+        self,
+        attachments: Attachments,
+        workers: Workers,
+        spans: Recorder,
+        placer: Placer,
+        late: LateAttach,
+        limiter: Limiter,
+        start: StartPod,
     ) -> None:
-        self._sandboxes = sandboxes
+        self._attachments = attachments
         self._workers = workers
         self._spans = spans
-        self._asking = asking
-        self._adopter = asking.adopter
-        self._life = life
-        self._known = asking.adopter.sandboxes
+        self._placer = placer
+        self._adopter = placer.adopter
+        self._late = late
+        self._limiter = limiter
+        self._start = start
+        self._known = placer.adopter.sandboxes
         self.count = 0
         """How many pods were found since our start that had started without what they ask for."""
-
-    def is_missed(self, sandbox_id: str) -> bool:
-        """Whether the sandbox started while nobody listened, and is not decided about yet."""
-        known = self._known.get(sandbox_id)
-        return known is not None and known.life in {Life.MISSED, Life.DECIDING}
 
     def _decide_no_more(self) -> None:
         """What was missed and not decided about is not decided about any more."""
@@ -114,10 +99,10 @@ class Reconciliation:
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
-        known = self._sandboxes.all()
-        self._life.keep({item.pod.sandbox_id for item in pods})
+        known = self._attachments.all()
+        self._known.keep({item.pod.sandbox_id for item in pods})
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
-            sandbox = next(iter(self._sandboxes.of(item.pod.sandbox_id)), None)
+            sandbox = next(iter(self._attachments.of(item.pod.sandbox_id)), None)
             if sandbox is not None:
                 for container in item.containers:
                     sandbox.remember_container(container.name, container.cgroups_path)
@@ -145,13 +130,13 @@ class Reconciliation:
         for sandbox in known:
             if sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
-                self._sandboxes.end(sandbox.pod.sandbox_id)
+                self._attachments.end(sandbox.pod.sandbox_id)
         for sandbox in known:
             if sandbox.taken_up is not None:
                 settled(sandbox.taken_up, _TAKEN_UP_S)
         self._await_specs()
         for item in pods:
-            if self.is_missed(item.pod.sandbox_id):
+            if self._known.is_missed(item.pod.sandbox_id):
                 self._start_missed(item)
         self._report(
             {
@@ -194,16 +179,16 @@ class Reconciliation:
         return (
             not item.containers
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
-            and self._asking.asks(item.annotations)
-            and not self._sandboxes.knows(item.pod.sandbox_id)
+            and self._placer.asks(item.annotations)
+            and not self._attachments.knows(item.pod.sandbox_id)
         )
 
     def _start_missed(self, item: Listed) -> None:
         """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
         try:
-            if self._sandboxes.is_there(item.pod):
+            if self._attachments.is_there(item.pod):
                 log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
-                self._life.start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
+                self._start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
         except NriRdmaError as error:
             log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
         finally:
@@ -211,8 +196,8 @@ class Reconciliation:
 
     def _why_unserved(self, item: Listed) -> str:
         """Why the containers of a pod lack what it asks for; "" when they do not."""
-        parts = self._sandboxes.of(item.pod.sandbox_id)
-        if (not parts or parts[0].part) and item.containers and self._asking.asks_for_devices(item.annotations):
+        parts = self._attachments.of(item.pod.sandbox_id)
+        if (not parts or parts[0].part) and item.containers and self._placer.asks_for_devices(item.annotations):
             return "its containers were made while nri-rdma was away"
         early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
         if early:
@@ -242,18 +227,18 @@ class Reconciliation:
         brought = brought_by(
             self._adopter, pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container
         )
-        return brought is not None and self._life.lacks(self._adopter.grants(brought), attached)
+        return brought is not None and self._late.lacks(self._adopter.grants(brought), attached)
 
     def _limit_again(self, item: Listed) -> str:
         """Limit the containers of an attached sandbox; why that fails, "" when it does not.
 
         One that started while we were away, or between our last answer and our end, had nobody to limit it.
         """
-        parts = tuple(it for it in self._sandboxes.of(item.pod.sandbox_id) if it.state is Phase.ATTACHED)
+        parts = tuple(it for it in self._attachments.of(item.pod.sandbox_id) if it.state is Phase.ATTACHED)
         lacking = []
         for container in item.containers:
             try:
-                self._life.limit_all(parts, container.name, container.cgroups_path, also_one=True)
+                self._limiter.limit_all(parts, container.name, container.cgroups_path, also_one=True)
             except LimitsError as error:
                 if error.errno != errno.ENOENT:  # it has not started yet, or has ended
                     lacking.append(str(error))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import NewType, TypeAlias
 
 from nri_rdma.model.pci import PciAddress
 
 DeviceId = NewType("DeviceId", str)
 """Identity of an RDMA device on its node: its PCI address, with ``/name`` when a function has several devices,
 or its name when it has no PCI parent (soft RoCE, soft iWARP)."""
+
+DeviceNumbers: TypeAlias = tuple[int, int]
+"""Major and minor number of a device node."""
 
 
 class LinkLayer(StrEnum):

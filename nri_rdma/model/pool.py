@@ -14,7 +14,7 @@ from nri_rdma.model.selector import Selector
 DEFAULT_POOL = "default"
 
 
-class Door(StrEnum):
+class PoolDoor(StrEnum):
     """What a pool is asked through. A pool has one door, so that nobody gives away what another has given."""
 
     ANNOTATIONS = "annotations"
@@ -32,7 +32,7 @@ class Pool:
     modes: tuple[Mode, ...]
     select: tuple[Selector, ...] = ()
     exclude: tuple[Selector, ...] = ()
-    door: Door = Door.ANNOTATIONS
+    door: PoolDoor = PoolDoor.ANNOTATIONS
     requires_isolation: bool = False
     """Rather no device of it than one that the kernel does not hide from others."""
     limits: RdmaLimits | None = None

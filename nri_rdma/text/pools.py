@@ -16,7 +16,7 @@ from typing import Any  # Any: fields of the value that a table becomes
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.model.pool import DEFAULT_POOL, Door, Pool, Rule
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.reading import Fields, Reader, boolean, core_value, list_of, matching, one_of, shown, string, whole
@@ -409,7 +409,7 @@ POOL_KEYS = (
     ),
     Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
     Key("modes", "modes", _some(_word(Mode)), "What it serves; the first is for requests that name none"),
-    Key("door", "door", _word(Door), "What it is asked through"),
+    Key("door", "door", _word(PoolDoor), "What it is asked through"),
     Key(
         "requireIsolation",
         "requires_isolation",

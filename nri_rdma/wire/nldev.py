@@ -1,6 +1,6 @@
 """nldev, the RDMA subsystem's part of NETLINK_RDMA: questions as bytes, the kernel's answers as values.
 
-A Request knows its bytes and how its answer is read; Replies takes the answer datagram by datagram. A netlink datagram
+A request knows its bytes and how its answer is read; Replies takes the answer datagram by datagram. A netlink datagram
 holds whole messages; how many is the kernel's choice, and results do not depend on it. Messages of other sequence
 numbers and attributes that are not known here are skipped: kernels add to both. Sockets, namespaces and what an errno
 means are left to host/netlink/rdma.py.
@@ -45,7 +45,7 @@ _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 _U8, _U32, _U64, _S32 = struct.Struct("=B"), struct.Struct("=I"), struct.Struct("=Q"), struct.Struct("=i")
 
 
-class Command(IntEnum):
+class NldevCommand(IntEnum):
     """RDMA_NLDEV_CMD_*, include/uapi/rdma/rdma_netlink.h (Linux 7.2; MONITOR since 6.12)."""
 
     GET = 1
@@ -108,13 +108,13 @@ class Attribute(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request(Generic[T]):
+class NldevRequest(Generic[T]):
     """A question, or an order (whose answer holds nothing)."""
 
-    command: Command
+    command: NldevCommand
     attributes: bytes
     is_dump: bool
-    read: Callable[[Fields], T]
+    read: Callable[[NldevFields], T]
 
     def encode(self, sequence: int) -> bytes:
         """The message to send."""
@@ -123,83 +123,87 @@ class Request(Generic[T]):
         return _HEADER.pack(_HEADER.size + len(self.attributes), kind, flags, sequence, 0) + self.attributes
 
 
-def get_devices() -> Request[RdmaDeviceState]:
+def get_devices() -> NldevRequest[RdmaDeviceState]:
     """All devices that the socket's namespace has."""
-    return _request(Command.GET, _read_device, is_dump=True)
+    return _request(NldevCommand.GET, _read_device, is_dump=True)
 
 
-def get_ports(index: int) -> Request[RdmaPortState]:
+def get_ports(index: int) -> NldevRequest[RdmaPortState]:
     """All ports of a device."""
-    return _request(Command.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
+    return _request(NldevCommand.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
-def get_char_device(kind: CharKind, index: int | None, port: int | None) -> Request[CharNumber]:
+def get_char_device(kind: CharKind, index: int | None, port: int | None) -> NldevRequest[CharNumber]:
     """The character device of that kind: uverbs of a device, umad and issm of a port, rdma_cm of nothing (None)."""
     place = [] if index is None else [_u32(Attribute.DEV_INDEX, index)]
     place += [] if port is None else [_u32(Attribute.PORT_INDEX, port)]
-    return _request(Command.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
+    return _request(NldevCommand.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
 
 
-def get_system() -> Request[RdmaSystem]:
+def get_system() -> NldevRequest[RdmaSystem]:
     """The settings of the RDMA subsystem."""
-    return _request(Command.SYS_GET, _read_system)
+    return _request(NldevCommand.SYS_GET, _read_system)
 
 
-def set_netns_mode(mode: RdmaNetns) -> Request[None]:
+def set_netns_mode(mode: RdmaNetns) -> NldevRequest[None]:
     """Set the RDMA subsystem's netns mode; EBUSY while there are other namespaces."""
     if mode is RdmaNetns.NONE:
         raise WireError("the RDMA subsystem can be shared or exclusive, it cannot be switched off")
-    return _request(Command.SYS_SET, _read_nothing, _pack(Attribute.NETNS_MODE, _U8.pack(mode is RdmaNetns.SHARED)))
+    return _request(
+        NldevCommand.SYS_SET, _read_nothing, _pack(Attribute.NETNS_MODE, _U8.pack(mode is RdmaNetns.SHARED))
+    )
 
 
-def set_namespace(index: int, fd: int) -> Request[None]:
+def set_namespace(index: int, fd: int) -> NldevRequest[None]:
     """Move a device into the network namespace that `fd` is open on."""
-    return _request(Command.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.NET_NS_FD, fd))
+    return _request(NldevCommand.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.NET_NS_FD, fd))
 
 
-def set_name(index: int, name: str) -> Request[None]:
+def set_name(index: int, name: str) -> NldevRequest[None]:
     """Rename a device."""
-    return _request(Command.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _string(Attribute.DEV_NAME, name))
+    return _request(
+        NldevCommand.SET, _read_nothing, _u32(Attribute.DEV_INDEX, index), _string(Attribute.DEV_NAME, name)
+    )
 
 
-def get_resources(index: int) -> Request[tuple[Count, ...]]:
+def get_resources(index: int) -> NldevRequest[tuple[Count, ...]]:
     """How many objects of each kind a device has, the kernel's own included."""
-    return _request(Command.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
+    return _request(NldevCommand.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
 
 
-def get_objects(kind: ObjectKind, index: int) -> Request[tuple[RdmaObject, ...]]:
+def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
     """The objects of one kind that a device has, with who made them."""
     command, table, entry = _OBJECTS[kind]
 
-    def read(fields: Fields) -> tuple[RdmaObject, ...]:
+    def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
         return tuple(_read_object(kind, item) for item in fields.table(table, entry))
 
     return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
-def get_kernel_objects(kind: ObjectKind, index: int) -> Request[tuple[RdmaObject, ...]]:
+def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
     """Of these objects those that a part of the kernel made. A busy node has regions of processes by the hundred
     thousand, with nothing in them to be decoded for."""
     command, table, entry = _OBJECTS[kind]
 
-    def read(fields: Fields) -> tuple[RdmaObject, ...]:
-        likely = (Fields(item) for item in fields.entries(table, entry) if _KERN_NAME in item)
+    def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
+        likely = (NldevFields(item) for item in fields.entries(table, entry) if _KERN_NAME in item)
         return tuple(found for item in likely if (found := _read_object(kind, item)).kernel_user)
 
     return _request(command, read, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
-def get_counters(index: int, port: int) -> Request[tuple[Count, ...]]:
+def get_counters(index: int, port: int) -> NldevRequest[tuple[Count, ...]]:
     """The hardware counters of a port; EINVAL when its driver has none."""
     return _request(
-        Command.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
+        NldevCommand.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
     )
 
 
 class Replies(Generic[T]):
     """The answer to one request: `results` until `done`, then `errno` says whether they are all (0) or why not."""
 
-    def __init__(self, request: Request[T], sequence: int) -> None:
+    def __init__(self, request: NldevRequest[T], sequence: int) -> None:
         self._request = request
         self._sequence = sequence
         self.results: list[T] = []
@@ -222,16 +226,16 @@ class Replies(Generic[T]):
     def _take(self, payload: bytes) -> None:
         if len(self.results) >= RESULTS_MAX:
             raise WireError(f"more than {RESULTS_MAX} answers to one {self._request.command.name}")
-        self.results.append(self._request.read(Fields(payload)))
+        self.results.append(self._request.read(NldevFields(payload)))
 
 
 def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
     """The events in a datagram of the notify group. Raises WireError; messages that are no events are skipped."""
-    monitor = _CLIENT << 10 | Command.MONITOR
-    return tuple(_read_event(Fields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
+    monitor = _CLIENT << 10 | NldevCommand.MONITOR
+    return tuple(_read_event(NldevFields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
 
 
-class Fields:
+class NldevFields:
     """The attributes of a message or of a nested table. Every read raises WireError when the value is not of its type,
     or is missing and has no default."""
 
@@ -267,9 +271,9 @@ class Fields:
             raise WireError(f"an answer without {attribute.name}")
         return default
 
-    def table(self, table: Attribute, entry: Attribute) -> Iterator[Fields]:
+    def table(self, table: Attribute, entry: Attribute) -> Iterator[NldevFields]:
         """The entries of a table; none when the table is not there."""
-        return map(Fields, self.entries(table, entry))
+        return map(NldevFields, self.entries(table, entry))
 
     def entries(self, table: Attribute, entry: Attribute) -> Iterator[bytes]:
         """The same, not decoded."""
@@ -299,14 +303,14 @@ _KERN_NAME = struct.pack("=H", Attribute.RES_KERN_NAME)
 """What an entry of the kernel's own has somewhere; one of a process has it by chance only."""
 
 _OBJECTS = {
-    ObjectKind.QP: (Command.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),
-    ObjectKind.CM_ID: (Command.RES_CM_ID_GET, Attribute.RES_CM_ID, Attribute.RES_CM_ID_ENTRY),
-    ObjectKind.MR: (Command.RES_MR_GET, Attribute.RES_MR, Attribute.RES_MR_ENTRY),
-    ObjectKind.CTX: (Command.RES_CTX_GET, Attribute.RES_CTX, Attribute.RES_CTX_ENTRY),
+    ObjectKind.QP: (NldevCommand.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),
+    ObjectKind.CM_ID: (NldevCommand.RES_CM_ID_GET, Attribute.RES_CM_ID, Attribute.RES_CM_ID_ENTRY),
+    ObjectKind.MR: (NldevCommand.RES_MR_GET, Attribute.RES_MR, Attribute.RES_MR_ENTRY),
+    ObjectKind.CTX: (NldevCommand.RES_CTX_GET, Attribute.RES_CTX, Attribute.RES_CTX_ENTRY),
 }
 
 
-def _read_device(fields: Fields) -> RdmaDeviceState:
+def _read_device(fields: NldevFields) -> RdmaDeviceState:
     node_type = fields.number(Attribute.DEV_NODE_TYPE, _U8)
     guid = f"{fields.number(Attribute.NODE_GUID, _U64):016x}"
     return RdmaDeviceState(
@@ -320,7 +324,7 @@ def _read_device(fields: Fields) -> RdmaDeviceState:
     )
 
 
-def _read_port(fields: Fields) -> RdmaPortState:
+def _read_port(fields: NldevFields) -> RdmaPortState:
     state = fields.number(Attribute.PORT_STATE, _U8)
     phys_state = fields.number(Attribute.PORT_PHYS_STATE, _U8)
     return RdmaPortState(
@@ -334,7 +338,7 @@ def _read_port(fields: Fields) -> RdmaPortState:
     )
 
 
-def _read_char(fields: Fields) -> CharNumber:
+def _read_char(fields: NldevFields) -> CharNumber:
     number = fields.number(Attribute.CHARDEV, _U64)
     return CharNumber(
         name=fields.text(Attribute.CHARDEV_NAME),
@@ -345,7 +349,7 @@ def _read_char(fields: Fields) -> CharNumber:
     )
 
 
-def _read_system(fields: Fields) -> RdmaSystem:
+def _read_system(fields: NldevFields) -> RdmaSystem:
     shared = fields.number(Attribute.NETNS_MODE, _U8)
     return RdmaSystem(
         netns=RdmaNetns.SHARED if shared else RdmaNetns.EXCLUSIVE,
@@ -353,7 +357,7 @@ def _read_system(fields: Fields) -> RdmaSystem:
     )
 
 
-def _read_resources(fields: Fields) -> tuple[Count, ...]:
+def _read_resources(fields: NldevFields) -> tuple[Count, ...]:
     return tuple(
         Count(
             name=entry.text(Attribute.RES_SUMMARY_ENTRY_NAME),
@@ -363,7 +367,7 @@ def _read_resources(fields: Fields) -> tuple[Count, ...]:
     )
 
 
-def _read_object(kind: ObjectKind, fields: Fields) -> RdmaObject:
+def _read_object(kind: ObjectKind, fields: NldevFields) -> RdmaObject:
     return RdmaObject(
         kind=kind,
         kernel_user=fields.text(Attribute.RES_KERN_NAME, ""),
@@ -372,7 +376,7 @@ def _read_object(kind: ObjectKind, fields: Fields) -> RdmaObject:
     )
 
 
-def _read_counters(fields: Fields) -> tuple[Count, ...]:
+def _read_counters(fields: NldevFields) -> tuple[Count, ...]:
     return tuple(
         Count(
             name=entry.text(Attribute.STAT_HWCOUNTER_ENTRY_NAME),
@@ -382,7 +386,7 @@ def _read_counters(fields: Fields) -> tuple[Count, ...]:
     )
 
 
-def _read_event(fields: Fields) -> RdmaEvent:
+def _read_event(fields: NldevFields) -> RdmaEvent:
     return RdmaEvent(
         kind=_EVENTS.get(fields.number(Attribute.EVENT_TYPE, _U8), RdmaEventKind.OTHER),
         device_index=fields.optional(Attribute.DEV_INDEX, _U32),
@@ -391,12 +395,14 @@ def _read_event(fields: Fields) -> RdmaEvent:
     )
 
 
-def _read_nothing(_fields: Fields) -> None:
+def _read_nothing(_fields: NldevFields) -> None:
     """The answer to an order."""
 
 
-def _request(command: Command, read: Callable[[Fields], T], *attributes: bytes, is_dump: bool = False) -> Request[T]:
-    return Request(command=command, attributes=b"".join(attributes), is_dump=is_dump, read=read)
+def _request(
+    command: NldevCommand, read: Callable[[NldevFields], T], *attributes: bytes, is_dump: bool = False
+) -> NldevRequest[T]:
+    return NldevRequest(command=command, attributes=b"".join(attributes), is_dump=is_dump, read=read)
 
 
 def _u32(attribute: Attribute, value: int) -> bytes:

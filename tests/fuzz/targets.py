@@ -176,7 +176,7 @@ class _Decoder(Plugin):
     """Decodes as the plugin does, and does nothing."""
 
     def __init__(self) -> None:
-        """Without a lifecycle."""
+        """Without a engine."""
 
     def answer(self, request: Request) -> bytes:
         kind = _REQUESTS.get(request.method)
@@ -224,7 +224,7 @@ def run_session(data: bytes, random: Random) -> None:
 
 # What the kernel says
 
-_QUESTIONS: tuple[Callable[[], nldev.Request[Any]], ...] = (
+_QUESTIONS: tuple[Callable[[], nldev.NldevRequest[Any]], ...] = (
     nldev.get_devices,
     lambda: nldev.get_ports(1),
     lambda: nldev.get_char_device(CharKind.UVERBS, 1, None),

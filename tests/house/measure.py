@@ -43,7 +43,7 @@ WIRING = (("Engine", "make"),)
 ATTACHMENT = (("attach/attachment.py", "Attachment"), ("attach/attachment.py", "Sandbox"))
 """File and class of one attach; the first that exists counts."""
 
-RIG_ENGINE = ("engine", "lifecycle")
+RIG_ENGINE = ("engine", "engine")
 """The attribute of the unit rig's daemon that holds the engine."""
 RUN_POD = ("run_pod", "start")
 CREATE_CONTAINER = ("create_container", "edits")

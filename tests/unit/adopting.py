@@ -129,7 +129,7 @@ class Node(Daemon):
             is_privileged=is_privileged,
             net_devices=net_devices,
         )
-        return self.lifecycle.edits(
+        return self.engine.create_container(
             pod.sandbox_id,
             str(pod),
             annotations or {},
@@ -153,7 +153,7 @@ class Calls:
     """A runtime's calls to the plugin of a node, as protobuf. They raise what the runtime is told."""
 
     def __init__(self, node: Node) -> None:
-        self._plugin = Plugin(node.lifecycle, node.rig.spans, lambda _runtime: None)
+        self._plugin = Plugin(node.engine, node.rig.spans, lambda _runtime: None)
 
     def run(self, pod: nri.PodSandbox) -> None:
         self._call("RunPodSandbox", nri.RunPodSandboxRequest(pod=pod))

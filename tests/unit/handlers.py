@@ -72,7 +72,7 @@ class Handlers:
     def __init__(self, inside: InsideDaemon, version: str = "v2.1.9") -> None:
         self.inside = inside
         self.refusals = Refusals()
-        self._plugin = Plugin(inside.lifecycle, inside.spans, lambda _runtime: None, refusals=self.refusals)
+        self._plugin = Plugin(inside.engine, inside.spans, lambda _runtime: None, refusals=self.refusals)
         self._call("Configure", nri.ConfigureRequest(runtime_name="containerd", runtime_version=version))
         self._call("Synchronize", nri.SynchronizeRequest())
 

@@ -1,4 +1,4 @@
-"""A lifecycle on a fake kernel, wired as the daemon does it."""
+"""A engine on a fake kernel, wired as the daemon does it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker, default_policy
-from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import Adopter
 from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
-from nri_rdma.engine.run_pod import Chooser
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
@@ -45,7 +45,7 @@ RAILS = tuple(f"rail{number}" for number in range(4))
 
 
 class Daemon:
-    """A lifecycle wired as daemon.py does, on a fake kernel."""
+    """A engine wired as daemon.py does, on a fake kernel."""
 
     def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None, waits: Waits = BLOCKING) -> None:
         self.rig = rig
@@ -59,8 +59,8 @@ class Daemon:
         self.cgroups = rig.state / "cgroup"
         self.adopter = (make_adopter or make_plain_adopter)(self)
         self.node.on_read.append(self.adopter.read_again)
-        self.lifecycle = Lifecycle(
-            chooser=Chooser(
+        self.engine = Engine(
+            placer=Placer(
                 node=self.node,
                 policy=default_policy(True),
                 allocations=self.allocations,
@@ -69,12 +69,10 @@ class Daemon:
                 spans=rig.spans,
                 annotation_prefix=PREFIX,
             ),
-            allocations=self.allocations,
-            sandboxes=rig.sandboxes,
+            attachments=rig.sandboxes,
             workers=rig.workers,
             spans=rig.spans,
             limits=ContainerLimits(self.cgroups, NoProcesses()),
-            default_memlock=None,
             waits=waits,
         )
         rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
@@ -82,16 +80,16 @@ class Daemon:
     def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
         pod = pod or make_pod()
         asker = Asker(namespace=pod.namespace, host_network=not pod.netns_path)
-        self.lifecycle.start(pod, annotations, time.monotonic() + seconds, asker)
+        self.engine.run_pod(pod, annotations, time.monotonic() + seconds, asker)
 
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
     ) -> ContainerEdits:
         deadline = time.monotonic() + seconds
-        return self.lifecycle.edits(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
+        return self.engine.create_container(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
 
     def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
-        self.lifecycle.stop(sandbox_id, time.monotonic() + seconds)
+        self.engine.stop_pod(sandbox_id, time.monotonic() + seconds)
 
     def sandbox(self, sandbox_id: str = "sandbox-1") -> Attachment:
         found = self.rig.sandboxes.get(sandbox_id)
@@ -99,7 +97,7 @@ class Daemon:
         return found
 
     def starting(self, container: str = "main", cgroups_path: str = "/pod/main") -> None:
-        self.lifecycle.starting("sandbox-1", container, cgroups_path)
+        self.engine.start_container("sandbox-1", container, cgroups_path)
 
     def make_cgroup(self, path: str = "pod/main") -> Path:
         """A cgroup that can be limited; its rdma.max."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import Phase
-from nri_rdma.commands.cli.gather import Source
+from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
 from nri_rdma.decide.policy import default_policy
@@ -60,7 +60,7 @@ def test_nobody_told_and_the_devices_move_when_the_container_is_made(node: Node,
     before = world.snapshot()
     node.specify(spec(NIC, 0, keys=MOVE))
     node.start(annotations={})
-    assert not node.lifecycle.knows("sandbox-1")
+    assert not node.engine.knows("sandbox-1")
     assert node.create("trainer", 0).rdma_max == ("mlx5_0 hca_handle=4 hca_object=max",)
     assert "rail0" not in on_host(world)
     assert [it.part for it in node.rig.sandboxes.of("sandbox-1")] == ["trainer"]
@@ -114,7 +114,7 @@ def test_a_spec_that_asks_what_cannot_be_read_refuses_its_container(node: Node) 
     assert "/cdi/0.json" in str(told)
     node.kubelet.give(make_pod(), "trainer", NIC)
     assert "exclusiv" in str(refusal(lambda: node.start(annotations={})))
-    assert not node.lifecycle.knows("sandbox-1")
+    assert not node.engine.knows("sandbox-1")
 
 
 def test_a_request_of_a_cdi_device_chooses_nothing(node: Node) -> None:
@@ -257,8 +257,8 @@ def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World,
 def test_a_container_that_was_made_while_we_were_away_is_reported(node: Node) -> None:
     node.specify(spec(NIC, 0, keys=MOVE))
     running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192), RDMA_CM.path: (10, 58)})
-    node.lifecycle.reconcile_later((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
-    (unserved,) = node.lifecycle.unserved
+    node.engine.synchronize((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
+    (unserved,) = node.engine.unserved
     assert "trainer" in unserved.why
 
 
@@ -335,7 +335,7 @@ def manifest(annotations: Mapping[str, str]) -> PodManifest:
 
 def facts(node: Node) -> Facts:
     """What the daemon knows, and what `--cdi-device main=NIC` tells."""
-    source = Source(
+    source = FactsSource(
         facts=Facts(
             node=node.node.current,
             policy=default_policy(True),

@@ -111,7 +111,7 @@ def assert_never_bare(
 def test_another_container_of_a_claim_never_starts_without_while_the_attach_has_not_begun(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_rdma.engine.engine.BARRIER_PAUSE_S", 0.0)  # the kubelet's next attempt
+    monkeypatch.setattr("nri_rdma.engine.barrier.BARRIER_PAUSE_S", 0.0)  # the kubelet's next attempt
     node.specify(spec(NIC, 0, keys=MOVE))
     go = occupy(node)
     assert refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)).code is ErrorCode.NOT_READY
@@ -122,7 +122,7 @@ def test_another_container_of_a_claim_never_starts_without_while_the_attach_has_
 def test_an_init_container_never_starts_without_while_the_attach_has_not_begun(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nri_rdma.engine.engine.BARRIER_PAUSE_S", 0.0)
+    monkeypatch.setattr("nri_rdma.engine.barrier.BARRIER_PAUSE_S", 0.0)
     node.specify(spec(NIC, 0, keys=MOVE))
     node.kubelet.give(make_pod(), "trainer", NIC)  # which never tells of init containers
     go = occupy(node)
@@ -200,7 +200,7 @@ def test_the_new_sandbox_of_a_pod_gets_its_claim_late_when_the_old_one_still_has
     again = make_pod("sandbox-9", path=OTHER_PATH)
     node.start(again, annotations={})
     assert node.create("trainer", 0, cdi=(NIC,), pod=again).rdma_max
-    assert not node.lifecycle.knows("sandbox-1")
+    assert not node.engine.knows("sandbox-1")
     node.stop("sandbox-9")
     assert world.snapshot() == before
 
@@ -311,9 +311,9 @@ def test_a_claims_memlock_that_the_runtime_does_not_set_is_refused_as_an_annotat
     node: Node, code: ErrorCode, is_told: bool
 ) -> None:
     if code is ErrorCode.RUNTIME_TOO_OLD:
-        node.lifecycle.chooser.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
+        node.engine.placer.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
     else:
-        node.lifecycle.chooser.memlock = MemlockBounds(ceiling=4096)
+        node.engine.placer.memlock = MemlockBounds(ceiling=4096)
     node.specify(spec(NIC, 0, keys=MOVE))
     if is_told:
         node.kubelet.give(make_pod(), "trainer", NIC)
@@ -342,8 +342,8 @@ def test_a_container_made_without_our_answer_is_reported_though_its_claim_is_att
     node.kubelet.give(pod, "trainer", NIC)
     node.start(annotations={})
     listed = listing(pod, frozenset())  # it has the nodes, which CDI gave it, and neither variables nor limits
-    node.lifecycle.reconcile_later((listed,)).result(SOON)
-    (unserved,) = node.lifecycle.unserved
+    node.engine.synchronize((listed,)).result(SOON)
+    (unserved,) = node.engine.unserved
     assert "trainer" in unserved.why
 
 
@@ -353,8 +353,8 @@ def test_a_container_made_with_our_answer_is_not_reported(node: Node) -> None:
     node.kubelet.give(pod, "trainer", NIC)
     node.start(annotations={})
     listed = listing(pod, frozenset(names(node.create("trainer", 0))))
-    node.lifecycle.reconcile_later((listed,)).result(SOON)
-    assert node.lifecycle.unserved == ()
+    node.engine.synchronize((listed,)).result(SOON)
+    assert node.engine.unserved == ()
 
 
 def listing(pod: Pod, env: frozenset[str]) -> Listed:
@@ -383,7 +383,7 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
     node: Node,
 ) -> None:
     pod = make_pod()
-    node.lifecycle.waits = Waits(barrier_s=SOON)
+    node.engine.waits = Waits(barrier_s=SOON)
     node.specify(spec(NIC, 0, own=MOVE))
     node.kubelet.give(pod, "main", NIC)
     node.rig.gate.fail_at = "after move-netdev"

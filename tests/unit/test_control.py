@@ -10,6 +10,7 @@ from nri_rdma.commands.cli.gather import gather
 from nri_rdma.commands.cli.node import read_local_node
 from nri_rdma.commands.explain import explain
 from nri_rdma.config.settings import Document, Memlock, Settings, load
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status, ask_trace
 from nri_rdma.doors.control.document import node_document, node_from, policy_document, policy_from
@@ -44,14 +45,14 @@ def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
 def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: InsideDaemon) -> None:
     settings = replace(daemon.settings, memlock=Memlock(automatic=True))
     facts = replace(daemon.facts, settings=settings)
-    facts.lifecycle.default_memlock = None
+    facts.engine.placer.memlock = MemlockBounds()
     told = status_document(facts, started=0.0, guard={})["memlock"]
     assert (told["bytes"], told["reason"]) == (None, "no runtime has been heard of yet")
 
 
 def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:
     settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
-    daemon.lifecycle.chooser.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    daemon.engine.placer.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
     told = {pool["name"]: pool for pool in ask_status(daemon.settings.control_path)["pools"]}
     assert told["default"]["devices"] == ["mlx5_1", "mlx5_3"]
     assert told["gold"]["devices"] == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]
@@ -61,9 +62,9 @@ def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon
 def test_status_tells_what_containers_use_and_may(daemon: InsideDaemon) -> None:
     daemon.make_cgroups("/pod/a", "/pod/b")
     pod = daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"})
-    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
-    daemon.lifecycle.created(pod.sandbox_id, "b", "/pod/b")
-    daemon.lifecycle.created(pod.sandbox_id, "gone", "/pod/gone")
+    daemon.engine.container_created(pod.sandbox_id, "a", "/pod/a")
+    daemon.engine.container_created(pod.sandbox_id, "b", "/pod/b")
+    daemon.engine.container_created(pod.sandbox_id, "gone", "/pod/gone")
     unlimited = "mlx5_1 hca_handle=max hca_object=max \nmlx5_2 hca_handle=max hca_object=max \n"
     daemon.cgroup_file("/pod/a", "rdma.max").write_text(unlimited.replace("max \n", "40 \n"))
     daemon.cgroup_file("/pod/b", "rdma.max").write_text(unlimited)

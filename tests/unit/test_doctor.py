@@ -563,7 +563,7 @@ def test_a_pod_that_runs_without_its_devices_makes_the_daemon_a_problem(bench: B
     pod = Pod(sandbox_id="s", uid="u", name="train", namespace="ml", netns_path="/run/netns/x")
     annotations = {"rdma.noderesource.dev/pod": "1"}
     listed = Listed(pod=pod, annotations=annotations, containers=(ListedContainer(name="main", devices={}),))
-    daemon.lifecycle.reconcile_later((listed,)).result(5)
+    daemon.engine.synchronize((listed,)).result(5)
     bench.settings = daemon.settings
     assert "ml/train" in bench.finds(service.daemon).found
 

@@ -312,7 +312,7 @@ def test_a_pods_author_cannot_have_another_container_asked_about(
 def test_a_status_that_takes_long_keeps_no_container_from_starting(daemon: InsideDaemon, tmp_path: Path) -> None:
     daemon.make_cgroups("/pod/a")
     pod = daemon.start_pod("one", TWO)
-    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    daemon.engine.container_created(pod.sandbox_id, "a", "/pod/a")
     slow = daemon.cgroup_file("/pod/a", "rdma.max")
     slow.unlink()
     os.mkfifo(slow)  # whoever reads it waits for a writer

@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, inside: InsideDaemon) -> None:
         self.inside = inside
         self.kubelet = Kubelet()
-        inside.lifecycle.adopter.kubelet = self.kubelet
+        inside.engine.adopter.kubelet = self.kubelet
         self._handlers = Handlers(inside)
 
     def give(self, name: str, container: str, *numbers: int) -> None:
@@ -57,7 +57,7 @@ class Machine:
 
     def specify(self, registry: Registry) -> None:
         """The node has these CDI specs."""
-        adopter = self.inside.lifecycle.adopter
+        adopter = self.inside.engine.adopter
         adopter._registry = lambda: registry
         adopter.read_again()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents
 import click
 
 from nri_rdma.commands.cli.options import annotation_prefix_option, output_option, settings_options, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, Table, print_json, printable
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import Mode
 
@@ -76,7 +76,7 @@ def _show_devices(screen: Screen, registry: Registry, directories: tuple[Path, .
         if number:
             screen.line()
         rows = tuple((it.name, "yes" if it.rdma_nodes else "no", _nodes_words(it.nodes)) for it in of_file)
-        screen.table(Table(title=file, headings=("DEVICE", "RDMA", "NODES"), rows=rows))
+        screen.table(TextTable(title=file, headings=("DEVICE", "RDMA", "NODES"), rows=rows))
 
 
 def _nodes_words(nodes: tuple[DeviceNode, ...]) -> str:
@@ -243,12 +243,12 @@ def generate(
     from nri_rdma.cdi.encoding import encode
     from nri_rdma.cdi.names import file_name
     from nri_rdma.commands.cli.node import read_node
-    from nri_rdma.commands.generate_cdi import NIC, Asks, of_pool, spec_of
+    from nri_rdma.commands.generate_cdi import NIC, SpecAsks, of_pool, spec_of
     from nri_rdma.decide.policy import policy_of
     from nri_rdma.host.cdi.write import write_spec
 
     wanted = Mode(mode) if mode is not None else None
-    asks = Asks(mode=wanted, memlock=_memlock(memlock), hca_handles=hca_handles, hca_objects=hca_objects)
+    asks = SpecAsks(mode=wanted, memlock=_memlock(memlock), hca_handles=hca_handles, hca_objects=hca_objects)
     annotations = ((settings.annotation_prefix, asks.text),) if asks.text else ()
     (node, _), kind = read_node(settings, snapshot), NIC
     if pool is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any  # Any: a JSON document
 import click
 
 from nri_rdma.commands.cli.options import loaded_options, output_option, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Document, Loaded, Settings, load
 from nri_rdma.errors import InventoryError, SettingError
 
@@ -137,10 +137,10 @@ def _node(settings: Settings, snapshot: Path | None) -> tuple[Node | None, str]:
 # For people
 
 
-def _settings_table(loaded: Loaded) -> Table:
+def _settings_table(loaded: Loaded) -> TextTable:
     from nri_rdma.config.schema import setting_text
 
-    return Table(
+    return TextTable(
         headings=("SETTING", "VALUE", "FROM"),
         rows=tuple(
             (item.name, setting_text(getattr(loaded.settings, item.name)) or "-", loaded.origins[item.name])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any  # Any: settings as flags, and JSON docume
 import click
 
 from nri_rdma.commands.cli.options import output_option, setting_flags
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Document, Settings, load
 from nri_rdma.errors import SettingError
 
@@ -88,7 +88,7 @@ def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, Set
 def _show(findings: tuple[Finding, ...], problems: int, warnings: int) -> None:
     screen = Screen()
     screen.table(
-        Table(
+        TextTable(
             headings=("RESULT", "CHECK", "FOUND"),
             rows=tuple((it.result, it.check, it.found + (f"\nfix: {it.fix}" if it.fix else "")) for it in findings),
         )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 import click
 
 from nri_rdma.commands.cli.options import output_option, settings_options, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.request import UNLIMITED
 
 if TYPE_CHECKING:
-    from nri_rdma.commands.cli.gather import Source
+    from nri_rdma.commands.cli.gather import FactsSource
     from nri_rdma.commands.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
     from nri_rdma.model.request import DeviceRequest
     from nri_rdma.text.manifest import PodManifest
@@ -135,7 +135,7 @@ def _documents(path: Path) -> Iterator[tuple[str, object]]:
 # For people
 
 
-def _show(explanations: list[Explanation], source: Source) -> None:
+def _show(explanations: list[Explanation], source: FactsSource) -> None:
     screen = Screen()
     for sentence in source.sentences:
         screen.line(sentence)
@@ -144,7 +144,7 @@ def _show(explanations: list[Explanation], source: Source) -> None:
         _show_one(screen, item, source)
 
 
-def _show_one(screen: Screen, item: Explanation, source: Source) -> None:
+def _show_one(screen: Screen, item: Explanation, source: FactsSource) -> None:
     screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
     if item.holds:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
@@ -173,10 +173,10 @@ def _result(item: Explanation) -> str:
     return f"gets {count} device{'' if count == 1 else 's'}"
 
 
-def _request_table(item: ExplainedRequest) -> Table:
+def _request_table(item: ExplainedRequest) -> TextTable:
     request = item.admitted.request
     count = "all" if request.count is None else str(request.count)
-    return Table(
+    return TextTable(
         title=f"Request {request.name}: {count} of {_origin(request)}, mode {item.admitted.mode}"
         f"{f', isolation {item.isolation}' if item.isolation else ''}{_gpu_words(request)} ({request.where})",
         headings=("DEVICE", "PCI", "NUMA", "", "WHY"),
@@ -210,8 +210,8 @@ def _verdict(candidate: Candidate) -> str:
     return "left" if candidate.free else "no"
 
 
-def _moves_table(item: Explanation) -> Table:
-    return Table(
+def _moves_table(item: Explanation) -> TextTable:
+    return TextTable(
         title="Netdevs that move into the pod",
         headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES"),
         rows=tuple(
@@ -269,7 +269,7 @@ def _memlock(value: int | None) -> str:
 # For programs
 
 
-def _document(explanations: list[Explanation], source: Source) -> dict[str, Any]:
+def _document(explanations: list[Explanation], source: FactsSource) -> dict[str, Any]:
     from nri_rdma.doors.control.document import DOCUMENT_VERSION
 
     return {

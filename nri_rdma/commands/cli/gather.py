@@ -25,7 +25,7 @@ from nri_rdma.model.device import Netdev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class FactsSource:
     """Facts, and where they are from as sentences."""
 
     facts: Facts
@@ -33,7 +33,7 @@ class Source:
     memlock_reason: str
 
 
-def gather(settings: Settings, snapshot: Path | None = None) -> Source:
+def gather(settings: Settings, snapshot: Path | None = None) -> FactsSource:
     """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's. A
     snapshot is of another time or machine: no daemon is asked."""
     if snapshot is not None:
@@ -54,7 +54,7 @@ def gather(settings: Settings, snapshot: Path | None = None) -> Source:
     return _from_daemon(document)
 
 
-def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) -> Source:
+def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) -> FactsSource:
     node, notes = read_node(settings, snapshot)
     source = "the snapshot's hardware" if snapshot is not None else f"the hardware of {settings.sysfs_root}"
     facts = Facts(
@@ -66,14 +66,14 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
         adoption=settings.adopt,
     )
     reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
-    return Source(
+    return FactsSource(
         facts=facts,
         sentences=(f"Decided on {source}. {sentence}", *notes),
         memlock_reason=reason,
     )
 
 
-def _from_daemon(document: Mapping[str, Any]) -> Source:
+def _from_daemon(document: Mapping[str, Any]) -> FactsSource:
     memlock = document["memlock"]
     facts = Facts(
         node=node_from(document),
@@ -92,7 +92,7 @@ def _from_daemon(document: Mapping[str, Any]) -> Source:
         f"Decided with what the daemon (pid {document['daemon']['pid']}) knows now: {held} of"
         f" {len(document['devices'])} devices are held by pods."
     )
-    return Source(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
+    return FactsSource(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
 
 
 def _away(document: Mapping[str, Any]) -> tuple[Away, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nri_rdma.commands.cli.gather import Source
+from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.decide.gpus import KUBELET, GpuNames, KnownGpus
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.pci import PciAddress
@@ -12,7 +12,7 @@ from nri_rdma.text.manifest import PodManifest
 from nri_rdma.text.refusals import bounded, listed
 
 
-def with_gpus(source: Source, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> Source:
+def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> FactsSource:
     """The same facts with these GPUs (``CONTAINER=ID[,ID]``), as the kubelet would tell them. Raises SettingError for
     one that is not written so, that the node does not have, or whose container no pod has."""
     names = GpuNames.of(source.facts.node.gpus)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from nri_rdma.commands.cli.options import output_option, settings_options, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
 
@@ -67,7 +67,7 @@ def _show(screen: Screen, node: Node, why_none: str) -> None:
             for gpu in node.gpus
         )
         screen.table(
-            Table(
+            TextTable(
                 title=f"{len(rows)} GPU{'' if len(rows) == 1 else 's'}",
                 headings=("PCI", "ROOT", "NUMA", "VENDOR", "KNOWN AS"),
                 rows=rows,
@@ -83,8 +83,8 @@ def _show(screen: Screen, node: Node, why_none: str) -> None:
     )
 
 
-def _devices(node: Node) -> Table:
-    return Table(
+def _devices(node: Node) -> TextTable:
+    return TextTable(
         title=f"{len(node.devices)} RDMA device{'' if len(node.devices) == 1 else 's'}",
         headings=("DEVICE", "PCI", "ROOT", "NUMA", "LINK", "SPEED", "STATE", "IN USE"),
         rows=tuple(
@@ -108,9 +108,9 @@ def _use_words(device: RdmaDevice) -> str:
     return f"{words} (can be shared)" if device.ties and not device.uses else words or "no"
 
 
-def _netdevs(node: Node) -> Table:
+def _netdevs(node: Node) -> TextTable:
     rows = tuple(row for device in node.devices for row in _netdev_rows(device))
-    return Table(title="", headings=("DEVICE", "NETDEV", "MAC", "MTU", "LINK", "CHARACTER DEVICES"), rows=rows)
+    return TextTable(title="", headings=("DEVICE", "NETDEV", "MAC", "MTU", "LINK", "CHARACTER DEVICES"), rows=rows)
 
 
 def _netdev_rows(device: RdmaDevice) -> list[tuple[str, ...]]:

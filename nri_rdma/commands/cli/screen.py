@@ -24,7 +24,7 @@ _LEAST_LAST_WIDTH = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class TextTable:
     """Rows under headings; the last column takes what is left of the width. An empty heading is allowed."""
 
     headings: tuple[str, ...]
@@ -52,9 +52,9 @@ class Screen:
 
     def facts(self, facts: Iterable[tuple[str, str]], indent: int = 0) -> None:
         """Names and what they are, one below the other."""
-        self.table(Table(headings=(), rows=tuple(facts), indent=indent))
+        self.table(TextTable(headings=(), rows=tuple(facts), indent=indent))
 
-    def table(self, table: Table) -> None:
+    def table(self, table: TextTable) -> None:
         """A title, headings and rows; without headings only rows."""
         margin = " " * table.indent
         if table.title:
@@ -66,7 +66,7 @@ class Screen:
             self.raw(margin + line)
 
 
-def layout(table: Table, width: int) -> tuple[str, ...]:
+def layout(table: TextTable, width: int) -> tuple[str, ...]:
     """The line of the headings, then those of the rows; of at most `width` characters where the columns allow it."""
     rows = [tuple(map(printable, row)) for row in table.rows]
     every = [table.headings, *rows] if table.headings else rows

@@ -9,7 +9,7 @@ from typing import Any  # Any: the daemon's JSON document
 import click
 
 from nri_rdma.commands.cli.options import output_option, settings_options
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import UNLIMITED
 
@@ -93,16 +93,16 @@ def _devices_of(pool: dict[str, Any]) -> str:
     return f"{count} device{'' if count == 1 else 's'}"
 
 
-def _tables(document: dict[str, Any]) -> Iterator[Table]:
+def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
     if document["devices"]:
         yield _devices(document)
     else:
-        yield Table(title="This machine has no RDMA device.", headings=(), rows=())
+        yield TextTable(title="This machine has no RDMA device.", headings=(), rows=())
     if document["sandboxes"]:
         yield _sandboxes(document["sandboxes"])
     if unstarted := tuple(_unstarted(document["sandboxes"])):
         title = "WARNING: containers that did not start after our answer; the pod's events say who refused them"
-        yield Table(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
+        yield TextTable(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])
     if document.get("from_others"):  # a daemon before this field has none
@@ -112,7 +112,7 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
     if document["unserved"]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
-        yield Table(title=title, headings=("POD", "WHY"), rows=rows)
+        yield TextTable(title=title, headings=("POD", "WHY"), rows=rows)
 
 
 def _since_start(document: dict[str, Any]) -> str:
@@ -121,9 +121,9 @@ def _since_start(document: dict[str, Any]) -> str:
     return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
 
-def _devices(document: dict[str, Any]) -> Table:
+def _devices(document: dict[str, Any]) -> TextTable:
     moves = [move for sandbox in document["sandboxes"] for move in sandbox["moves"]]
-    return Table(
+    return TextTable(
         title="",
         headings=("DEVICE", "PCI", "NUMA", "STATE", "NETDEV", "HELD BY"),
         rows=tuple(
@@ -159,8 +159,8 @@ def _held_by(device: dict[str, Any]) -> str:
     return f"nobody, can only be shared: {'; '.join(ties)}" if ties else "-"
 
 
-def _sandboxes(sandboxes: list[dict[str, Any]]) -> Table:
-    return Table(
+def _sandboxes(sandboxes: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
         title="",
         headings=("POD", "SANDBOX", "STATE", "DEVICES"),
         rows=tuple(
@@ -186,8 +186,8 @@ def _device_words(sandbox: dict[str, Any]) -> str:
     return f"{words}\nisolation {sandbox['isolation']}" if sandbox["isolation"] else words
 
 
-def _rdma_use(rows: list[dict[str, Any]]) -> Table:
-    return Table(
+def _rdma_use(rows: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
         title="",
         headings=("POD", "CONTAINER", "DEVICE", "HCA HANDLES", "HCA OBJECTS"),
         rows=tuple(
@@ -197,8 +197,8 @@ def _rdma_use(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def _from_others(rows: list[dict[str, Any]]) -> Table:
-    return Table(
+def _from_others(rows: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
         title="Devices that others gave to containers",
         headings=("POD", "CONTAINER", "WHAT", "DEVICES", "KNOWN BY", "ADOPT"),
         rows=tuple(
@@ -215,8 +215,8 @@ def _from_others(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def _alignment(rows: list[dict[str, Any]]) -> Table:
-    return Table(
+def _alignment(rows: list[dict[str, Any]]) -> TextTable:
+    return TextTable(
         title="Devices beside the GPUs of their containers",
         headings=("POD", "CONTAINER", "ALIGNMENT", "GPUS KNOWN BY"),
         rows=tuple(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents
 import click
 
 from nri_rdma.commands.cli.options import settings_options, snapshot_option
-from nri_rdma.commands.cli.screen import Screen, Table, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _show(screen: Screen, view: View, sentences: tuple[str, ...]) -> None:
         screen.line(sentence)
 
 
-def _matrix(view: View, width: int) -> Iterator[Table]:
+def _matrix(view: View, width: int) -> Iterator[TextTable]:
     """The matrix in blocks of as many columns as there is room for."""
     from nri_rdma.commands.picture.matrix import matrix_of
 
@@ -149,7 +149,7 @@ def _matrix(view: View, width: int) -> Iterator[Table]:
     first = 0
     while first < len(names):
         last = first + _fitting(names[first:], room)
-        yield Table(
+        yield TextTable(
             headings=("", *names[first:last]),
             rows=tuple((name, *row[first:last]) for name, row in zip(names, rows, strict=True)),
         )
@@ -171,7 +171,7 @@ def _names(view: View) -> tuple[str, ...]:
     return (*map(gpu_name, range(len(view.gpus))), *(adapter.head.name for adapter in view.adapters))
 
 
-def _holders(view: View) -> Table:
+def _holders(view: View) -> TextTable:
     """A line for every GPU and every RDMA device; those that stand for others in the matrix come first."""
     from nri_rdma.commands.picture.view import gpu_name
     from nri_rdma.commands.picture.words import device_words
@@ -186,7 +186,7 @@ def _holders(view: View) -> Table:
             name = device.name if device is adapter.head else f"  {device.name}"
             numa = _numa(device.numa_node)
             rows.append((name, str(device.pci or "-"), device.pci_root or "-", numa, rail, device_words(view, device)))
-    return Table(headings=("DEVICE", "PCI", "ROOT", "NUMA", "RAIL", "HELD BY"), rows=tuple(rows))
+    return TextTable(headings=("DEVICE", "PCI", "ROOT", "NUMA", "RAIL", "HELD BY"), rows=tuple(rows))
 
 
 def _owners(view: View, number: int) -> str:

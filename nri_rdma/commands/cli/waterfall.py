@@ -38,7 +38,7 @@ class SpanRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class WaterfallRow:
     """A span in its block. `last` says, from the top down to the span, whether each is the last of its siblings."""
 
     span: SpanRow
@@ -49,7 +49,7 @@ class Row:
 class Block:
     """One event: its spans as a tree, in order of time; the first row is the event itself."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WaterfallRow, ...]
 
     @property
     def event(self) -> SpanRow:
@@ -61,7 +61,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class WaterfallLine:
     """A line of a picture."""
 
     text: str
@@ -119,8 +119,10 @@ def _event_around(span: SpanRow, newest: Mapping[str, SpanRow]) -> SpanRow | Non
     return newest.get(span.trace_id)
 
 
-def _rows(span: SpanRow, children: Mapping[tuple[str, str], list[SpanRow]], last: tuple[bool, ...]) -> Iterator[Row]:
-    yield Row(span=span, last=last)
+def _rows(
+    span: SpanRow, children: Mapping[tuple[str, str], list[SpanRow]], last: tuple[bool, ...]
+) -> Iterator[WaterfallRow]:
+    yield WaterfallRow(span=span, last=last)
     below = children.get((span.trace_id, span.span_id), [])
     for number, child in enumerate(below, start=1):
         yield from _rows(child, children, (*last, number == len(below)))
@@ -144,22 +146,22 @@ class _Columns:
         return cls(name=name, bar=bar, details=width - name - bar - _DURATION_WIDTH - 4)
 
 
-def draw(block: Block, width: int, pen: Pen) -> Iterator[Line]:
+def draw(block: Block, width: int, pen: Pen) -> Iterator[WaterfallLine]:
     """The block as lines of at most `width` characters."""
     columns = _Columns.of(width)
     period = (block.event.start_ns, block.end_ns)
     errors = {(row.span.parent_id, row.span.error) for row in block.rows}
     for text in textwrap.wrap(_header(block), width, subsequent_indent="  ", break_on_hyphens=False):
-        yield Line(text=text, is_header=True)
+        yield WaterfallLine(text=text, is_header=True)
     for row, following in zip_longest(block.rows, block.rows[1:]):
         gutter = _gutter(row, following, pen)
         details, error = _details(row.span), _error(row.span, errors)
         beside = details if len(details) <= columns.details else ""
-        yield Line(text=_row_text(row, period, columns, pen, beside), is_error=bool(error))
+        yield WaterfallLine(text=_row_text(row, period, columns, pen, beside), is_error=bool(error))
         for text in _below("" if beside else details, gutter, width):
-            yield Line(text=text)
+            yield WaterfallLine(text=text)
         for text in _below(error, gutter, width):
-            yield Line(text=text, is_error=True)
+            yield WaterfallLine(text=text, is_error=True)
 
 
 def _header(block: Block) -> str:
@@ -173,7 +175,7 @@ def _header(block: Block) -> str:
     return "  ".join(filter(None, (event.name, pod, when, total, failed)))
 
 
-def _row_text(row: Row, period: tuple[int, int], columns: _Columns, pen: Pen, details: str) -> str:
+def _row_text(row: WaterfallRow, period: tuple[int, int], columns: _Columns, pen: Pen, details: str) -> str:
     name = _shortened(_branches(row.last, pen) + row.span.name, columns.name)
     bar = _bar(row.span, period, columns.bar, pen)
     duration = _time(row.span.end_ns - row.span.start_ns)
@@ -186,7 +188,7 @@ def _branches(last: tuple[bool, ...], pen: Pen) -> str:
     return "".join("  " if is_last else pen.pipe for is_last in last[:-1]) + (pen.corner if last[-1] else pen.branch)
 
 
-def _gutter(row: Row, following: Row | None, pen: Pen) -> str:
+def _gutter(row: WaterfallRow, following: WaterfallRow | None, pen: Pen) -> str:
     """What leads on to later rows beside the text under a row."""
     lines = "".join("  " if is_last else pen.pipe for is_last in row.last)
     has_children = following is not None and len(following.last) > len(row.last)

@@ -9,7 +9,7 @@ from pathlib import Path
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.names import parse_qualified
 from nri_rdma.cdi.registry import Registry
-from nri_rdma.commands.cli.gather import Source
+from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.decide.granted import Grant
 from nri_rdma.decide.granted import Source as Known
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
@@ -18,16 +18,16 @@ from nri_rdma.text.manifest import PodManifest
 
 
 def with_cdi_devices(
-    source: Source, told: tuple[str, ...], directories: tuple[Path, ...], pods: tuple[PodManifest, ...]
-) -> Source:
+    source: FactsSource, told: tuple[str, ...], directories: tuple[Path, ...], pods: tuple[PodManifest, ...]
+) -> FactsSource:
     """The same facts with these CDI devices (``CONTAINER=VENDOR/CLASS=NAME``). Raises SettingError for one that is not
     written so, that no spec of the directories has, or whose container no pod has."""
     return with_registry(source, told, read_registry(directories), ", ".join(map(str, directories)), pods)
 
 
 def with_registry(
-    source: Source, told: tuple[str, ...], registry: Registry, where: str, pods: tuple[PodManifest, ...]
-) -> Source:
+    source: FactsSource, told: tuple[str, ...], registry: Registry, where: str, pods: tuple[PodManifest, ...]
+) -> FactsSource:
     """The same with specs that were read; `where` names the directories."""
     index = Index(registry, source.facts.node, source.facts.annotation_prefix)
     containers = {container.name for pod in pods for container in pod.containers}

@@ -22,6 +22,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import CLOSE_WORKERS_S, preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Others
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.nri.identity import Identity, identify
@@ -30,8 +31,8 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
-from nri_rdma.engine.run_pod import Chooser
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
 from nri_rdma.host.netlink.kernel import LinuxKernel
@@ -95,7 +96,7 @@ class DryRun:
         self._verdicts = Verdicts(
             report,
             lambda: attached_by_daemon(settings),
-            chooser=Chooser(
+            placer=Placer(
                 node=self._node,
                 policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
                 allocations=allocations,
@@ -104,8 +105,7 @@ class DryRun:
                 spans=self._spans,
                 annotation_prefix=settings.annotation_prefix,
             ),
-            allocations=allocations,
-            sandboxes=Attachments(
+            attachments=Attachments(
                 FindingOut(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
                 self._workers,
                 on_gone=allocations.release,
@@ -114,9 +114,9 @@ class DryRun:
             workers=self._workers,
             spans=self._spans,
             limits=NoLimits(),
-            default_memlock=settings.memlock.bytes,
             waits=patient(settings.waits),
         )
+        self._verdicts.placer.memlock = MemlockBounds(default=settings.memlock.bytes)
         identity = dry_identity(settings)
         self._door = Runner(str(settings.nri_socket), self._make_plugin, name=identity.name, index=identity.index)
 
@@ -142,8 +142,8 @@ class DryRun:
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
-        chooser = self._verdicts.chooser
-        chooser.memlock = replace(chooser.memlock, ceiling=memlock_ceiling(runtime_pid))
+        placer = self._verdicts.placer
+        placer.memlock = replace(placer.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
 
     def _configured(self, runtime: RuntimeFacts) -> None:

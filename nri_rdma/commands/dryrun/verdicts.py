@@ -1,6 +1,6 @@
 """What the daemon would do for each pod and container that the runtime tells of.
 
-The decisions are Lifecycle's own: this one only asks them of every pod, hands on what they were, and answers the
+The decisions are Engine's own: this one only asks them of every pod, hands on what they were, and answers the
 runtime with nothing. No pod is refused and no container changed by it.
 """
 
@@ -12,18 +12,20 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias  # Any: the arguments of Lifecycle
+from typing import Any, Protocol, TypeAlias  # Any: the arguments of Engine
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.inject import NOTHING
 from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.engine import Lifecycle, Show
+from nri_rdma.engine.alignment_check import Show
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import Brought
 from nri_rdma.engine.synchronize import Listed, brought_by
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +84,13 @@ class _Seen:
     has: tuple[str, ...] = ()
 
 
-class Verdicts(Lifecycle):
-    """A Lifecycle that reports instead of answering. Its sandboxes are PlannedSandboxes."""
+class Verdicts(Engine):
+    """An Engine that reports instead of answering. Its tasks are those of nri_rdma.commands.dryrun.tasks."""
 
-    def __init__(self, report: Report, attached: Callable[[], Attached], **lifecycle: Any) -> None:
+    def __init__(self, report: Report, attached: Callable[[], Attached], *, workers: Workers, **engine: Any) -> None:
         """`attached` says what a daemon beside this one has attached."""
-        super().__init__(**lifecycle)
+        super().__init__(workers=workers, **engine)
+        self._workers = workers
         self._report = report
         self._attached = attached
         self._telling = threading.RLock()
@@ -101,14 +104,14 @@ class Verdicts(Lifecycle):
         """Whether the pod was reported."""
         return sandbox_id in self._seen
 
-    def start(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+    def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Report what the pod would get. Never raises for what it asks."""
         if pod.sandbox_id in self._seen:
             return  # told twice: in Synchronize, and as an event
         seen = self._seen[pod.sandbox_id] = _Seen(pod)
         self._decide(seen, annotations, deadline, asker, was_there=False)
 
-    def edits(
+    def create_container(
         self,
         sandbox_id: str,
         pod_name: str,
@@ -129,7 +132,7 @@ class Verdicts(Lifecycle):
         edits = NOTHING
         if refusal is None and not served:
             try:
-                edits = super().edits(
+                edits = super().create_container(
                     sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
                 )
             except NriRdmaError as error:
@@ -147,21 +150,21 @@ class Verdicts(Lifecycle):
             )
         return NOTHING
 
-    def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+    def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container got nothing from us: its start is no matter of ours."""
 
-    def starting(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
+    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
         """No cgroup is touched."""
 
-    def stop(self, sandbox_id: str, deadline: float) -> None:
+    def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """What the pod would have held is free."""
         seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
-        super().stop(sandbox_id, deadline)
+        super().stop_pod(sandbox_id, deadline)
         if seen is not None:
             with self._telling:
                 self._report.ended(seen.pod)
 
-    def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
+    def synchronize(self, pods: Collection[Listed]) -> Future[None]:
         """Report the pods that are there, in a worker; those that were and are not any more have ended."""
         listed = {item.pod.sandbox_id for item in pods}
         gone = tuple(known for known in self._seen if known not in listed)
@@ -172,7 +175,7 @@ class Verdicts(Lifecycle):
 
     def _list(self, gone: Collection[str], new: Collection[tuple[Listed, _Seen]]) -> None:
         for sandbox_id in gone:
-            self.stop(sandbox_id, time.monotonic())
+            self.stop_pod(sandbox_id, time.monotonic())
         attached = self._attached()
         self.adopter.await_ready(None, time.monotonic() + LISTED_S)
         for item, seen in new:
@@ -182,11 +185,11 @@ class Verdicts(Lifecycle):
             seen.has = attached.get(item.pod.sandbox_id, ())
             self._decide(seen, item.annotations, until, item.asker, was_there=True)
             if self._has_ended(seen):  # meanwhile
-                super().stop(item.pod.sandbox_id, until)
+                super().stop_pod(item.pod.sandbox_id, until)
                 continue
             for it in item.containers:
                 brought = brought_by(self.adopter, item.pod, item.asker, it)
-                self.edits(
+                self.create_container(
                     item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until, brought
                 )
 
@@ -198,11 +201,11 @@ class Verdicts(Lifecycle):
     ) -> None:
         try:
             if not seen.has:
-                super().start(seen.pod, annotations, deadline, asker)
+                super().run_pod(seen.pod, annotations, deadline, asker)
         except NriRdmaError as refusal:
             self._tell(seen, None, refusal, was_there)
             return
-        sandbox = self._sandboxes.get(seen.pod.sandbox_id)
+        sandbox = self._attachments.get(seen.pod.sandbox_id)
         if sandbox is None:
             self._tell(seen, None, None, was_there)
         else:  # at once, or when its plan is done

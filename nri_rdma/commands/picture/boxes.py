@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from nri_rdma.commands.picture.drawing import NAME_SIZE, SIZE, TAG_HEIGHT, Box, Kind, State, Text
+from nri_rdma.commands.picture.drawing import NAME_SIZE, SIZE, TAG_HEIGHT, Box, DrawnText, Mark, ShapeKind
 from nri_rdma.commands.picture.tree import Branch, Level
 from nri_rdma.commands.picture.view import Adapter, View, gpu_name
 from nri_rdma.commands.picture.words import (
@@ -37,10 +37,10 @@ def frame(branch: Branch, x: float, y: float, width: float, height: float) -> Bo
     size = NAME_SIZE if branch.level is Level.NUMA else SIZE
     room = NAME_COLUMNS[branch.level] - PAD
     texts = (
-        Text(x=x + PAD, y=y + _BASELINE, text=above),
-        Text(x=x + PAD, y=y + _BASELINE + _LINE + 2, text=fitted(name, room, size), size=size, is_bold=True),
+        DrawnText(x=x + PAD, y=y + _BASELINE, text=above),
+        DrawnText(x=x + PAD, y=y + _BASELINE + _LINE + 2, text=fitted(name, room, size), size=size, is_bold=True),
     )
-    kind = Kind(branch.level.value)
+    kind = ShapeKind(branch.level.value)
     return Box(kind=kind, name=branch.name, x=x, y=y, width=width, height=height, texts=texts, title=title)
 
 
@@ -49,12 +49,12 @@ def gpu_box(view: View, gpu: Gpu, x: float) -> Box:
     name, owners = gpu_name(view.gpus.index(gpu)), view.owners.get(gpu.pci, ())
     lines = sum(pair.gpu is gpu for pair in view.pairs)
     pods = owners if len(owners) <= 1 else (count_of(len(owners), "pod"),)
-    box = _leaf(Kind.GPU, name, "", (gpu_facts(gpu), *pods), x, GPU_WIDTH)
+    box = _leaf(ShapeKind.GPU, name, "", (gpu_facts(gpu), *pods), x, GPU_WIDTH)
     return replace(
         box,
         height=max(box.height, lines * (TAG_HEIGHT + 4) + PAD),
         title=gpu_title(name, gpu, owners),
-        state=State.HELD if owners else State.FREE,
+        state=Mark.HELD if owners else Mark.FREE,
     )
 
 
@@ -63,7 +63,7 @@ def adapter_box(view: View, adapter: Adapter, x: float) -> Box:
     rail = "" if adapter.rail is None else f"rail {adapter.rail}"
     lines = sum(pair.adapter.id == adapter.id for pair in view.pairs)
     words = (adapter_facts(adapter), *adapter_lines(view, adapter))
-    box = _leaf(Kind.ADAPTER, adapter.head.name, rail, words, x, ADAPTER_WIDTH)
+    box = _leaf(ShapeKind.ADAPTER, adapter.head.name, rail, words, x, ADAPTER_WIDTH)
     return replace(
         box,
         height=max(box.height, lines * 8 + PAD),
@@ -92,22 +92,22 @@ def _frame_words(branch: Branch) -> tuple[str, str, str]:
             return "switch", branch.name, f"PCI switch or bridge {branch.name}"
 
 
-def _leaf(kind: Kind, name: str, beside: str, lines: Iterable[str], x: float, width: float) -> Box:
+def _leaf(kind: ShapeKind, name: str, beside: str, lines: Iterable[str], x: float, width: float) -> Box:
     room = width - 2 * PAD
     taken = width_of(beside, SIZE) + PAD if beside else 0
     texts = [
-        Text(x=x + PAD, y=_BASELINE, text=fitted(name, room - taken, NAME_SIZE), size=NAME_SIZE, is_bold=True),
-        *([Text(x=x + width - PAD, y=_BASELINE, text=beside, at_end=True)] if beside else []),
+        DrawnText(x=x + PAD, y=_BASELINE, text=fitted(name, room - taken, NAME_SIZE), size=NAME_SIZE, is_bold=True),
+        *([DrawnText(x=x + width - PAD, y=_BASELINE, text=beside, at_end=True)] if beside else []),
     ]
     y = _BASELINE
     for line in lines:
         y += _LINE
-        texts.append(Text(x=x + PAD, y=y, text=fitted(line, room, SIZE)))
+        texts.append(DrawnText(x=x + PAD, y=y, text=fitted(line, room, SIZE)))
     bottom = max(y, _BASELINE + _USUAL_LINES * _LINE) + PAD
     return Box(kind=kind, name=name, x=x, y=0, width=width, height=bottom, texts=tuple(texts), title="")
 
 
-def _state(view: View, adapter: Adapter) -> State:
+def _state(view: View, adapter: Adapter) -> Mark:
     if any(device.id in view.holdings for device in adapter.devices):
-        return State.HELD
-    return State.FREE if any(map(view.is_free, adapter.devices)) else State.HOST
+        return Mark.HELD
+    return Mark.FREE if any(map(view.is_free, adapter.devices)) else Mark.HOST

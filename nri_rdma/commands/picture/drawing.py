@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nri_rdma.commands.picture.view import Pair
+from nri_rdma.commands.picture.view import PicturePair
 from nri_rdma.decide.topology import Distance
 
 TITLE_SIZE, NAME_SIZE, SIZE = 26, 18, 15
@@ -15,7 +15,7 @@ STUB = 84
 TAG_WIDTH, TAG_HEIGHT = 52, 20
 
 
-class Kind(StrEnum):
+class ShapeKind(StrEnum):
     """What a box is."""
 
     NUMA = "numa"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
     ADAPTER = "nic"
 
 
-class State(StrEnum):
+class Mark(StrEnum):
     """Whose a GPU or an adapter is. An adapter is held when one of its devices is."""
 
     FREE = "free"
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
+class DrawnText:
     """A line of text; (x, y) is where its baseline begins, or ends when it stands `at_end`."""
 
     x: float
@@ -49,22 +49,22 @@ class Text:
 class Box:
     """A rectangle with texts; `title` is what a reader is told who points at it. Frames have no state."""
 
-    kind: Kind
+    kind: ShapeKind
     name: str
     x: float
     y: float
     width: float
     height: float
-    texts: tuple[Text, ...]
+    texts: tuple[DrawnText, ...]
     title: str
-    state: State | None = None
+    state: Mark | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class DrawnLine:
     """A pair: from the right of a GPU, straight for a stub, then in a curve to the left of an adapter."""
 
-    pair: Pair
+    pair: PicturePair
     gpu: str
     x: float
     y: float
@@ -81,8 +81,8 @@ class Sample:
     y: float
     width: float
     height: float
-    text: Text
-    shows: Distance | State | bool
+    text: DrawnText
+    shows: Distance | Mark | bool
     """A bool is whether a line is thick."""
 
 
@@ -94,8 +94,8 @@ class Drawing:
     height: float
     title: str
     description: str
-    texts: tuple[Text, ...]
+    texts: tuple[DrawnText, ...]
     boxes: tuple[Box, ...]
     """Frames before what is in them."""
-    lines: tuple[Line, ...]
+    lines: tuple[DrawnLine, ...]
     samples: tuple[Sample, ...]

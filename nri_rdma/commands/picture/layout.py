@@ -21,10 +21,10 @@ from nri_rdma.commands.picture.boxes import (
     gpu_box,
     moved,
 )
-from nri_rdma.commands.picture.drawing import NAME_SIZE, SIZE, TITLE_SIZE, Box, Drawing, Line, Text
+from nri_rdma.commands.picture.drawing import NAME_SIZE, SIZE, TITLE_SIZE, Box, Drawing, DrawnLine, DrawnText
 from nri_rdma.commands.picture.legend import legend
 from nri_rdma.commands.picture.tree import Branch, Level, tree_of
-from nri_rdma.commands.picture.view import Pair, View, gpu_name
+from nri_rdma.commands.picture.view import PicturePair, View, gpu_name
 from nri_rdma.commands.picture.words import count_of, wrapped
 from nri_rdma.model.device import DeviceId
 from nri_rdma.model.pci import PciAddress
@@ -132,13 +132,13 @@ def _stacked(boxes: Iterable[Box], top: float) -> Iterator[Box]:
         top += box.height + _INSET
 
 
-def _lines(view: View, sheet: _Sheet) -> Iterator[Line]:
+def _lines(view: View, sheet: _Sheet) -> Iterator[DrawnLine]:
     """The ends are dealt out over the sides of their boxes in the order of the other ends, so that few lines cross."""
     from_gpu, to_adapter = _ends(view, sheet)
     for pair in view.pairs:
         key = (pair.gpu.pci, pair.adapter.id)
         gpu, adapter = sheet.gpus[pair.gpu.pci], sheet.adapters[pair.adapter.id]
-        yield Line(
+        yield DrawnLine(
             pair=pair,
             gpu=gpu.name,
             x=gpu.x + gpu.width,
@@ -170,28 +170,28 @@ def _dealt(box: Box, count: int) -> list[float]:
     return [box.y + box.height * (place + 0.5) / count for place in range(count)]
 
 
-def _pair_title(view: View, pair: Pair) -> str:
+def _pair_title(view: View, pair: PicturePair) -> str:
     both = f"{gpu_name(view.gpus.index(pair.gpu))} and {pair.device.name}: {pair.distance.words}"
     if pair.pods:
         return f"{both}; {', '.join(pair.pods)} {'has' if len(pair.pods) == 1 else 'have'} both"
     return f"{both}; the nearest of this GPU"
 
 
-def _head(sentences: Iterable[str], width: float) -> Iterator[Text]:
+def _head(sentences: Iterable[str], width: float) -> Iterator[DrawnText]:
     y = float(_MARGIN + TITLE_SIZE)
-    yield Text(x=_MARGIN, y=y, text="RDMA topology", size=TITLE_SIZE, is_bold=True)
+    yield DrawnText(x=_MARGIN, y=y, text="RDMA topology", size=TITLE_SIZE, is_bold=True)
     y += 8
     for sentence in sentences:
         for line in wrapped(sentence, width - 2 * _MARGIN, SIZE):
             y += _LINE
-            yield Text(x=_MARGIN, y=y, text=line)
+            yield DrawnText(x=_MARGIN, y=y, text=line)
 
 
-def _headings(view: View, columns: _Columns, y: float) -> Iterator[Text]:
+def _headings(view: View, columns: _Columns, y: float) -> Iterator[DrawnText]:
     if view.gpus:
-        yield Text(x=columns.gpu, y=y, text="GPUs", size=NAME_SIZE, is_bold=True)
+        yield DrawnText(x=columns.gpu, y=y, text="GPUs", size=NAME_SIZE, is_bold=True)
     if view.adapters:
-        yield Text(x=columns.adapter, y=y, text="RDMA devices", size=NAME_SIZE, is_bold=True)
+        yield DrawnText(x=columns.adapter, y=y, text="RDMA devices", size=NAME_SIZE, is_bold=True)
 
 
 def _summary(view: View) -> str:
@@ -205,5 +205,5 @@ def _summary(view: View) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def _sentence(line: Line) -> str:
+def _sentence(line: DrawnLine) -> str:
     return f"{line.title}."

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nri_rdma.commands.picture.drawing import Sample, State, Text
+from nri_rdma.commands.picture.drawing import DrawnText, Mark, Sample
 from nri_rdma.decide.topology import Distance
 
 _ROW = 27
 _WIDTH, _HEIGHT = 72, 18
 _COLUMN = 372
 _STATES = (
-    (State.HELD, "a pod has it, or a part"),
-    (State.FREE, "free, or nobody is known to have it"),
-    (State.HOST, "the host uses it"),
+    (Mark.HELD, "a pod has it, or a part"),
+    (Mark.FREE, "free, or nobody is known to have it"),
+    (Mark.HOST, "the host uses it"),
 )
 _THICKNESS = ((True, "one pod has both"), (False, "nearest of a GPU that no pod is known to have"))
 
@@ -27,7 +27,7 @@ def legend(x: float, y: float, *, has_pairs: bool) -> Iterator[Sample]:
     yield from (_sample(x, y, row, shows, text) for row, (shows, text) in enumerate(_STATES))
 
 
-def _sample(x: float, y: float, row: int, shows: Distance | State | bool, text: str) -> Sample:
+def _sample(x: float, y: float, row: int, shows: Distance | Mark | bool, text: str) -> Sample:
     top = y + row * _ROW
-    words = Text(x=x + _WIDTH + 14, y=top + _HEIGHT - 4, text=text)
+    words = DrawnText(x=x + _WIDTH + 14, y=top + _HEIGHT - 4, text=text)
     return Sample(x=x, y=top, width=_WIDTH, height=_HEIGHT, text=words, shows=shows)

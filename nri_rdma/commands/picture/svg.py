@@ -15,11 +15,11 @@ from nri_rdma.commands.picture.drawing import (
     TAG_WIDTH,
     Box,
     Drawing,
-    Kind,
-    Line,
+    DrawnLine,
+    DrawnText,
+    Mark,
     Sample,
-    State,
-    Text,
+    ShapeKind,
 )
 from nri_rdma.commands.picture.words import shown, width_of
 from nri_rdma.decide.topology import Distance
@@ -41,16 +41,16 @@ _DASHES = {
 _THICK, _THIN = 5, 2
 _INK = "#1b2430"
 _FRAMES = {
-    Kind.NUMA: ("#e4e9f0", "#66758a", 1.5),
-    Kind.ROOT: ("#f4f6f9", "#66758a", 1.5),
-    Kind.BRIDGE: ("#ffffff", "#66758a", 1.5),
+    ShapeKind.NUMA: ("#e4e9f0", "#66758a", 1.5),
+    ShapeKind.ROOT: ("#f4f6f9", "#66758a", 1.5),
+    ShapeKind.BRIDGE: ("#ffffff", "#66758a", 1.5),
 }
 _STATES = {
-    State.FREE: ("#ffffff", "#4a5563", 1.5, ""),
-    State.HELD: ("#ffe9a8", "#7a5600", 3, ""),
-    State.HOST: ("#d9dde3", "#4a5563", 1.5, "4 3"),
+    Mark.FREE: ("#ffffff", "#4a5563", 1.5, ""),
+    Mark.HELD: ("#ffe9a8", "#7a5600", 3, ""),
+    Mark.HOST: ("#d9dde3", "#4a5563", 1.5, "4 3"),
 }
-_ROUND = {Kind.GPU: 14, Kind.ADAPTER: 2}
+_ROUND = {ShapeKind.GPU: 14, ShapeKind.ADAPTER: 2}
 
 
 def svg_of(drawing: Drawing) -> str:
@@ -94,7 +94,7 @@ def _box(box: Box) -> Iterator[str]:
     yield "</g>"
 
 
-def _line(line: Line) -> Iterator[str]:
+def _line(line: DrawnLine) -> Iterator[str]:
     distance, bend = line.pair.distance, line.x + STUB
     middle = (bend + line.to_x) / 2
     x, y, to_x, to_y, bend_x, middle_x = map(_number, (line.x, line.y, line.to_x, line.to_y, bend, middle))
@@ -107,7 +107,7 @@ def _line(line: Line) -> Iterator[str]:
     yield f'<path d="{path}" fill="none" {_stroke(distance, is_thick=bool(line.pair.pods))}/>'
     tag_x, tag_y = line.x + STUB - TAG_WIDTH - 8, line.y - TAG_HEIGHT / 2
     yield _rect(tag_x, tag_y, TAG_WIDTH, TAG_HEIGHT, "#ffffff", _COLOURS[distance], 1.5, "", 4)
-    words = Text(x=tag_x + (TAG_WIDTH - width_of(distance.name, 15)) / 2, y=line.y + 5, text=distance.name)
+    words = DrawnText(x=tag_x + (TAG_WIDTH - width_of(distance.name, 15)) / 2, y=line.y + 5, text=distance.name)
     yield _text(words)
     yield "</g>"
 
@@ -115,7 +115,7 @@ def _line(line: Line) -> Iterator[str]:
 def _sample(sample: Sample) -> Iterator[str]:
     yield '<g class="legend">'
     match sample.shows:
-        case State() as state:
+        case Mark() as state:
             fill, stroke, width, dashes = _STATES[state]
             yield _rect(sample.x, sample.y, sample.width, sample.height, fill, stroke, width, dashes, 2)
         case Distance() as distance:
@@ -146,7 +146,7 @@ def _rect(
     )
 
 
-def _text(text: Text) -> str:
+def _text(text: DrawnText) -> str:
     weight = ' font-weight="bold"' if text.is_bold else ""
     anchor = ' text-anchor="end"' if text.at_end else ""
     return (

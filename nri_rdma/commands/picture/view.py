@@ -35,7 +35,7 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class PicturePair:
     """A GPU and a device of an adapter. `pods` have both; without one it is the nearest of a GPU that no pod is known
     to have."""
 
@@ -52,7 +52,7 @@ class View:
 
     adapters: tuple[Adapter, ...]
     gpus: tuple[Gpu, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[PicturePair, ...]
     holdings: Mapping[DeviceId, tuple[Holding, ...]]
     """Of each device that is held, by owner."""
     owners: Mapping[PciAddress, tuple[str, ...]]
@@ -105,9 +105,9 @@ def _function(device: RdmaDevice) -> PciAddress | DeviceId:
     return device.id if device.pci is None else device.pci
 
 
-def _pairs(view: View) -> tuple[Pair, ...]:
+def _pairs(view: View) -> tuple[PicturePair, ...]:
     """Those of pods, then the nearest adapter of each GPU that has none of these. By GPU, then adapter."""
-    found: dict[tuple[PciAddress, DeviceId], Pair] = {}
+    found: dict[tuple[PciAddress, DeviceId], PicturePair] = {}
     for pod, devices, gpus in _pods(view):
         for pair in _pairs_of(pod, devices, gpus):
             before = found.get((pair.gpu.pci, pair.adapter.id))
@@ -136,7 +136,7 @@ def _pods(view: View) -> Iterator[tuple[str, tuple[tuple[Adapter, RdmaDevice], .
             yield pod, held, gpus
 
 
-def _pairs_of(pod: str, held: Iterable[tuple[Adapter, RdmaDevice]], gpus: tuple[Gpu, ...]) -> Iterator[Pair]:
+def _pairs_of(pod: str, held: Iterable[tuple[Adapter, RdmaDevice]], gpus: tuple[Gpu, ...]) -> Iterator[PicturePair]:
     """Each device with the nearest of the GPUs, and each GPU that is left with the nearest of the devices."""
     lines: Counter[PciAddress] = Counter()
     held = tuple(held)
@@ -150,17 +150,17 @@ def _pairs_of(pod: str, held: Iterable[tuple[Adapter, RdmaDevice]], gpus: tuple[
             yield _pair(gpu, adapter, device, pod)
 
 
-def _pair(gpu: Gpu, adapter: Adapter, device: RdmaDevice, *pods: str) -> Pair:
-    return Pair(gpu=gpu, adapter=adapter, device=device, distance=distance(device, gpu), pods=pods)
+def _pair(gpu: Gpu, adapter: Adapter, device: RdmaDevice, *pods: str) -> PicturePair:
+    return PicturePair(gpu=gpu, adapter=adapter, device=device, distance=distance(device, gpu), pods=pods)
 
 
-def _both(one: Pair, other: Pair) -> Pair:
+def _both(one: PicturePair, other: PicturePair) -> PicturePair:
     nearer = min(one, other, key=lambda it: it.distance)
     pods = tuple(sorted({*one.pods, *other.pods}))
-    return Pair(gpu=one.gpu, adapter=one.adapter, device=nearer.device, distance=nearer.distance, pods=pods)
+    return PicturePair(gpu=one.gpu, adapter=one.adapter, device=nearer.device, distance=nearer.distance, pods=pods)
 
 
-def _nearest(view: View, gpu: Gpu, lines: Mapping[DeviceId, int]) -> Pair | None:
+def _nearest(view: View, gpu: Gpu, lines: Mapping[DeviceId, int]) -> PicturePair | None:
     """Of adapters equally near one with something free, then one with few lines. None where nothing has a place."""
 
     def key(adapter: Adapter) -> tuple[Distance, bool, int, int]:

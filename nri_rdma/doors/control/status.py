@@ -16,7 +16,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.decide.inventory import netdev_of
 from nri_rdma.decide.policy import Policy, offer
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, adoption_document, node_document, policy_document
-from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.guard import Contacts
 from nri_rdma.engine.node_cache import NodeSource
 from nri_rdma.engine.reservations import Allocations
@@ -56,7 +56,7 @@ class DaemonFacts:
 
     settings: Settings
     node: NodeSource
-    lifecycle: Lifecycle
+    engine: Engine
     allocations: Allocations
     sandboxes: Attachments
     spans: Recorder
@@ -79,7 +79,7 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
     """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
-    policy, current = facts.lifecycle.chooser.policy, facts.node.current
+    policy, current = facts.engine.placer.policy, facts.node.current
     node = node_document(current)
     taken = facts.allocations.taken()
     for device in node["devices"]:
@@ -97,9 +97,9 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(policy, current),
         "policy": policy_document(policy),
-        "adopt": adoption_document(facts.lifecycle.adopter.adoption),
-        "cdi_specs_read": facts.lifecycle.adopter.majors is not None,
-        "kubelet_tells": facts.lifecycle.adopter.kubelet_tells,
+        "adopt": adoption_document(facts.engine.adopter.adoption),
+        "cdi_specs_read": facts.engine.adopter.majors is not None,
+        "kubelet_tells": facts.engine.adopter.kubelet_tells,
         "reload_error": facts.reload_error(),
         "memlock": _memlock(facts),
         "namespaces_held": facts.sandboxes.held(),
@@ -107,10 +107,10 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         **node,
         "sandboxes": [_sandbox(sandbox) for sandbox in facts.sandboxes.all()],
         "rdma_use": list(_rdma_use(facts)),
-        "from_others": [asdict(sighting) for sighting in facts.lifecycle.adopter.sandboxes.sightings()],
-        "alignment": [_aligned(item) for item in facts.lifecycle.adopter.sandboxes.alignments()],
-        "unserved_count": facts.lifecycle.reconciliation.count,
-        "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.lifecycle.unserved],
+        "from_others": [asdict(sighting) for sighting in facts.engine.adopter.sandboxes.sightings()],
+        "alignment": [_aligned(item) for item in facts.engine.adopter.sandboxes.alignments()],
+        "unserved_count": facts.engine.synchronizer.count,
+        "unserved": [{"pod": str(item.pod), "why": item.why} for item in facts.engine.unserved],
     }
 
 
@@ -199,16 +199,17 @@ def _move(move: NetdevMove) -> dict[str, Any]:
 
 
 def _memlock(facts: DaemonFacts) -> dict[str, Any]:
-    value, dropped_by = facts.lifecycle.default_memlock, facts.lifecycle.chooser.memlock.dropped_by
+    memlock = facts.engine.placer.memlock
+    value, dropped_by = memlock.default, memlock.dropped_by
     reason = MEMLOCK_IS_SET
     if dropped_by:
         reason = f"{dropped_by} does not set it for plugins"
     elif facts.settings.memlock.automatic:
-        reason = _ceiling_words(value, facts.lifecycle.chooser.memlock.ceiling)
+        reason = _ceiling_words(value, facts.engine.placer.memlock.ceiling)
     return {
         "bytes": value,
         "reason": reason,
-        "ceiling": facts.lifecycle.chooser.memlock.ceiling,
+        "ceiling": facts.engine.placer.memlock.ceiling,
         "dropped_by": dropped_by,
     }
 

@@ -1,6 +1,6 @@
 """The handlers: what the plugin answers to each call of the runtime.
 
-A handler decodes, asks the lifecycle and answers. A pod that asks for nothing costs a decode, a look-up and an empty
+A handler decodes, asks the engine and answers. A pod that asks for nothing costs a decode, a look-up and an empty
 reply, and leaves no span. What a handler raises becomes the text of the CRI error; one that cannot finish answers
 before its deadline, because a late answer makes the runtime drop us and go on without.
 """
@@ -30,7 +30,8 @@ from nri_rdma.doors.nri.messages import (
     shown_gpus,
 )
 from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
-from nri_rdma.engine.engine import Lifecycle, Show
+from nri_rdma.engine.alignment_check import Show
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import Brought
 from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
@@ -71,7 +72,7 @@ class Refusals(Protocol):
         """The runtime has just told of these sandboxes."""
 
 
-Change = Callable[[Any, Request], bytes]
+HandleChange = Callable[[Any, Request], bytes]
 """Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
 
 
@@ -84,7 +85,7 @@ class Plugin:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
+        engine: Engine,
         spans: Recorder,
         on_synchronized: Callable[[RuntimeFacts], None],
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
@@ -92,7 +93,7 @@ class Plugin:
     ) -> None:
         """`on_configured` is told what the runtime is before it is answered, `on_synchronized` that events come
         now."""
-        self._lifecycle = lifecycle
+        self._engine = engine
         self._spans = spans
         self._on_configured = on_configured
         self._on_synchronized = on_synchronized
@@ -101,7 +102,7 @@ class Plugin:
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
         self._whole_rdma_max = True
-        self._changes: dict[str, Change] = {
+        self._changes: dict[str, HandleChange] = {
             "RunPodSandbox": self._run_pod,
             "StartContainer": self._start,
             "StopPodSandbox": partial(self._end_pod, "StopPodSandbox"),
@@ -135,12 +136,12 @@ class Plugin:
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
         annotations = message.pod.annotations
-        if not self._lifecycle.asks(annotations) and not self._lifecycle.adopter.asks_kubelet:
+        if not self._engine.asks(annotations) and not self._engine.adopter.asks_kubelet:
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
             try:
-                self._lifecycle.start(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
+                self._engine.run_pod(pod, annotations, self._deadline(request), asker_from(message.pod, pod))
             except Exception:  # whatever it is, the session makes a refusal of it
                 if self._refusals is not None and self.runtime.abilities.leaves_refused:
                     self._refusals.refused(pod)
@@ -150,7 +151,7 @@ class Plugin:
     def _create_container(self, request: Request) -> bytes:
         message = pb.CreateContainerRequest.FromString(request.payload)
         pod, container = message.pod, message.container
-        asks = self._lifecycle.knows(pod.id) or self._lifecycle.asks(pod.annotations)
+        asks = self._engine.knows(pod.id) or self._engine.asks(pod.annotations)
         if not asks and not self._may_bring(pod.id, container):
             return _EMPTY
         devices = device_numbers(container)
@@ -160,7 +161,7 @@ class Plugin:
         name = container_name(container)
         with self._event("CreateContainer", pod, request) as span:
             span.attributes["k8s.container.name"] = name
-            edits = self._lifecycle.edits(
+            edits = self._engine.create_container(
                 pod.id,
                 f"{pod.namespace}/{pod.name}",
                 pod.annotations,
@@ -172,18 +173,18 @@ class Plugin:
                 self._shown(container),
             )
             answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
-            self._lifecycle.created(pod.id, name, container.linux.cgroups_path)
+            self._engine.container_created(pod.id, name, container.linux.cgroups_path)
         return answer
 
     def _may_bring(self, sandbox_id: str, container: Any) -> bool:
         """Whether the container may have RDMA devices from others: what every container of the node pays for."""
-        adopter = self._lifecycle.adopter
+        adopter = self._engine.adopter
         names_matter = adopter.is_relevant and (container.CDI_devices or adopter.was_told(sandbox_id))
         return bool(names_matter) or brings_devices(container, adopter.majors)
 
     def _brought(self, message: Any, devices: Mapping[str, tuple[int, int]], request: Request) -> Brought | None:
         """What the container has from others; None when that is nothing of ours. `devices` are its nodes."""
-        adopter, container = self._lifecycle.adopter, message.container
+        adopter, container = self._engine.adopter, message.container
         if not adopter.may_be_ours(devices) and not (
             adopter.is_relevant and (container.CDI_devices or adopter.was_told(message.pod.id))
         ):
@@ -204,24 +205,24 @@ class Plugin:
     def _start(self, message: Any, request: Request) -> bytes:
         """The runtime waits with the container's process: what is raised here fails the start."""
         pod, container = message.pod, message.container
-        if not self._lifecycle.knows(pod.id):
+        if not self._engine.knows(pod.id):
             return _EMPTY
         with self._event("StartContainer", pod, request) as span:
             name = container_name(container)
             span.attributes["k8s.container.name"] = name
-            self._lifecycle.starting(pod.id, name, container.linux.cgroups_path, self._shown(container))
+            self._engine.start_container(pod.id, name, container.linux.cgroups_path, self._shown(container))
         return _EMPTY
 
     def _shown(self, container: Any) -> Show | None:
         """What tells of the container's GPUs, on a node that has some."""
-        return partial(shown_gpus, container) if self._lifecycle.adopter.gpu_names.gpus else None
+        return partial(shown_gpus, container) if self._engine.adopter.gpu_names.gpus else None
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
-        self._lifecycle.forget(message.pod.id)
-        if self._lifecycle.remembers(message.pod.id):
+        self._engine.forget(message.pod.id)
+        if self._engine.remembers(message.pod.id):
             with self._event(event, message.pod, request):
-                self._lifecycle.stop(message.pod.id, self._deadline(request))
+                self._engine.stop_pod(message.pod.id, self._deadline(request))
         return _EMPTY
 
     # -- the life of a connection ------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ class Plugin:
         containers, self._collected_containers = self._collected_containers, {}
         if self._refusals is not None:
             self._refusals.listed({pod.id for pod in pods})
-        self._lifecycle.reconcile_later(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
+        self._engine.synchronize(tuple(listed_pod(pod, tuple(containers.get(pod.id, ()))) for pod in pods))
         self._on_synchronized(self.runtime)
         return _EMPTY
 
@@ -267,7 +268,7 @@ class Plugin:
         return answer_by(request, self.runtime.request_timeout_s)
 
 
-def _own_rpc(message: Any, handle: Change, request: Request) -> bytes:
+def _own_rpc(message: Any, handle: HandleChange, request: Request) -> bytes:
     return handle(message.FromString(request.payload), request)
 
 

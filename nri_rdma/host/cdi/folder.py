@@ -25,7 +25,7 @@ MAX_FILES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class FolderScan:
     """The readable specs of some directories, what is wrong with the others, and every file that was looked at."""
 
     specs: tuple[SpecFile, ...]
@@ -39,7 +39,7 @@ def read_registry(directories: Iterable[Path]) -> Registry:
     return resolve(found.specs, found.problems)
 
 
-def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> Scan:
+def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
     """Read all specs of the directories, which rise in priority. `inspect` says what the bytes of a file are."""
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
@@ -55,7 +55,7 @@ def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected]
             problems += inspected.problems
             if inspected.spec is not None:
                 specs.append(SpecFile(file=str(path), priority=priority, spec=inspected.spec))
-    return Scan(specs=tuple(specs), problems=tuple(problems), files=tuple(files))
+    return FolderScan(specs=tuple(specs), problems=tuple(problems), files=tuple(files))
 
 
 def read_file(path: Path) -> bytes:

@@ -183,7 +183,7 @@ class CdiRegistry:
             news = [self._is_news(event) for event in self._inotify.read()]
         return any(news)
 
-    def _is_news(self, event: inotify.Event) -> bool:
+    def _is_news(self, event: inotify.FolderEvent) -> bool:
         if event.mask & inotify.Q_OVERFLOW:
             return True
         watched = self._watches.get(event.watch)

@@ -45,7 +45,7 @@ class Datagram:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
+class NamespaceEntry:
     """Work for a thread that is inside the namespace."""
 
     work: Callable[[RouteSocket, int, Op], None]
@@ -58,7 +58,7 @@ class OverRdma:
     work: Callable[[RdmaSocket, int, Op], None]
 
 
-Codec: TypeAlias = Datagram | Inside | OverRdma
+Codec: TypeAlias = Datagram | NamespaceEntry | OverRdma
 
 
 def apply(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
@@ -79,7 +79,7 @@ def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> li
     match CODECS[type(ops[0])]:
         case Datagram():
             return asked(namespace, operation, lambda route: _send(route, index, ops))
-        case Inside():
+        case NamespaceEntry():
             return inside(namespace, operation, lambda route: _work(route, index, ops))
         case OverRdma():
             return visit(namespace, f"set RDMA device {index}", lambda rdma: _ask(rdma, index, ops))
@@ -100,7 +100,7 @@ def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
 
 
 def _work(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
-    works = [(op, codec.work) for op in ops if isinstance(codec := CODECS[type(op)], Inside)]
+    works = [(op, codec.work) for op in ops if isinstance(codec := CODECS[type(op)], NamespaceEntry)]
     return _each((op, partial(work, route, index, op)) for op, work in works)
 
 
@@ -138,6 +138,6 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     AddAddress: _one(AddAddress, add_address_request),
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
-    SetSysctl: Inside(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
+    SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),
 }

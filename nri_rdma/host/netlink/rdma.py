@@ -184,16 +184,16 @@ class RdmaSocket:
         """The hardware counters of a port."""
         return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
 
-    def _ask_one(self, operation: str, request: nldev.Request[T]) -> T:
+    def _ask_one(self, operation: str, request: nldev.NldevRequest[T]) -> T:
         answers = self._ask(operation, request)
         if len(answers) != 1:
             raise KernelError(operation, errno.EPROTO, f"{len(answers)} answers")
         return answers[0]
 
-    def _ask(self, operation: str, request: nldev.Request[T]) -> tuple[T, ...]:
+    def _ask(self, operation: str, request: nldev.NldevRequest[T]) -> tuple[T, ...]:
         return tuple(read_whole(operation, lambda: self._ask_once(operation, request)))
 
-    def _ask_once(self, operation: str, request: nldev.Request[T]) -> tuple[list[T], bool]:
+    def _ask_once(self, operation: str, request: nldev.NldevRequest[T]) -> tuple[list[T], bool]:
         if self._socket is None:
             raise KernelError(operation, errno.EPROTONOSUPPORT, "the kernel has no RDMA subsystem")
         self._sequence += 1

@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class FolderEvent:
     """Something happened: in which watched directory (-1: events were lost), the bits above, and the entry's name."""
 
     watch: int
@@ -51,7 +51,7 @@ class Inotify:
         """End a watch; one that has ended by itself is no error. An IGNORED event follows."""
         _libc.inotify_rm_watch(self._fd, watch)  # EINVAL: the kernel was first, because the directory is gone
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[FolderEvent]:
         """The events there are, none when there are none; never blocks."""
         try:
             data = os.read(self._fd, _READ_BYTES)
@@ -62,7 +62,7 @@ class Inotify:
             watch, mask, _cookie, length = _EVENT.unpack_from(data, offset)
             name = data[offset + _EVENT.size : offset + _EVENT.size + length].rstrip(b"\0")
             offset += _EVENT.size + length
-            yield Event(watch=watch, mask=mask, name=os.fsdecode(name))
+            yield FolderEvent(watch=watch, mask=mask, name=os.fsdecode(name))
 
     def close(self) -> None:
         """End all watches."""

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.cdi.index import Index
-from nri_rdma.cdi.meaning import Numbers
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.model.device import CharDevice, Node
+from nri_rdma.model.device import CharDevice, DeviceNumbers, Node
 from tests.unit.cdi.specs import KEY, RDMA_CM, edits, one, registry, spec_text, uverbs_path
 from tests.unit.model import hardware
 from tests.unit.model.hardware import eight, nic, node, umad, uverbs
@@ -24,7 +23,7 @@ def index(*texts: str, on: Node | None = None) -> Index:
     return Index(registry(*texts), on or eight(), KEY)
 
 
-def present(*chars: CharDevice) -> dict[str, Numbers]:
+def present(*chars: CharDevice) -> dict[str, DeviceNumbers]:
     """Device nodes of a container."""
     return {char.path: (char.major, char.minor) for char in chars}
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.cdi.meaning import Asked, CdiMeaning, Hardware, label_of, meaning
+from nri_rdma.cdi.meaning import AskedPart, CdiMeaning, Hardware, label_of, meaning
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node
 from nri_rdma.model.request import (
@@ -100,7 +100,7 @@ def test_without_a_key_a_path_that_the_node_does_not_have_is_left_out() -> None:
 def test_a_key_is_one_request_for_all_its_devices() -> None:
     told = means(one(RDMA_CM, uverbs_path(0), uverbs_path(1), key="{memlock: unlimited}"))
     request = DeviceRequest(name="vf0", where=WHERE, count=2, memlock=UNLIMITED)
-    assert told.asked == (Asked(request=request, devices=told.devices),)
+    assert told.asked == (AskedPart(request=request, devices=told.devices),)
     assert names(told) == ["mlx5_0", "mlx5_1"]
 
 

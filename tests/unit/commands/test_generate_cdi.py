@@ -12,7 +12,7 @@ from nri_rdma.cdi.encoding import encode
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import Registry, SpecFile, resolve
 from nri_rdma.cdi.spec import NodeType, Version
-from nri_rdma.commands.generate_cdi import Asks, of_pool, spec_of
+from nri_rdma.commands.generate_cdi import SpecAsks, of_pool, spec_of
 from nri_rdma.decide.policy import Policy
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Node
@@ -143,20 +143,20 @@ def test_a_device_that_is_not_in_the_pool_is_refused_as_such() -> None:
 
 
 def test_nothing_is_asked_of_nri_rdma_unless_it_is_said() -> None:
-    assert Asks().text == ""
+    assert SpecAsks().text == ""
     assert all(not device.annotations for device in spec_of(eight()).spec.devices)
 
 
 @given(
     st.builds(
-        Asks,
+        SpecAsks,
         mode=st.none() | st.sampled_from(Mode),
         memlock=st.none() | st.just("unlimited") | st.integers(1, 2**63 - 1),
         hca_handles=st.none() | st.integers(1, 2**31 - 1),
         hca_objects=st.none() | st.integers(1, 2**31 - 1),
     )
 )
-def test_what_a_device_asks_is_a_request_as_a_pods_annotation_has_it(asks: Asks) -> None:
+def test_what_a_device_asks_is_a_request_as_a_pods_annotation_has_it(asks: SpecAsks) -> None:
     read = read_requests(asks.text, "HERE", Scope(), own=True)
     if not asks.text:
         assert read == []
@@ -169,7 +169,7 @@ def test_what_a_device_asks_is_a_request_as_a_pods_annotation_has_it(asks: Asks)
 
 
 def test_what_is_asked_stands_at_each_device_and_needs_cdi_0_6() -> None:
-    annotations = (("rdma.noderesource.dev", Asks(mode=Mode.EXCLUSIVE).text),)
+    annotations = (("rdma.noderesource.dev", SpecAsks(mode=Mode.EXCLUSIVE).text),)
     spec = parse(encode(spec_of(eight(), annotations=annotations).spec), "nic.json")
     assert spec.version is Version.V0_6_0
     assert [dict(device.annotations) for device in spec.devices] == [

@@ -68,7 +68,7 @@ def _refusal(kind: type[NriRdmaError], work: Callable[[], object]) -> NriRdmaErr
 
 def test_a_pod_that_asks_for_nothing_is_left_alone(daemon: Daemon) -> None:
     daemon.start(annotations={})
-    assert not daemon.lifecycle.knows("sandbox-1")
+    assert not daemon.engine.knows("sandbox-1")
     assert daemon.edits(annotations={}) == ContainerEdits()
     daemon.stop()
 
@@ -98,7 +98,7 @@ def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after move-netdev"
     begun = time.monotonic()
     daemon.start(seconds=0.05)
-    daemon.lifecycle.waits = Waits(barrier_s=0.2)
+    daemon.engine.waits = Waits(barrier_s=0.2)
     error = _refusal(NotReadyError, daemon.edits)
     assert time.monotonic() - begun < 1.5
     assert error.what.startswith("network is not ready")
@@ -217,7 +217,7 @@ def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> N
 def test_a_new_sandbox_of_a_pod_gets_the_devices_of_the_old_one(daemon: Daemon, world: World) -> None:
     daemon.start()
     daemon.start(make_pod("sandbox-2", path=OTHER_PATH))
-    assert not daemon.lifecycle.knows("sandbox-1")
+    assert not daemon.engine.knows("sandbox-1")
     assert daemon.edits("sandbox-2").char_devices
     daemon.stop("sandbox-1")
     assert daemon.sandbox("sandbox-2").state is Phase.ATTACHED
@@ -244,7 +244,7 @@ def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, w
     before = world.snapshot()
     daemon.start()
     done = daemon.sandbox()
-    daemon.lifecycle.reconcile_later(()).result(SOON)
+    daemon.engine.synchronize(()).result(SOON)
     assert done.undo_done is not None
     done.undo_done.result(SOON)
     assert (world.snapshot(), daemon.holders) == (before, set())
@@ -254,15 +254,15 @@ def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
     daemon.start()
     node = daemon.edits().char_devices[0]
     served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
-    daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=(served,)),)).result(SOON)
+    daemon.engine.synchronize((_listed(make_pod(), containers=(served,)),)).result(SOON)
     assert daemon.sandbox().state is Phase.ATTACHED
-    assert daemon.lifecycle.unserved == ()
+    assert daemon.engine.unserved == ()
 
 
 def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_it(daemon: Daemon) -> None:
     release = threading.Event()
     daemon.rig.workers.submit("reconcile", lambda: _drop(release.wait(SOON)))  # the worker comes to it late
-    later = daemon.lifecycle.reconcile_later(())
+    later = daemon.engine.synchronize(())
     daemon.start()
     release.set()
     later.result(SOON)
@@ -273,8 +273,8 @@ def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon
     served, bare, empty, other = (make_pod(f"sandbox-{number}", uid=f"uid-{number}") for number in range(1, 5))
     daemon.start(served)
     listed = (_listed(served, containers=()), _listed(bare), _listed(empty, containers=()), _listed(other, {}))
-    daemon.lifecycle.reconcile_later(listed).result(SOON)
-    assert [item.pod for item in daemon.lifecycle.unserved] == [bare]
+    daemon.engine.synchronize(listed).result(SOON)
+    assert [item.pod for item in daemon.engine.unserved] == [bare]
 
 
 def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_its_first_container(
@@ -282,31 +282,31 @@ def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_it
 ) -> None:
     hold = threading.Event()
     daemon.rig.workers.submit("reconcile", lambda: _drop(hold.wait(SOON)))
-    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    later = daemon.engine.synchronize((_listed(make_pod(), containers=()),))
     assert _refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
     hold.set()
     later.result(SOON)
     assert daemon.edits().char_devices
-    assert daemon.lifecycle.unserved == ()
+    assert daemon.engine.unserved == ()
 
 
 @pytest.mark.parametrize("path", ["", "/run/netns/gone"])
 def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
-    daemon.lifecycle.reconcile_later((_listed(make_pod(path=path), containers=()),)).result(SOON)
-    assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.lifecycle.unserved) == ((), set(), ())
+    daemon.engine.synchronize((_listed(make_pod(path=path), containers=()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.engine.unserved) == ((), set(), ())
     assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
 
 
 def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
     daemon.start()
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
-    daemon.lifecycle.reconcile_later((_listed(make_pod()), _listed(other, containers=()))).result(SOON)
+    daemon.engine.synchronize((_listed(make_pod()), _listed(other, containers=()))).result(SOON)
     assert _refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
 
 
 def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after plan"
-    later = daemon.lifecycle.reconcile_later((_listed(make_pod(), containers=()),))
+    later = daemon.engine.synchronize((_listed(make_pod(), containers=()),))
     assert daemon.rig.gate.reached.wait(SOON)
     daemon.start(seconds=0.05)
     daemon.rig.gate.open.set()
@@ -316,15 +316,15 @@ def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: 
 
 def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
     daemon.start()
-    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
-    assert [item.why for item in daemon.lifecycle.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.engine.synchronize((_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
 
 
 def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
-    daemon.lifecycle.reconcile_later((_listed(make_pod("bare")),)).result(SOON)
-    assert daemon.lifecycle.remembers("bare")
+    daemon.engine.synchronize((_listed(make_pod("bare")),)).result(SOON)
+    assert daemon.engine.remembers("bare")
     daemon.stop("bare")
-    assert daemon.lifecycle.unserved == ()
+    assert daemon.engine.unserved == ()
 
 
 # Limits
@@ -385,30 +385,30 @@ def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchr
     devices = {char.path: (char.major, char.minor) for char in (node, other)}
     made = ListedContainer(name="main", devices=devices, cgroups_path="/pod/main")
     waiting = replace(made, name="waiting", cgroups_path="/pod/waiting")  # has no cgroup before it starts
-    two.lifecycle.reconcile_later((_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
+    two.engine.synchronize((_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
     assert rdma_max.read_text() == TWO_LINES
-    assert two.lifecycle.unserved == ()
+    assert two.engine.unserved == ()
     assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
 
 
 def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
     (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
     made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
-    two.lifecycle.reconcile_later((_listed(make_pod(), TWO, (made,)),)).result(SOON)
-    assert ["LIMITS-NOT-SET" in item.why for item in two.lifecycle.unserved] == [True]
+    two.engine.synchronize((_listed(make_pod(), TWO, (made,)),)).result(SOON)
+    assert ["LIMITS-NOT-SET" in item.why for item in two.engine.unserved] == [True]
 
 
 def test_a_container_that_is_made_again_takes_the_place_of_the_old_one(daemon: Daemon) -> None:
     daemon.start()
     for path in ("/pod/first", "/pod/second"):
-        daemon.lifecycle.created("sandbox-1", "main", path)
+        daemon.engine.container_created("sandbox-1", "main", path)
     assert daemon.sandbox().containers == {"main": "/pod/second"}
 
 
 def test_not_more_containers_are_remembered_than_a_pod_can_have(daemon: Daemon) -> None:
     daemon.start()
     for number in range(KEPT_CONTAINERS + 9):
-        daemon.lifecycle.created("sandbox-1", f"debug-{number}", f"/pod/{number}")
+        daemon.engine.container_created("sandbox-1", f"debug-{number}", f"/pod/{number}")
     assert len(daemon.sandbox().containers) == KEPT_CONTAINERS
 
 
@@ -425,15 +425,15 @@ def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_contain
         done.result(SOON)
     error = _refusal(NotReadyError, daemon.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
-    assert [str(item.pod) for item in daemon.lifecycle.unserved] == ["ml/train"]
+    assert [str(item.pod) for item in daemon.engine.unserved] == ["ml/train"]
     daemon.stop()
-    assert daemon.lifecycle.unserved == ()
+    assert daemon.engine.unserved == ()
 
 
 def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "before move-netdev"
     daemon.start(seconds=0.01)
-    daemon.lifecycle.waits = Waits(barrier_s=0.2)
+    daemon.engine.waits = Waits(barrier_s=0.2)
     begun = time.monotonic()
     for _ in range(10):
         assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
@@ -447,7 +447,7 @@ def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> 
 @pytest.fixture
 def overlapped(daemon: Daemon) -> Daemon:
     """A daemon with the settings that are the default, but for the machine that may be slow."""
-    daemon.lifecycle.waits = Waits(barrier_s=0.2)
+    daemon.engine.waits = Waits(barrier_s=0.2)
     return daemon
 
 
@@ -469,7 +469,7 @@ def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, worl
 
 
 def test_a_wait_for_the_sandbox_lets_a_quick_attach_end_first(overlapped: Daemon) -> None:
-    overlapped.lifecycle.waits = Waits(sandbox_s=SOON)
+    overlapped.engine.waits = Waits(sandbox_s=SOON)
     overlapped.start()
     assert overlapped.sandbox().state is Phase.ATTACHED
 
@@ -550,7 +550,7 @@ def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(
     add_rail(world, "rail1")
     add_rail(world, "rail2")
     overlapped.rig.sandboxes._planners = planners = Workers(2, name="planner")
-    overlapped.lifecycle.chooser._readers = readers = Workers(1, name="reader")
+    overlapped.engine.placer._readers = readers = Workers(1, name="reader")
     overlapped.rig.gate.fail_at = "after move-netdev"
     goes_on, read = threading.Event(), overlapped.node._read
     world.add_namespace("/run/netns/pod-3")
@@ -649,7 +649,7 @@ def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemo
     assert (world.snapshot(), overlapped.holders) == (before, set())
     for _ in range(3):
         assert _refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
-    assert [str(item.pod) for item in overlapped.lifecycle.unserved] == ["ml/train"]
+    assert [str(item.pod) for item in overlapped.engine.unserved] == ["ml/train"]
 
 
 def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
@@ -668,7 +668,7 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     rig.gate.fail_at = "after move-netdev"
     second = Daemon(rig, waits=Waits(barrier_s=0.2))
     rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings), later=True)
-    second.lifecycle.recovered()
+    second.engine.recovered()
     done = second.sandbox().attach_done
     rig.sandboxes.take_up()
     for _ in range(ATTEMPTS):
@@ -676,16 +676,16 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     assert done.exception(SOON) is not None
     error = _refusal(NotReadyError, second.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
-    assert [str(item.pod) for item in second.lifecycle.unserved] == ["ml/train"]
+    assert [str(item.pod) for item in second.engine.unserved] == ["ml/train"]
     assert world.snapshot() == before
     rig.close()
 
 
 def test_what_is_remembered_of_sandboxes_goes_with_those_that_a_runtime_no_longer_lists(overlapped: Daemon) -> None:
     _give_up(overlapped)
-    wait_until(lambda: overlapped.lifecycle.unserved, "the failure to be known", SOON)
-    overlapped.lifecycle.reconcile_later(()).result(SOON)
-    assert overlapped.lifecycle.unserved == ()
+    wait_until(lambda: overlapped.engine.unserved, "the failure to be known", SOON)
+    overlapped.engine.synchronize(()).result(SOON)
+    assert overlapped.engine.unserved == ()
 
 
 def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of_it_is_waited_for(
@@ -698,19 +698,19 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
         daemon.stop()
         return ()
 
-    monkeypatch.setattr(daemon.lifecycle._claims, "adopt", adopt)
+    monkeypatch.setattr(daemon.engine._late, "adopt", adopt)
     deadline = time.monotonic() + SOON
-    work = partial(daemon.lifecycle.edits, "sandbox-1", "ml/train", ONE, "main", (), {}, deadline, brought)
+    work = partial(daemon.engine.create_container, "sandbox-1", "ml/train", ONE, "main", (), {}, deadline, brought)
     assert _refusal(NotReadyError, work).code is ErrorCode.RETURNING
 
 
 def test_a_pod_that_is_started_again_after_it_was_given_up_is_not_told_of_the_old_failure(overlapped: Daemon) -> None:
     _give_up(overlapped)
     overlapped.rig.gate.fail_at = ""
-    overlapped.lifecycle.reconcile_later((_listed(make_pod(), containers=()),)).result(SOON)
+    overlapped.engine.synchronize((_listed(make_pod(), containers=()),)).result(SOON)
     overlapped.sandbox().attach_done.result(SOON)
     assert overlapped.edits().char_devices
-    assert overlapped.lifecycle.unserved == ()
+    assert overlapped.engine.unserved == ()
 
 
 def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlapped: Daemon, world: World) -> None:
@@ -727,7 +727,7 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.rig.clock.pass_one()
     overlapped.sandbox("sandbox-2").attach_done.result(SOON)
     assert overlapped.edits("sandbox-2").char_devices
-    assert not overlapped.lifecycle.knows("sandbox-1")
+    assert not overlapped.engine.knows("sandbox-1")
 
 
 def test_nothing_is_left_of_a_sandbox_that_has_ended_before_any_collection_of_garbage(overlapped: Daemon) -> None:
@@ -800,7 +800,7 @@ def _drop(_value: object) -> None:
 
 def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
     daemon.start()
-    daemon.lifecycle.chooser.policy = policy_of(
+    daemon.engine.placer.policy = policy_of(
         (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
     )
     assert daemon.edits().char_devices
@@ -827,17 +827,17 @@ def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon,
 
 def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
     rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
-    daemon.lifecycle.chooser.policy = policy_of((), (rule,), allow_default_pool=True)
+    daemon.engine.placer.policy = policy_of((), (rule,), allow_default_pool=True)
     with pytest.raises(PlacementError):
         daemon.start()
     asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
-    daemon.lifecycle.start(make_pod(), ONE, time.monotonic() + SOON, asker)
+    daemon.engine.run_pod(make_pod(), ONE, time.monotonic() + SOON, asker)
     assert daemon.edits().char_devices
 
 
 def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
     pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
-    daemon.lifecycle.chooser.policy = policy_of(pools, (), allow_default_pool=False)
+    daemon.engine.placer.policy = policy_of(pools, (), allow_default_pool=False)
     with pytest.raises(PlacementError) as caught:
         daemon.start()
     assert caught.value.code is ErrorCode.NOT_IN_POOL
@@ -848,6 +848,6 @@ def test_a_container_that_was_made_before_its_pods_attach_was_done_is_reported(d
     daemon.rig.gate.stop_at = "before configure-netdev"
     daemon.start(seconds=0.05)
     assert daemon.rig.gate.reached.wait(SOON)
-    daemon.lifecycle.reconcile_later((_listed(make_pod()),)).result(SOON)
-    assert [item.why for item in daemon.lifecycle.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.engine.synchronize((_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
     daemon.rig.gate.open.set()

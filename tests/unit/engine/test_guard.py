@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.attach.states import State
-from nri_rdma.decide.inject import Numbers
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject
+from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -36,7 +36,7 @@ def guard_of(daemon: InsideDaemon) -> Guard:
 def given(daemon: InsideDaemon, pod: Pod, container: str = "a", annotations: Mapping[str, str] = TWO) -> ContainerEdits:
     """What CreateContainer of the container was answered."""
     edits = daemon.edits(pod, annotations, container)
-    daemon.lifecycle.created(pod.sandbox_id, container, PATH)
+    daemon.engine.container_created(pod.sandbox_id, container, PATH)
     return edits
 
 
@@ -55,7 +55,7 @@ def subject(
     )
 
 
-def nodes(edits: ContainerEdits) -> dict[str, Numbers]:
+def nodes(edits: ContainerEdits) -> dict[str, DeviceNumbers]:
     return {node.path: (node.major, node.minor) for node in edits.char_devices}
 
 
@@ -231,11 +231,11 @@ def test_a_container_that_starts_without_a_question_is_told_until_it_starts_guar
         return found
 
     given(daemon, pod)
-    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    daemon.engine.start_container(pod.sandbox_id, "a", PATH)
     assert told() == ["default/one, container a"]
     edits = given(daemon, pod)
     assert guard.verify(subject(pod, edits)) == ""
-    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    daemon.engine.start_container(pod.sandbox_id, "a", PATH)
     assert told() == []
 
 
@@ -244,5 +244,5 @@ def test_a_word_on_an_earlier_container_of_that_name_guards_no_later_one(daemon:
     edits = given(daemon, pod)
     assert guard.verify(subject(pod, edits)) == ""
     given(daemon, pod)
-    daemon.lifecycle.starting(pod.sandbox_id, "a", PATH)
+    daemon.engine.start_container(pod.sandbox_id, "a", PATH)
     assert ask_status(daemon.settings.control_path)["guard"]["unguarded"] == ["default/one, container a"]

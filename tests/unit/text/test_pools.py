@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.pool import Asker, Door, Pool, Rule
+from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode, RdmaLimits
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.pools import (
@@ -109,7 +109,7 @@ def test_every_key_of_a_pool_is_read() -> None:
         select=(Selector(vendor=("15b3",)), Selector(driver=("irdma",))),
         exclude=(Selector(device=("mlx5_0",)),),
         modes=(Mode.EXCLUSIVE,),
-        door=Door.ANNOTATIONS,
+        door=PoolDoor.ANNOTATIONS,
         requires_isolation=True,
         limits=RdmaLimits(hca_handles=8),
         max_limits=RdmaLimits(hca_handles=16, hca_objects=1000),

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.nldev import CharNumber, Count, ObjectKind, RdmaEvent, RdmaEventKind, RdmaObject
 from nri_rdma.wire import WireError, nldev
-from nri_rdma.wire.nldev import Attribute, Command, Replies, Request, read_events
+from nri_rdma.wire.nldev import Attribute, NldevCommand, NldevRequest, Replies, read_events
 
 SEQUENCE = 7
 HEADER = Path("/usr/include/rdma/rdma_netlink.h")
-QUESTIONS: list[Request[Any]] = [
+QUESTIONS: list[NldevRequest[Any]] = [
     nldev.get_devices(),
     nldev.get_ports(3),
     nldev.get_char_device(CharKind.UMAD, 3, 1),
@@ -48,7 +48,7 @@ def message(kind: int, payload: bytes, *, sequence: int = SEQUENCE, flags: int =
     return struct.pack("=IHHII", 16 + len(payload), kind, flags, sequence, 0) + payload
 
 
-def answer(command: Command, *attributes: bytes) -> bytes:
+def answer(command: NldevCommand, *attributes: bytes) -> bytes:
     return message(5 << 10 | command, b"".join(attributes))
 
 
@@ -60,14 +60,14 @@ DONE = message(3, bytes(4))
 DEVICE = (u32(1, 3), attribute(2, b"mlx5_3\0"), u32(3, 2), u64(6, 0x506B4B0300A1B2C3), attribute(14, b"\x01"))
 
 
-def read(request: Request[Any], *datagrams: bytes) -> Replies[Any]:
+def read(request: NldevRequest[Any], *datagrams: bytes) -> Replies[Any]:
     replies = Replies(request, SEQUENCE)
     for datagram in datagrams:
         replies.receive_data(datagram)
     return replies
 
 
-def only(request: Request[Any], reply: bytes) -> Any:
+def only(request: NldevRequest[Any], reply: bytes) -> Any:
     (result,) = read(request, reply, ack()).results
     return result
 
@@ -89,7 +89,7 @@ def test_a_move_names_device_and_descriptor() -> None:
 @pytest.mark.parametrize(("mode", "number"), [(RdmaNetns.SHARED, 1), (RdmaNetns.EXCLUSIVE, 0)])
 def test_the_kernels_netns_mode_is_one_when_shared(mode: RdmaNetns, number: int) -> None:
     assert nldev.set_netns_mode(mode).attributes == attribute(66, bytes([number]))
-    assert only(nldev.get_system(), answer(Command.SYS_GET, attribute(66, bytes([number])))).netns is mode
+    assert only(nldev.get_system(), answer(NldevCommand.SYS_GET, attribute(66, bytes([number])))).netns is mode
 
 
 def test_no_netns_mode_cannot_be_asked_for() -> None:
@@ -108,7 +108,7 @@ def test_an_index_that_is_none_is_not_sent(index: int) -> None:
 
 
 def test_a_device_is_told_in_the_words_of_sysfs() -> None:
-    device = only(nldev.get_devices(), answer(Command.GET, *DEVICE))
+    device = only(nldev.get_devices(), answer(NldevCommand.GET, *DEVICE))
     assert (device.index, device.name, device.ports, device.node_type) == (3, "mlx5_3", 2, "CA")
     assert (device.node_guid, device.firmware, device.protocol) == ("506b:4b03:00a1:b2c3", "", "")
 
@@ -122,7 +122,7 @@ def test_a_port_is_read_although_the_kernel_calls_its_answer_a_device() -> None:
         u32(50, 9),
         attribute(51, b"rail0\0"),
     )
-    port = only(nldev.get_ports(3), answer(Command.GET, *fields))
+    port = only(nldev.get_ports(3), answer(NldevCommand.GET, *fields))
     assert (port.state, port.phys_state, port.lid) == ("ACTIVE", "LinkUp", 0)
     assert (port.netdev_index, port.netdev_name) == (9, "rail0")
 
@@ -130,7 +130,7 @@ def test_a_port_is_read_although_the_kernel_calls_its_answer_a_device() -> None:
 @pytest.mark.parametrize(("major", "minor"), [(231, 192), (231, 256), (4095, 1048575), (10, 0), (511, 0x12345)])
 def test_a_device_number_is_decoded_as_the_kernel_encodes_it(major: int, minor: int) -> None:
     encoded = minor & 0xFF | major << 8 | (minor & ~0xFF) << 12
-    reply = answer(Command.GET_CHARDEV, u64(72, encoded), u64(71, 1), attribute(70, b"uverbs0\0"))
+    reply = answer(NldevCommand.GET_CHARDEV, u64(72, encoded), u64(71, 1), attribute(70, b"uverbs0\0"))
     found = only(nldev.get_char_device(CharKind.UVERBS, 3, None), reply)
     assert found == CharNumber(name="uverbs0", abi=1, major=major, minor=minor)
 
@@ -138,7 +138,7 @@ def test_a_device_number_is_decoded_as_the_kernel_encodes_it(major: int, minor: 
 def test_objects_tell_who_made_them() -> None:
     kernels, users = attribute(29, b"nvme_rdma\0") + attribute(26, b"\x02"), u32(28, 4711) + attribute(26, b"\x02")
     table = attribute(19 | 0x8000, attribute(20 | 0x8000, kernels) + attribute(20 | 0x8000, users))
-    replies = read(nldev.get_objects(ObjectKind.QP, 3), answer(Command.RES_QP_GET, *DEVICE[:2], table), DONE)
+    replies = read(nldev.get_objects(ObjectKind.QP, 3), answer(NldevCommand.RES_QP_GET, *DEVICE[:2], table), DONE)
     assert replies.results == [
         (
             RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2),
@@ -153,7 +153,7 @@ def test_of_many_objects_those_of_the_kernel_are_read() -> None:
     entries = [attribute(20 | 0x8000, item) for item in (u32(28, 4711), kernels, decoy, attribute(29, b"\0"))]
     request = nldev.get_kernel_objects(ObjectKind.QP, 3)
     replies = read(
-        request, answer(Command.RES_QP_GET, *DEVICE[:2], attribute(19 | 0x8000, b"".join(entries * 100))), DONE
+        request, answer(NldevCommand.RES_QP_GET, *DEVICE[:2], attribute(19 | 0x8000, b"".join(entries * 100))), DONE
     )
     assert replies.results == [(RdmaObject(kind=ObjectKind.QP, kernel_user="nvme_rdma", pid=None, type=2),) * 100]
 
@@ -161,19 +161,21 @@ def test_of_many_objects_those_of_the_kernel_are_read() -> None:
 def test_attributes_that_are_not_known_are_skipped_at_every_level() -> None:
     new = attribute(0x3FFF, b"new")
     entry = attribute(16, new + attribute(17, b"qp\0") + u64(18, 5) + new)
-    assert only(nldev.get_resources(3), answer(Command.RES_GET, new, attribute(15, new + entry), new)) == (
+    assert only(nldev.get_resources(3), answer(NldevCommand.RES_GET, new, attribute(15, new + entry), new)) == (
         Count(name="qp", value=5),
     )
 
 
 def test_messages_of_other_questions_are_skipped() -> None:
-    stale = message(5 << 10 | Command.GET, b"", sequence=SEQUENCE - 1) + message(3, bytes(4), sequence=SEQUENCE - 1)
-    replies = read(nldev.get_devices(), stale + answer(Command.GET, *DEVICE) + DONE)
+    stale = message(5 << 10 | NldevCommand.GET, b"", sequence=SEQUENCE - 1) + message(
+        3, bytes(4), sequence=SEQUENCE - 1
+    )
+    replies = read(nldev.get_devices(), stale + answer(NldevCommand.GET, *DEVICE) + DONE)
     assert (len(replies.results), replies.done, replies.errno) == (1, True, 0)
 
 
 def test_what_follows_the_end_is_not_read() -> None:
-    assert read(nldev.get_devices(), DONE + answer(Command.GET)).results == []
+    assert read(nldev.get_devices(), DONE + answer(NldevCommand.GET)).results == []
 
 
 @pytest.mark.parametrize("end", [ack(95), message(3, struct.pack("=i", -95))], ids=["error", "end of a dump"])
@@ -188,11 +190,11 @@ def test_the_kernels_refusal_is_an_errno(end: bytes) -> None:
         b"\0" * 15,
         struct.pack("=IHHII", 15, 5 << 10, 0, SEQUENCE, 0),
         struct.pack("=IHHII", 17, 5 << 10, 0, SEQUENCE, 0),
-        answer(Command.GET, b"\3\0\1\0"),
-        answer(Command.GET, b"\x09\0\1\0\0\0\0\0"),
-        answer(Command.GET, b"\4\0"),
-        answer(Command.GET, u64(1, 3), *DEVICE[1:]),
-        answer(Command.GET, *DEVICE[1:]),
+        answer(NldevCommand.GET, b"\3\0\1\0"),
+        answer(NldevCommand.GET, b"\x09\0\1\0\0\0\0\0"),
+        answer(NldevCommand.GET, b"\4\0"),
+        answer(NldevCommand.GET, u64(1, 3), *DEVICE[1:]),
+        answer(NldevCommand.GET, *DEVICE[1:]),
         message(2, b"\0\0\0"),
         message(4, b""),
     ],
@@ -217,14 +219,14 @@ def test_what_breaks_the_protocol_is_a_wire_error(broken: bytes) -> None:
 def test_answers_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nldev, "RESULTS_MAX", 2)
     with pytest.raises(WireError, match="more than 2"):
-        read(nldev.get_devices(), answer(Command.GET, *DEVICE) * 3)
+        read(nldev.get_devices(), answer(NldevCommand.GET, *DEVICE) * 3)
 
 
 def test_events_name_device_port_and_netdev() -> None:
     attach = message(
-        5 << 10 | Command.MONITOR, u32(1, 3) + u32(3, 1) + u32(50, 9) + attribute(102, b"\x02"), sequence=0
+        5 << 10 | NldevCommand.MONITOR, u32(1, 3) + u32(3, 1) + u32(50, 9) + attribute(102, b"\x02"), sequence=0
     )
-    rename = message(5 << 10 | Command.MONITOR, u32(1, 3) + attribute(102, b"\x04"), sequence=0)
+    rename = message(5 << 10 | NldevCommand.MONITOR, u32(1, 3) + attribute(102, b"\x04"), sequence=0)
     assert read_events(attach + rename) == (
         RdmaEvent(kind=RdmaEventKind.NETDEV_ATTACH, device_index=3, port=1, netdev_index=9),
         RdmaEvent(kind=RdmaEventKind.RENAME, device_index=3, port=None, netdev_index=None),
@@ -232,19 +234,19 @@ def test_events_name_device_port_and_netdev() -> None:
 
 
 def test_an_event_about_a_netdev_of_another_namespace_names_no_device() -> None:
-    (event,) = read_events(message(5 << 10 | Command.MONITOR, attribute(102, b"\x03"), sequence=0))
+    (event,) = read_events(message(5 << 10 | NldevCommand.MONITOR, attribute(102, b"\x03"), sequence=0))
     assert (event.kind, event.device_index) == (RdmaEventKind.NETDEV_DETACH, None)
 
 
 def test_an_event_of_a_newer_kernel_is_an_event_all_the_same() -> None:
-    (event,) = read_events(message(5 << 10 | Command.MONITOR, u32(1, 3) + attribute(102, b"\xfe"), sequence=0))
+    (event,) = read_events(message(5 << 10 | NldevCommand.MONITOR, u32(1, 3) + attribute(102, b"\xfe"), sequence=0))
     assert event.kind is RdmaEventKind.OTHER
 
 
 @pytest.mark.skipif(not HEADER.exists(), reason=f"no {HEADER} here (package linux-libc-dev)")
 def test_numbers_are_those_of_this_machines_kernel_header() -> None:
     commands, attributes = (_enum(HEADER.read_text(), name) for name in ("rdma_nldev_command", "rdma_nldev_attr"))
-    for command in Command:
+    for command in NldevCommand:
         assert commands.get(f"RDMA_NLDEV_CMD_{command.name}", command) == command
     for item in Attribute:
         names = (f"RDMA_NLDEV_ATTR_{item.name}", f"RDMA_NLDEV_SYS_ATTR_{item.name}", f"RDMA_NLDEV_{item.name}")
@@ -263,7 +265,7 @@ def _enum(header: str, name: str) -> dict[str, int]:
     return found
 
 
-GOOD = answer(Command.GET, *DEVICE)
+GOOD = answer(NldevCommand.GET, *DEVICE)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.just(GOOD), st.just(DONE), st.just(ack(22))), max_size=5))
@@ -277,13 +279,13 @@ def test_garbage_gives_results_or_a_wire_error(datagrams: list[bytes]) -> None:
 
 @given(st.sampled_from(QUESTIONS), st.lists(st.tuples(st.integers(0, 120), st.binary(max_size=12)), max_size=12))
 def test_garbage_inside_attributes_gives_results_or_a_wire_error(
-    request: Request[Any], fields: list[tuple[int, bytes]]
+    request: NldevRequest[Any], fields: list[tuple[int, bytes]]
 ) -> None:
     payload = b"".join(attribute(number, value) for number, value in fields)
     nested = b"".join(attribute(number, payload) for number in (15, 19, 30, 40, 80, 86))
     for body in (payload, nested, attribute(16, payload) + attribute(19, attribute(20, payload))):
         try:
             read(request, message(5 << 10 | request.command, body))
-            read_events(message(5 << 10 | Command.MONITOR, body, sequence=0))
+            read_events(message(5 << 10 | NldevCommand.MONITOR, body, sequence=0))
         except WireError:
             continue

@@ -24,7 +24,7 @@ from nri_rdma.model.nldev import (
     RdmaSystem,
 )
 from nri_rdma.wire import WireError, nldev
-from nri_rdma.wire.nldev import Replies, Request, read_events
+from nri_rdma.wire.nldev import NldevRequest, Replies, read_events
 
 DATA = Path(__file__).parent / "data"
 EOPNOTSUPP = 95
@@ -48,7 +48,7 @@ PORT = RdmaPortState(
     netdev_name="nldev0",
 )
 RESOURCES = {"pd": 1, "cq": 1, "qp": 1, "cm_id": 0, "mr": 0, "ctx": 0, "srq": 0}
-RECORDED: dict[str, tuple[Request[Any], list[Any]]] = {
+RECORDED: dict[str, tuple[NldevRequest[Any], list[Any]]] = {
     "ports": (nldev.get_ports(1), [PORT]),
     "uverbs": (
         nldev.get_char_device(CharKind.UVERBS, 1, None),
@@ -67,7 +67,7 @@ RECORDED: dict[str, tuple[Request[Any], list[Any]]] = {
     ),
     "mr": (nldev.get_objects(ObjectKind.MR, 1), []),
 }
-OF_THE_KERNEL: dict[str, tuple[Request[Any], list[Any]]] = {
+OF_THE_KERNEL: dict[str, tuple[NldevRequest[Any], list[Any]]] = {
     "qp": (nldev.get_kernel_objects(ObjectKind.QP, 1), RECORDED["qp"][1]),
     "mr": (nldev.get_kernel_objects(ObjectKind.MR, 1), []),
 }
@@ -93,7 +93,7 @@ def messages(name: str) -> list[bytes]:
     return found
 
 
-def read(request: Request[Any], received: Iterator[bytes] | list[bytes]) -> Replies[Any]:
+def read(request: NldevRequest[Any], received: Iterator[bytes] | list[bytes]) -> Replies[Any]:
     replies = Replies(request, 1)
     for datagram in received:
         assert not replies.done

@@ -19,16 +19,17 @@ from nri_rdma.attach.work import Site, Work
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.daemon.reload import Reloader
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker, default_policy
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
 from nri_rdma.doors.nri.plugin import Plugin
-from nri_rdma.engine.engine import Lifecycle
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import Adopter
 from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
-from nri_rdma.engine.run_pod import Chooser
 from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.sysfs.scan import scan
@@ -79,8 +80,8 @@ class InsideDaemon:
         self.sandboxes = Attachments(
             Work(site, SecondLooks(self.kernel, self.workers, start_timer)), self.workers, on_gone=self._gone
         )
-        self.lifecycle = Lifecycle(
-            chooser=Chooser(
+        self.engine = Engine(
+            placer=Placer(
                 node=self._source,
                 policy=default_policy(allow_exclusive=True),
                 allocations=self.allocations,
@@ -93,20 +94,19 @@ class InsideDaemon:
                 spans=self.spans,
                 annotation_prefix=self.settings.annotation_prefix,
             ),
-            allocations=self.allocations,
-            sandboxes=self.sandboxes,
+            attachments=self.sandboxes,
             workers=self.workers,
             spans=self.spans,
             limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
-            default_memlock=MEMLOCK,
             waits=BLOCKING,
         )
+        self.engine.placer.memlock = MemlockBounds(default=MEMLOCK)
         self.settings_now = self.settings
-        self.reloader = Reloader(self.settings, self._read_settings, self.lifecycle.chooser)
+        self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
         self.facts = DaemonFacts(
             settings=self.settings,
             node=self._source,
-            lifecycle=self.lifecycle,
+            engine=self.engine,
             allocations=self.allocations,
             sandboxes=self.sandboxes,
             spans=self.spans,
@@ -144,7 +144,7 @@ class InsideDaemon:
         pod = Pod(sandbox_id=f"sandbox-{name}", uid=f"uid-{name}", name=name, namespace="default", netns_path=path)
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
         with self.spans.span("RunPodSandbox", attributes):
-            self.lifecycle.start(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
+            self.engine.run_pod(pod, annotations, time.monotonic() + 5, asker or Asker(namespace=pod.namespace))
         sandbox = self.sandboxes.get(pod.sandbox_id)
         if sandbox is not None:
             sandbox.attach_done.result(5)
@@ -154,7 +154,7 @@ class InsideDaemon:
     def edits(self, pod: Pod, annotations: Mapping[str, str], container: str) -> ContainerEdits:
         """What CreateContainer is answered."""
         deadline = time.monotonic() + 5
-        return self.lifecycle.edits(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
+        return self.engine.create_container(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
 
     def add_rdma_devices(self) -> None:
         """Have the kernel know the node's RDMA devices, shown in every network namespace; without, only sysfs does."""
@@ -184,7 +184,7 @@ class InsideDaemon:
 
     def stop_pod(self, pod: Pod) -> None:
         """What StopPodSandbox comes to."""
-        self.lifecycle.stop(pod.sandbox_id, time.monotonic() + 5)
+        self.engine.stop_pod(pod.sandbox_id, time.monotonic() + 5)
 
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root, self.settings.proc_root)

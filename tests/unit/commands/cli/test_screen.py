@@ -2,18 +2,18 @@
 
 import pytest
 
-from nri_rdma.commands.cli.screen import Table, layout, printable
+from nri_rdma.commands.cli.screen import TextTable, layout, printable
 
 LONG = "the quick brown fox jumps over the lazy dog and then over another one"
 
 
 def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    table = Table(headings=("A", "LONGER", "LAST"), rows=(("xx", "y", "z"), ("x", "yy", "zz")))
+    table = TextTable(headings=("A", "LONGER", "LAST"), rows=(("xx", "y", "z"), ("x", "yy", "zz")))
     assert [line.rstrip() for line in layout(table, 80)] == ["A   LONGER  LAST", "xx  y       z", "x   yy      zz"]
 
 
 def test_the_last_column_wraps_below_itself() -> None:
-    table = Table(headings=("A", "LAST"), rows=(("x", LONG), ("y", "short")))
+    table = TextTable(headings=("A", "LAST"), rows=(("x", LONG), ("y", "short")))
     assert layout(table, 40) == (
         "A  LAST",
         "x  the quick brown fox jumps over the   ",
@@ -23,7 +23,7 @@ def test_the_last_column_wraps_below_itself() -> None:
 
 
 def test_a_last_column_without_room_goes_below_its_row_and_others_stay() -> None:
-    table = Table(headings=("A" * 30, "LAST"), rows=(("x", LONG), ("y", "no")))
+    table = TextTable(headings=("A" * 30, "LAST"), rows=(("x", LONG), ("y", "no")))
     lines = [line.rstrip() for line in layout(table, 50)]
     assert lines[1] == "x"
     assert lines[2].startswith("    the quick")
@@ -33,12 +33,12 @@ def test_a_last_column_without_room_goes_below_its_row_and_others_stay() -> None
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_is_never_wider_than_the_terminal(width: int) -> None:
     rows = tuple((LONG, "a" * length, LONG) for length in (1, 20, 200))
-    table = Table(headings=("ONE", "TWO", "THREE"), rows=rows[:2])
+    table = TextTable(headings=("ONE", "TWO", "THREE"), rows=rows[:2])
     assert max(len(line.rstrip()) for line in layout(table, width)) <= width + width // 2
 
 
 def test_an_empty_table_has_its_headings_only() -> None:
-    assert layout(Table(headings=("A", "B"), rows=()), 80) == ("A  B",)
+    assert layout(TextTable(headings=("A", "B"), rows=()), 80) == ("A  B",)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31m", "\r", "\x07", "\u202e", "\x9b1m"])

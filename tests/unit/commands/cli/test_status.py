@@ -4,7 +4,7 @@ import json
 import time
 from functools import partial
 
-from nri_rdma.commands.cli.screen import Table
+from nri_rdma.commands.cli.screen import TextTable
 from nri_rdma.commands.cli.status import _age, _facts, _tables
 from nri_rdma.decide.gpus import Shown
 from nri_rdma.doors.control.client import ask_status
@@ -41,7 +41,7 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
 def test_devices_are_shown_beside_the_gpus_of_their_containers(daemon: InsideDaemon) -> None:
     attached = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
     for container, node in (("near", (195, 2)), ("far", (195, 7))):
-        daemon.lifecycle.starting(attached.sandbox_id, container, "", partial(Shown, nodes=(node,)))
+        daemon.engine.start_container(attached.sandbox_id, container, "", partial(Shown, nodes=(node,)))
     told = [" ".join(line.split()) for line in status(daemon, 120).splitlines()]
     assert "default/one near aligned: PHB its device nodes" in told
     assert "default/one far mlx5_2 is SYS from GPU 0000:f8:00.0 its device nodes" in told
@@ -76,7 +76,7 @@ def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon)
     pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
     container = ListedContainer(name="main", devices={})
     early = Listed(pod=pod, annotations={"rdma.noderesource.dev": "1"}, containers=(container,))
-    daemon.lifecycle.reconciliation.reconcile((early,), ())
+    daemon.engine.synchronizer.reconcile((early,), ())
     told = status(daemon)
     assert "WARNING: pods that run without what they ask for" in told
     assert "prod/early  its containers were made while nri-rdma was away" in told
@@ -85,7 +85,7 @@ def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon)
 def test_what_containers_use_is_shown_beside_their_limits(daemon: InsideDaemon) -> None:
     daemon.make_cgroups("/pod/a")
     pod = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
-    daemon.lifecycle.created(pod.sandbox_id, "a", "/pod/a")
+    daemon.engine.container_created(pod.sandbox_id, "a", "/pod/a")
     daemon.cgroup_file("/pod/a", "rdma.max").write_text("mlx5_2 hca_handle=max hca_object=40 \n")
     daemon.cgroup_file("/pod/a", "rdma.current").write_text("mlx5_2 hca_handle=1 hca_object=38 \n")
     lines = status(daemon).splitlines()
@@ -119,7 +119,7 @@ def test_that_a_device_can_only_be_shared_is_told(daemon: InsideDaemon) -> None:
 def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
     assert list(_tables({**document, "devices": []})) == [
-        Table(title="This machine has no RDMA device.", headings=(), rows=())
+        TextTable(title="This machine has no RDMA device.", headings=(), rows=())
     ]
 
 

@@ -27,8 +27,8 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.evidence import Adopter
 from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
-from nri_rdma.engine.run_pod import Chooser
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import Mode
 from nri_rdma.model.usage import HostSocket
@@ -62,7 +62,7 @@ class Looking:
         self.verdicts = Verdicts(
             self.reporter,
             lambda: self.attached,
-            chooser=Chooser(
+            placer=Placer(
                 node=node,
                 policy=policy_of((), (), allow_default_pool=True),
                 allocations=self.allocations,
@@ -75,8 +75,7 @@ class Looking:
                 spans=Recorder(capacity=0),
                 annotation_prefix="rdma.noderesource.dev",
             ),
-            allocations=self.allocations,
-            sandboxes=Attachments(
+            attachments=Attachments(
                 FindingOut(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
                 inside.workers,
                 on_gone=self.allocations.release,
@@ -85,7 +84,6 @@ class Looking:
             workers=inside.workers,
             spans=Recorder(capacity=0),
             limits=NoLimits(),
-            default_memlock=None,
             waits=patient(BLOCKING),
         )
         self.runner = Runner(str(folder / "nri.sock"), self._make, name="nri-rdma-dry-run", index="89")
@@ -256,7 +254,7 @@ def test_the_second_pod_sees_the_first_ones_devices_taken_until_that_has_stopped
 
 def test_pods_that_are_there_are_reported_with_their_labels_and_containers(looking: Looking) -> None:
     rule = Rule(name="ml", where="FILE:1", pod_labels=(("team", ("ml",)),))
-    looking.verdicts.chooser.policy = policy_of((), (rule,), allow_default_pool=True)
+    looking.verdicts.placer.policy = policy_of((), (rule,), allow_default_pool=True)
     pod = looking.pod("old", "1", labels={"team": "ml"})
     looking.runtime.pods = [pod, looking.pod("stranger", "1")]
     looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main", env=["NCCL_IB_HCA=mine"])]

@@ -50,7 +50,7 @@ class Door:
 
     def _make(self, _pid: int) -> Plugin:
         self.before_plugin()
-        self.plugins.append(GatedPlugin(self.inside.lifecycle, self.inside.spans, self._synchronized))
+        self.plugins.append(GatedPlugin(self.inside.engine, self.inside.spans, self._synchronized))
         return self.plugins[-1]
 
     def _synchronized(self, facts: RuntimeFacts) -> None:

@@ -93,7 +93,7 @@ def test_half_a_list_is_forgotten_with_its_connection(door: Door) -> None:
     runtime.accept(SOON)
     wait_until(lambda: door.facts != [], "the list to be complete")
     door.inside.workers.submit("reconcile", lambda: None).result(SOON)
-    assert door.inside.lifecycle.unserved == ()
+    assert door.inside.engine.unserved == ()
     runtime.close()
 
 

@@ -54,7 +54,7 @@ class Process:
             raise RuntimeAnsweredError(ErrorCode.STATE_LOCKED, "another daemon answers this runtime")
         if sent == "bad":
             raise SettingError(ErrorCode.SETTING, "bad = bad cannot be used", hint="mend it")
-        return Plugin(self.inside.lifecycle, self.inside.spans, lambda _facts: door.synchronized())
+        return Plugin(self.inside.engine, self.inside.spans, lambda _facts: door.synchronized())
 
     def close(self) -> None:
         self.connection.close()

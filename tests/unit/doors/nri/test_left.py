@@ -43,7 +43,7 @@ def test_a_bug_of_ours_is_a_refusal_too(tmp_path: Path, monkeypatch: pytest.Monk
         def fail(*_arguments: object) -> None:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(inside.lifecycle, "start", fail)
+        monkeypatch.setattr(inside.engine, "run_pod", fail)
         with pytest.raises(ZeroDivisionError):
             handlers.run_pod(pod("refused", pod="1"))
         assert [str(it) for it in handlers.refusals.left] == ["default/refused"]

@@ -84,7 +84,7 @@ class Runtime:
     ) -> Iterator[tuple[Call, ttrpc.Response, ttrpc.Response]]:
         ours, theirs = socket.socketpair()
         ours.settimeout(SOON)
-        plugin = Plugin(self.inside.lifecycle, self.inside.spans, self.facts.append)
+        plugin = Plugin(self.inside.engine, self.inside.spans, self.facts.append)
         thread = threading.Thread(target=Session(theirs, plugin, name="nri-rdma", index="90").run)
         thread.start()
         stream, answers = Stream(), Stream()

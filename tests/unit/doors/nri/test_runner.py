@@ -34,7 +34,7 @@ class Line:
         self.at_wait: Callable[[], None] = lambda: None
         self.runner = Runner(
             str(path),
-            lambda _pid: Plugin(inside.lifecycle, inside.spans, lambda _facts: self.runner.synchronized()),
+            lambda _pid: Plugin(inside.engine, inside.spans, lambda _facts: self.runner.synchronized()),
             name="nri-rdma",
             index="90",
             clock=lambda: self.now,

@@ -27,7 +27,7 @@ class Answering(Plugin):
     """Answers everything with a kilobyte."""
 
     def __init__(self) -> None:
-        """Without a lifecycle."""
+        """Without a engine."""
 
     def answer(self, request: Request) -> bytes:
         return bytes(1024)

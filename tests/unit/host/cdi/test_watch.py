@@ -294,7 +294,7 @@ def test_files_that_have_not_changed_are_not_parsed_again(
 
 def test_what_was_lost_by_the_kernel_is_read_again(folder: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     registry = watch(folder)
-    lost = inotify.Event(watch=-1, mask=inotify.Q_OVERFLOW, name="")
+    lost = inotify.FolderEvent(watch=-1, mask=inotify.Q_OVERFLOW, name="")
     monkeypatch.setattr(inotify.Inotify, "read", lambda self: [lost] if _taken(self) else [])
     put(folder / "b.json", spec("b"))  # its own events are taken away
     comes_to(registry, "a", "b")

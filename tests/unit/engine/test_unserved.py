@@ -26,9 +26,9 @@ def test_it_is_told_once_by_a_line_a_span_and_the_count(node: Node, caplog: pyte
     pod = make_pod()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):  # a runtime that restarts tells its pods again
-            node.lifecycle.reconciliation.reconcile((listed(pod, "main"),), ())
-    assert [str(item.pod) for item in node.lifecycle.unserved] == [str(pod)]
-    assert node.lifecycle.reconciliation.count == 1
+            node.engine.synchronizer.reconcile((listed(pod, "main"),), ())
+    assert [str(item.pod) for item in node.engine.unserved] == [str(pod)]
+    assert node.engine.synchronizer.count == 1
     (span,) = [span for span in node.rig.spans.recent() if span.name == "unserved"]
     assert (span.attributes["k8s.pod.name"], span.attributes["sandbox"]) == (str(pod), pod.sandbox_id)
     assert span.attributes["reason"] == span.error == "its containers were made while nri-rdma was away"
@@ -38,8 +38,8 @@ def test_it_is_told_once_by_a_line_a_span_and_the_count(node: Node, caplog: pyte
 def test_another_pod_and_another_reason_are_told_again(node: Node) -> None:
     node.start()
     pod, other = make_pod(), make_pod(sandbox_id="other", uid="other")
-    node.lifecycle.reconciliation.reconcile((listed(pod, "first"),), node.rig.sandboxes.all())
-    node.lifecycle.reconciliation.reconcile(
+    node.engine.synchronizer.reconcile((listed(pod, "first"),), node.rig.sandboxes.all())
+    node.engine.synchronizer.reconcile(
         (listed(pod, "first", "second"), listed(other, "main")), node.rig.sandboxes.all()
     )
     reasons = [span.attributes["reason"] for span in node.rig.spans.recent() if span.name == "unserved"]
@@ -48,7 +48,7 @@ def test_another_pod_and_another_reason_are_told_again(node: Node) -> None:
         "container first, second was made while nri-rdma was away",
         "its containers were made while nri-rdma was away",
     ]
-    assert node.lifecycle.reconciliation.count == 2
+    assert node.engine.synchronizer.count == 2
 
 
 def test_its_pod_gets_no_container_and_nothing_that_one_brings_is_attached(node: Node) -> None:
@@ -72,7 +72,7 @@ def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does
     node.specify(spec(NIC, 1, keys=MOVE))
     pod = make_pod()
     node.create("main", 1, pod=pod)
-    node.lifecycle.created(pod.sandbox_id, "main", "/pod/main")
-    node.lifecycle.starting(pod.sandbox_id, "main", "/pod/main")
+    node.engine.container_created(pod.sandbox_id, "main", "/pod/main")
+    node.engine.start_container(pod.sandbox_id, "main", "/pod/main")
     (sandbox,) = node.rig.sandboxes.of(pod.sandbox_id)
     assert (sandbox.unstarted, sandbox.unguarded) == ({}, set())

@@ -1,0 +1,73 @@
+"""Check whether the devices of a container are next to its GPUs: report, remember, refuse where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from nri_rdma.decide.alignment import Alignment, alignment_of, is_strict, refuse_far
+from nri_rdma.decide.gpus import Shown
+from nri_rdma.decide.inject import AttachedRequest
+from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.sandbox import Aligned
+from nri_rdma.model.pod import Pod
+from nri_rdma.observe.spans import Recorder
+
+log = logging.getLogger(__name__)
+
+Show: TypeAlias = Callable[[], Shown]
+"""Tells what a container shows of its GPUs, when it is asked."""
+
+
+class AlignmentCheck:
+    """Safe for use by several threads."""
+
+    def __init__(self, evidence: Adopter, spans: Recorder) -> None:
+        self._evidence = evidence
+        self._spans = spans
+
+    def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Show | None) -> None:
+        """For who asked to be refused; the others do not wait for it."""
+        if shown is not None and is_strict(attached, container):
+            self.check(pod, attached, container, shown())
+
+    def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Shown) -> None:
+        """Tell whether its devices are next to the GPUs that the container has. Raises PlacementError where a strict
+        request says that they have to be."""
+        evidence = self._evidence
+        alignment = alignment_of(attached, container, evidence.gpus_shown(shown), evidence.gpu_names)
+        if alignment is None:
+            return
+        with self._spans.span("align", _alignment_words(alignment)):
+            aligned = Aligned(pod=str(pod), container=container, alignment=alignment)
+            self._note_alignment(pod.sandbox_id, aligned)
+            refuse_far(alignment, f"{pod}, container {container}")
+
+    def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
+        """Remember what the container has now; log it once where it is bad."""
+        alignments, alignment = self._evidence.sandboxes.take(sandbox_id).alignments, aligned.alignment
+        is_news = alignments.get(aligned.container) != aligned
+        alignments[aligned.container] = aligned
+        if is_news and (alignment.is_far or alignment.contradiction):
+            log.warning(
+                "the container's devices are not next to its GPUs" if alignment.is_far else "the GPUs are others",
+                extra={
+                    "pod": aligned.pod,
+                    "container": aligned.container,
+                    "alignment": alignment.words,
+                    "gpus_from": alignment.source,
+                    "contradiction": alignment.contradiction,
+                },
+            )
+
+
+def _alignment_words(alignment: Alignment) -> dict[str, str]:
+    """What a span says of a container's GPUs."""
+    return {
+        "rdma.gpus": ",".join(map(str, alignment.gpus)),
+        "rdma.gpus.source": alignment.source,
+        "rdma.gpus.problem": alignment.contradiction or alignment.problem,
+        "rdma.alignment": alignment.worst.name if alignment.worst is not None else "",
+        "rdma.alignment.pairs": "; ".join(map(str, alignment.pairs)),
+    }

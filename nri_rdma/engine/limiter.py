@@ -1,0 +1,44 @@
+"""The rdma limits of containers that the runtime was not told, or may have mixed up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Attachment, attached_of
+from nri_rdma.decide.inject import rdma_max
+from nri_rdma.observe.spans import Recorder
+
+
+class Limits(Protocol):
+    """What limits the containers; `where` is what errors and log lines call one."""
+
+    def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
+        """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
+
+    def lift_at_end(self, cgroups_path: str, where: str) -> None:
+        """See to it that the container's limits end with it. Never raises."""
+
+
+class Limiter:
+    """Limits the containers of attached sandboxes. Blocks on files. Safe for use by several threads."""
+
+    def __init__(self, limits: Limits, spans: Recorder) -> None:
+        self._limits = limits
+        self._spans = spans
+
+    def limit_all(
+        self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
+    ) -> None:
+        """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009). One alone
+        the runtime has written, but for a container that nobody was asked about (`also_one`)."""
+        lines = rdma_max(attached_of(parts)[0], container)
+        if not lines:
+            return
+        where = f"{parts[0].pod}, container {container}"
+        try:
+            if also_one or len(lines) > 1:
+                with self._spans.span("limit"):
+                    self._limits.write(cgroups_path, lines, where)
+        finally:
+            self._limits.lift_at_end(cgroups_path, where)  # what the runtime wrote too, also when it is not to start

@@ -12,8 +12,8 @@ from nri_rdma.cdi.meaning import refuse_key_of_pods
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.reading import Inspected, inspect, line_of
 from nri_rdma.cdi.spec import Spec
-from nri_rdma.cdi.version import Path
 from nri_rdma.errors import RequestError
+from nri_rdma.text.yaml import Path
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:

@@ -16,9 +16,9 @@ from typing import TypeAlias, TypeVar
 from nri_rdma.cdi.document import List, Mapping, Node, Text
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.scalars import truth, whole_number
-from nri_rdma.cdi.version import Path
 from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.text.refusals import listed, nearest, quoted
+from nri_rdma.text.yaml import Path
 
 T = TypeVar("T")
 D = TypeVar("D")

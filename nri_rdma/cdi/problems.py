@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from nri_rdma.cdi.version import Path
 from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.text.refusals import quoted
+from nri_rdma.text.yaml import Path
 
 MAX_PROBLEMS = 100
 """Of one file; nobody reads more, and a stranger's file shall not fill the memory with ours about it."""

@@ -39,9 +39,10 @@ from nri_rdma.cdi.spec import (
     Spec,
     Version,
 )
-from nri_rdma.cdi.version import VERSIONS, Path, is_older, minimum_version, needs
+from nri_rdma.cdi.version import VERSIONS, is_older, minimum_version, needs
 from nri_rdma.errors import CdiError, ErrorCode
 from nri_rdma.text.refusals import listed, quoted
+from nri_rdma.text.yaml import Path
 
 SPEC_FIELDS = ("cdiVersion", "kind", "annotations", "devices", "containerEdits")
 DEVICE_FIELDS = ("name", "annotations", "containerEdits")

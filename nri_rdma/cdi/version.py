@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from nri_rdma.cdi.spec import Edits, Spec, Version
-
-Path: TypeAlias = tuple[str | int, ...]
-"""The way to a value: fields and places in lists, such as ``("devices", 2, "containerEdits")``."""
+from nri_rdma.text.yaml import Path
 
 VERSIONS = tuple(Version)
 

@@ -17,22 +17,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from yaml import CSafeLoader, YAMLError
-from yaml.error import MarkedYAMLError
-from yaml.events import (
-    AliasEvent,
-    Event,
-    MappingEndEvent,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
+from yaml.error import Mark
+from yaml.events import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.refusals import quoted
+from nri_rdma.text.yaml import Builder, Dialect, Path
 
 MAX_BYTES = 4 << 20
 """More than twice what etcd takes of one object; a list of many pods is as large."""
@@ -44,7 +33,6 @@ MAX_NODES = 200_000
 """A list of a thousand pods. One that is larger would take more than some seconds."""
 
 Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
-Path: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,171 +107,100 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
 
 def _document(text: str, line: int) -> Placed | RequestError | None:
     try:
-        return _Reader(text, line).document()
+        return _Manifest(text, line).document()
     except RequestError as error:
         return error
 
 
-@dataclass(slots=True)
-class _Anchored:
-    """What an alias stands for, and the nodes that it counts for; not `complete` while it is read."""
+_KINDS: tuple[type[Event], ...] = (ScalarEvent, SequenceStartEvent, MappingStartEvent)
+MANIFESTS = Dialect(
+    max_depth=MAX_DEPTH,
+    depth_hint="write what Kubernetes has; it is not so deep",
+    max_nodes=MAX_NODES,
+    nodes_hint="split the document",
+    size=ErrorCode.MANIFEST_SIZE,
+    syntax=ErrorCode.MANIFEST_SYNTAX,
+    duplicate=ErrorCode.MANIFEST_DUPLICATE_KEY,
+    not_yaml="neither YAML nor JSON",
+    tags=dict.fromkeys(_KINDS, frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))})),
+)
 
-    value: Value = None
-    size: int = 0
-    complete: bool = False
 
-
-class _Reader:
-    """Builds a document from parser events; recursion ends at MAX_DEPTH."""
+class _Manifest(Builder[Value]):
+    """Builds the values of one document, and remembers their places."""
 
     def __init__(self, text: str, line: int) -> None:
         self._first_line = line
         self._text = text
-        self._nodes = 0
-        self._anchors: dict[str, _Anchored] = {}
         self._places: dict[Path, Place] = {}
         self._texts: dict[Path, Written] = {}
-        try:
-            self._parser = CSafeLoader(text)  # its events only; its resolver is not Kubernetes'
-        except (YAMLError, UnicodeError) as error:
-            raise self._syntax(error) from error
-        self._next()  # StreamStartEvent
+        super().__init__(text, MANIFESTS)
 
     def document(self) -> Placed | None:
-        if isinstance(self._next(), StreamEndEvent):
+        if isinstance(self.next(), StreamEndEvent):
             return None
-        first = self._next()
-        self._places[()] = self._place(first)
-        value = self._node(first, (), 1)
-        self._next()  # DocumentEndEvent
-        self._next()  # StreamEndEvent: to the parser a document begins with ---, and the text was cut there
+        first = self.next()
+        self.enter((), first)
+        value = self.node(first, (), 1)
+        self.next()  # DocumentEndEvent
+        self.next()  # StreamEndEvent: to the parser a document begins with ---, and the text was cut there
         if value is None and not self._texts:
             return None
         return Placed(value=value, places=self._places, texts=self._texts)
 
-    def _node(self, event: Event, path: Path, depth: int) -> Value:
-        if isinstance(event, AliasEvent):
-            return self._alias(event)
-        before, anchored = self._nodes, _Anchored()
-        if isinstance(event, NodeEvent) and event.anchor is not None:
-            self._anchors[event.anchor] = anchored  # from here on: within itself it is no older one of that name
-        self._check(event, depth)
-        anchored.value = self._content(event, path, depth)
-        anchored.size = self._nodes - before
-        anchored.complete = True
-        return anchored.value
+    def enter(self, path: Path, event: Event) -> None:
+        self._places[path] = self._place(event)
 
-    def _content(self, event: Event, path: Path, depth: int) -> Value:
-        if isinstance(event, SequenceStartEvent):
-            return self._list(path, depth)
-        if isinstance(event, MappingStartEvent):
-            return self._mapping(path, depth)
-        return self._scalar(event, path)
-
-    def _alias(self, event: AliasEvent) -> Value:
-        found = self._anchors.get(str(event.anchor))
-        if found is None or not found.complete:
-            what = f"the alias {quoted(str(event.anchor))} stands for nothing that is complete before it"
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, what, "put the anchor before it", event)
-        self._count(found.size, event)
-        return found.value
-
-    def _list(self, path: Path, depth: int) -> list[Value]:
-        items: list[Value] = []
-        while not isinstance(event := self._next(), SequenceEndEvent):
-            below = (*path, len(items))
-            self._places[below] = self._place(event)
-            items.append(self._node(event, below, depth + 1))
-        return items
-
-    def _mapping(self, path: Path, depth: int) -> dict[str, Value]:
-        entries: dict[str, Value] = {}
-        merged: list[dict[str, Value]] = []
-        while not isinstance(event := self._next(), MappingEndEvent):
-            key, is_merge = self._key(event, depth + 1)
-            below = (*path, key)
-            if key in entries or (is_merge and merged):
-                what = f"the key {quoted(key)} is there twice"
-                raise self._refuse(ErrorCode.MANIFEST_DUPLICATE_KEY, what, "keep one of them", event)
-            if is_merge:
-                merged = self._merged(self._node(self._next(), below, depth + 1), event)
-                continue
-            self._places[below] = self._place(event)
-            entries[key] = self._node(self._next(), below, depth + 1)
-        for source in merged:
-            for name, value in source.items():
-                entries.setdefault(name, value)
-        return entries
-
-    def _merged(self, value: Value, event: Event) -> list[dict[str, Value]]:
-        """The mappings that ``<<`` names; the first that has a key gives it."""
-        named = value if isinstance(value, list) else [value]
-        sources = [source for source in named if isinstance(source, dict)]
-        if len(sources) != len(named):
-            what, hint = "a merge key names what is no mapping", "write << with an alias of a mapping"
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, what, hint, event)
-        return sources
-
-    def _key(self, event: Event, depth: int) -> tuple[str, bool]:
-        """The key, and whether it is the merge key."""
-        self._check(event, depth)
-        if not isinstance(event, ScalarEvent):
-            hint = "write key: value; a template with {{ }} has to be rendered first"
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, "a key has to be one word", hint, event)
-        text = str(event.value)
-        return text, text == "<<" and not event.style
-
-    def _scalar(self, event: Event, path: Path) -> Value:
-        assert isinstance(event, ScalarEvent)  # parser's contract: a node is an alias, a collection or a scalar
+    def scalar(self, event: ScalarEvent, path: Path) -> Value:
         text = str(event.value)
         value = text if event.style or event.tag is not None else kubernetes_value(text)
         if isinstance(value, str):
             self._texts[path] = Written(event.style or "", self._place(event))
         return value
 
-    def _check(self, event: Event, depth: int) -> None:
-        self._count(1, event)
-        if depth > MAX_DEPTH:
-            what, hint = f"it is nested deeper than {MAX_DEPTH} levels", "write what Kubernetes has; it is not so deep"
-            raise self._refuse(ErrorCode.MANIFEST_SIZE, what, hint, event)
-        tag = getattr(event, "tag", None)
-        if tag is not None and tag not in _TAGS:
-            what = f"the tag {quoted(str(tag))} is not allowed"
-            raise self._refuse(ErrorCode.MANIFEST_SYNTAX, what, "leave the ! word out", event)
+    def sequence(self, items: list[Value], start: SequenceStartEvent) -> Value:
+        return items
 
-    def _count(self, nodes: int, event: Event) -> None:
-        self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            what = f"there are more than {MAX_NODES} values"
-            raise self._refuse(ErrorCode.MANIFEST_SIZE, what, "split the document", event)
+    def mapping(
+        self, entries: dict[str, tuple[Value, Event]], merged: list[Value], start: MappingStartEvent, path: Path
+    ) -> Value:
+        values = {key: value for key, (value, _) in entries.items()}
+        for source in merged:
+            assert isinstance(source, dict)  # `merge` gives no others
+            for name, value in source.items():
+                values.setdefault(name, value)
+        return values
 
-    def _next(self) -> Event:
-        try:
-            event = self._parser.get_event()
-        except (YAMLError, UnicodeError) as error:
-            raise self._syntax(error) from error
-        assert isinstance(event, Event)  # only after StreamEndEvent there is none, and nobody asks then
-        return event
+    def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
+        self.check(event, path, depth)
+        if not isinstance(event, ScalarEvent):
+            hint = "write key: value; a template with {{ }} has to be rendered first"
+            raise self.refuse(ErrorCode.MANIFEST_SYNTAX, "a key has to be one word", hint, event, path)
+        text = str(event.value)
+        return text, text == "<<" and not event.style
+
+    def is_twice(self, key: str, is_merge: bool, entries: dict[str, tuple[Value, Event]], merged: list[Value]) -> bool:
+        return key in entries or (is_merge and bool(merged))  # a quoted << and a merge key are one key here
+
+    def merge(self, node: Value, key: Event) -> list[Value]:
+        named = node if isinstance(node, list) else [node]
+        sources: list[Value] = [source for source in named if isinstance(source, dict)]
+        if len(sources) != len(named):
+            what, hint = "a merge key names what is no mapping", "write << with an alias of a mapping"
+            raise self.refuse(ErrorCode.MANIFEST_SYNTAX, what, hint, key, ())
+        return sources
+
+    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
+        return _error(code, what, hint, self._place(event))
+
+    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
+        found = within(self._text, Place(getattr(mark, "line", 0) + 1, getattr(mark, "column", -1) + 1))
+        return _error(ErrorCode.MANIFEST_SYNTAX, what, hint, Place(self._first_line + found.line, found.column))
 
     def _place(self, event: Event) -> Place:
         """The parser always has a mark; the types say it may not."""
         mark = event.start_mark
         return Place(self._first_line + getattr(mark, "line", 0) + 1, getattr(mark, "column", 0) + 1)
-
-    def _refuse(self, code: ErrorCode, what: str, hint: str, event: Event) -> RequestError:
-        return _error(code, what, hint, self._place(event))
-
-    def _syntax(self, error: Exception) -> RequestError:
-        problem, mark = "a character that YAML does not allow", None
-        if isinstance(error, MarkedYAMLError):
-            problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
-        found = within(self._text, Place(getattr(mark, "line", 0) + 1, getattr(mark, "column", -1) + 1))
-        place = Place(self._first_line + found.line, found.column)
-        hint = "check indentation, brackets and quotes there"
-        return _error(ErrorCode.MANIFEST_SYNTAX, f"neither YAML nor JSON: {problem}", hint, place)
-
-
-_TAGS = frozenset({"!", *(f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map"))})
 
 
 def _error(code: ErrorCode, what: str, hint: str, place: Place) -> RequestError:

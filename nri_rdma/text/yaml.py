@@ -1,8 +1,12 @@
-"""YAML text that strangers wrote, read into plain nodes.
+"""YAML text that strangers wrote: the one builder of nodes, and the dialect of requests.
 
-Grammar: one document of YAML 1.2 without anchors, aliases, tags, merge keys, directives or duplicate keys. JSON is read
-by the same parser, because a flow collection of YAML 1.2 is JSON; one parser means that no text has two readings. (Not
-read from JSON: ``\\uD83D\\uDE00`` pairs, nor keys over 1,024 characters; nothing that is asked here needs either.)
+A dialect says what its texts may hold and what its refusals say: requests (here), Kubernetes manifests
+(text/placed_yaml.py) and CDI specs (cdi/document.py). The builder bounds depth and nodes of them all.
+
+Grammar of a request: one document of YAML 1.2 without anchors, aliases, tags, merge keys, directives or duplicate
+keys. JSON is read by the same parser, because a flow collection of YAML 1.2 is JSON; one parser means that no text has
+two readings. (Not read from JSON: ``\\uD83D\\uDE00`` pairs, nor keys over 1,024 characters; nothing that is asked here
+needs either.)
 
 Law: the text is hostile. Size, depth, entries, nodes and the length of a scalar are bounded, and each bound is checked
 while events arrive, so that nothing larger is ever built. Nothing but RequestError escapes. Scalars keep their text:
@@ -12,14 +16,16 @@ while events arrive, so that nothing larger is ever built. Nothing but RequestEr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
 
 from yaml import CSafeLoader, YAMLError
-from yaml.error import MarkedYAMLError
+from yaml.error import Mark, MarkedYAMLError
 from yaml.events import (
     AliasEvent,
+    CollectionStartEvent,
     DocumentStartEvent,
     Event,
     MappingEndEvent,
@@ -32,6 +38,7 @@ from yaml.events import (
 )
 
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.text.refusals import quoted
 
 MAX_BYTES = 64 * 1024
 MAX_DEPTH = 8
@@ -41,6 +48,9 @@ MAX_NODES = 4096
 MAX_SCALAR = 256
 """Characters; the longest thing a request names is a 63-character label."""
 
+N = TypeVar("N")
+Path: TypeAlias = tuple[str | int, ...]
+"""The way to a value: keys and places in lists, such as ``("devices", 2, "containerEdits")``."""
 CoreValue: TypeAlias = bool | int | float | str | None
 Node: TypeAlias = "Scalar | list[Node] | dict[str, Node]"
 
@@ -82,113 +92,287 @@ def read_yaml(text: str, where: str) -> Node | None:
             where=where,
             hint="ask for less, or with fewer words",
         )
-    return _Reader(text, where).document()
+    return _Requests(text, where).document()
 
 
-class _Reader:
-    """Builds nodes from parser events; recursion ends at MAX_DEPTH."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """What texts of one kind may hold, and the codes and hints of their refusals."""
 
-    def __init__(self, text: str, where: str) -> None:
-        self._where = where
+    max_depth: int
+    depth_hint: str
+    max_nodes: int
+    nodes_hint: str
+    size: ErrorCode
+    syntax: ErrorCode
+    duplicate: ErrorCode
+    not_yaml: str
+    tags: Mapping[type[Event], frozenset[str]] = field(default_factory=dict)
+    """The tags that each kind of node may have."""
+
+
+@dataclass(slots=True)
+class _Anchored(Generic[N]):
+    """The node that an alias stands for, None until that node is complete, and the number of nodes it counts for."""
+
+    built: tuple[N] | None = None
+    size: int = 0
+
+
+class Builder(ABC, Generic[N]):
+    """Builds nodes from parser events, each bound checked before a node is built. Recursion ends at `max_depth`.
+
+    An alias counts as many nodes as it stands for, so that none multiplies. A subclass makes the nodes of its dialect.
+    """
+
+    def __init__(self, text: str, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._nodes = 0
+        self._anchors: dict[str, _Anchored[N]] = {}
         try:
-            self._parser = CSafeLoader(text)  # its events only; its resolver and constructor are YAML 1.1
+            self._parser = CSafeLoader(text)  # its events only; its resolver and constructor know no dialect
         except (YAMLError, UnicodeError) as error:
-            raise self._syntax(error) from error
-        self._next()  # StreamStartEvent
+            raise self._unreadable(error) from error
+        self.next()  # StreamStartEvent
 
-    def document(self) -> Node | None:
-        start = self._next()
-        if isinstance(start, StreamEndEvent):
-            return None
-        if isinstance(start, DocumentStartEvent) and (start.version or start.tags):
-            raise self._refuse(
-                ErrorCode.ANNOTATION_SYNTAX, "a YAML directive is not allowed", start, "leave % lines out"
-            )
-        node = self._node(self._next(), 1)
-        self._next()  # DocumentEndEvent
-        after = self._next()
-        if not isinstance(after, StreamEndEvent):
-            raise self._refuse(
-                ErrorCode.ANNOTATION_SYNTAX, "a second document is not allowed", after, "write one document, one list"
-            )
-        return node
+    @abstractmethod
+    def scalar(self, event: ScalarEvent, path: Path) -> N:
+        """Make the node of a scalar."""
 
-    def _node(self, event: Event, depth: int) -> Node:
-        self._check_node(event, depth)
-        if isinstance(event, SequenceStartEvent):
-            return self._sequence(depth)
-        if isinstance(event, MappingStartEvent):
-            return self._mapping(depth)
-        return self._scalar(event)
+    @abstractmethod
+    def sequence(self, items: list[N], start: SequenceStartEvent) -> N:
+        """Make the node of a list."""
 
-    def _sequence(self, depth: int) -> list[Node]:
-        items: list[Node] = []
-        while not isinstance(event := self._next(), SequenceEndEvent):
-            self._check_entries(len(items), event)
-            items.append(self._node(event, depth + 1))
-        return items
+    @abstractmethod
+    def mapping(self, entries: dict[str, tuple[N, Event]], merged: list[N], start: MappingStartEvent, path: Path) -> N:
+        """Make the node of a mapping from its values, the events of their keys and the mappings that ``<<`` names."""
 
-    def _mapping(self, depth: int) -> dict[str, Node]:
-        entries: dict[str, Node] = {}
-        while not isinstance(event := self._next(), MappingEndEvent):
-            self._check_entries(len(entries), event)
-            key = self._key(event, depth + 1)
-            if key in entries:
-                what = f"the key {key!r} is there twice"
-                raise self._refuse(ErrorCode.ANNOTATION_DUPLICATE_KEY, what, event, "keep one of them")
-            entries[key] = self._node(self._next(), depth + 1)
-        return entries
+    @abstractmethod
+    def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
+        """Return the key, and whether it is the merge key."""
 
-    def _key(self, event: Event, depth: int) -> str:
-        self._check_node(event, depth)
-        if not isinstance(event, ScalarEvent):
-            raise self._refuse(ErrorCode.ANNOTATION_SYNTAX, "a key has to be one word", event, "write key: value")
-        key = self._scalar(event)
-        if key.plain and key.text == "<<":
-            raise self._refuse(ErrorCode.ANNOTATION_ALIAS, "a merge key is not allowed", event, "write the keys out")
-        return key.text
+    @abstractmethod
+    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> Exception:
+        """Make the error for what stands at an event."""
 
-    def _scalar(self, event: Event) -> Scalar:
-        assert isinstance(event, ScalarEvent)  # parser's contract: a node is an alias, a collection or a scalar
-        text = str(event.value)
-        if len(text) > MAX_SCALAR:
-            what = f"a value of {len(text)} characters is too long"
-            raise self._refuse(ErrorCode.ANNOTATION_SIZE, what, event, f"a value has at most {MAX_SCALAR} characters")
-        return Scalar(text, not event.style)
+    @abstractmethod
+    def misread(self, what: str, hint: str, mark: Mark | None) -> Exception:
+        """Make the error for a text that the parser does not read; it may not say where."""
 
-    def _check_node(self, event: Event, depth: int) -> None:
-        self._nodes += 1
+    def merge(self, node: N, key: Event) -> list[N]:
+        """Return what ``<<`` names, of which the first that has a key gives it; `mapping` receives it."""
+        return [node]
+
+    def is_twice(self, key: str, is_merge: bool, entries: dict[str, tuple[N, Event]], merged: list[N]) -> bool:
+        """Return whether the mapping has the key, or a merge key, already."""
+        return bool(merged) if is_merge else key in entries
+
+    def enter(self, path: Path, event: Event) -> None:
+        """Hear of an entry of a list (its first event) or of a mapping (its key) before it is built."""
+
+    def check_entries(self, entries: int, event: Event) -> None:
+        """Refuse one more entry of a list or mapping that has so many."""
+
+    def open(self, start: CollectionStartEvent) -> None:
+        """Hear of the beginning of a list or mapping."""
+
+    def close(self, start: CollectionStartEvent) -> None:
+        """Hear of its end."""
+
+    def duplicate(self, key: str, event: Event, path: Path) -> None:
+        """Refuse a key that occurs twice."""
+        what = f"the key {quoted(key)} is there twice"
+        raise self.refuse(self._dialect.duplicate, what, "keep one of them", event, path)
+
+    def node(self, event: Event, path: Path, depth: int) -> N:
+        """Build the node that begins with an event."""
         if isinstance(event, AliasEvent):
-            raise self._refuse(ErrorCode.ANNOTATION_ALIAS, "an alias is not allowed", event, "write the value out")
+            return self.alias(event, path)
+        before, anchored = self._nodes, _Anchored[N]()
         if isinstance(event, NodeEvent) and event.anchor is not None:
-            raise self._refuse(ErrorCode.ANNOTATION_ALIAS, "an anchor is not allowed", event, "leave the & name out")
-        if getattr(event, "tag", None) is not None:
-            raise self._refuse(ErrorCode.ANNOTATION_ALIAS, "a tag is not allowed", event, "leave the ! name out")
-        if depth > MAX_DEPTH:
-            what = f"it is nested deeper than {MAX_DEPTH} levels"
-            raise self._refuse(
-                ErrorCode.ANNOTATION_SIZE, what, event, "write a list of requests; none of their keys is so deep"
-            )
-        if self._nodes > MAX_NODES:
-            what = f"there are more than {MAX_NODES} values"
-            raise self._refuse(ErrorCode.ANNOTATION_SIZE, what, event, "ask for less")
+            self._anchors[event.anchor] = anchored  # from here on: within itself it is no older one of that name
+        self.check(event, path, depth)
+        built = self._content(event, path, depth)
+        anchored.built, anchored.size = (built,), self._nodes - before
+        return built
 
-    def _check_entries(self, entries: int, event: Event) -> None:
-        if entries >= MAX_ENTRIES:
-            what = f"there are more than {MAX_ENTRIES} entries in one list"
-            raise self._refuse(ErrorCode.ANNOTATION_SIZE, what, event, f"write at most {MAX_ENTRIES}")
+    def alias(self, event: AliasEvent, path: Path) -> N:
+        """Return the node that an alias stands for."""
+        found = self._anchors.get(str(event.anchor))
+        if found is None or found.built is None:
+            what = f"the alias {quoted(str(event.anchor))} stands for nothing that is complete before it"
+            raise self.refuse(self._dialect.syntax, what, "put the anchor before it", event, path)
+        self.count(found.size, event, path)
+        return found.built[0]
 
-    def _next(self) -> Event:
+    def check(self, event: Event, path: Path, depth: int) -> None:
+        """Refuse a node that is one too many, too deep or has a tag that the dialect does not know."""
+        self.count(1, event, path)
+        self.check_depth(event, path, depth)
+        tag = getattr(event, "tag", None)
+        if tag is not None and tag not in self._dialect.tags.get(type(event), ()):
+            what = f"the tag {quoted(str(tag))} is not allowed"
+            raise self.refuse(self._dialect.syntax, what, "leave the ! word out", event, path)
+
+    def check_depth(self, event: Event, path: Path, depth: int) -> None:
+        """Refuse a node that is nested too deep."""
+        if depth > self._dialect.max_depth:
+            what = f"it is nested deeper than {self._dialect.max_depth} levels"
+            raise self.refuse(self._dialect.size, what, self._dialect.depth_hint, event, path)
+
+    def count(self, nodes: int, event: Event, path: Path) -> None:
+        """Refuse nodes that are more than the dialect allows."""
+        self._nodes += nodes
+        if self._nodes > self._dialect.max_nodes:
+            what = f"there are more than {self._dialect.max_nodes} values"
+            raise self.refuse(self._dialect.size, what, self._dialect.nodes_hint, event, path)
+
+    def next(self) -> Event:
+        """Return the next event of the text."""
         try:
             event = self._parser.get_event()
         except (YAMLError, UnicodeError) as error:
-            raise self._syntax(error) from error
+            raise self._unreadable(error) from error
         assert isinstance(event, Event)  # only after StreamEndEvent there is none, and nobody asks then
         return event
 
-    def _refuse(self, code: ErrorCode, what: str, event: Event, hint: str) -> RequestError:
+    def _content(self, event: Event, path: Path, depth: int) -> N:
+        if not isinstance(event, CollectionStartEvent):
+            assert isinstance(event, ScalarEvent)  # parser's contract: a node is an alias, a collection or a scalar
+            return self.scalar(event, path)
+        self.open(event)
+        node = (
+            self._sequence(event, path, depth)
+            if isinstance(event, SequenceStartEvent)
+            else self._mapping(event, path, depth)
+        )
+        self.close(event)
+        return node
+
+    def _sequence(self, start: SequenceStartEvent, path: Path, depth: int) -> N:
+        items: list[N] = []
+        while not isinstance(event := self.next(), SequenceEndEvent):
+            self.check_entries(len(items), event)
+            below = (*path, len(items))
+            self.enter(below, event)
+            items.append(self.node(event, below, depth + 1))
+        return self.sequence(items, start)
+
+    def _mapping(self, start: Event, path: Path, depth: int) -> N:
+        assert isinstance(start, MappingStartEvent)
+        entries: dict[str, tuple[N, Event]] = {}
+        merged: list[N] = []
+        while not isinstance(event := self.next(), MappingEndEvent):
+            self.check_entries(len(entries), event)
+            key, is_merge = self.key(event, path, depth + 1)
+            below = (*path, key)
+            if self.is_twice(key, is_merge, entries, merged):
+                self.duplicate(key, event, below)
+            if is_merge:
+                merged = self.merge(self.node(self.next(), below, depth + 1), event)
+                continue
+            self.enter(below, event)
+            entries[key] = (self.node(self.next(), below, depth + 1), event)
+        return self.mapping(entries, merged, start, path)
+
+    def _unreadable(self, error: Exception) -> Exception:
+        problem, mark = "a character that YAML does not allow", None
+        if isinstance(error, MarkedYAMLError):
+            problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
+        hint = "check indentation, brackets and quotes there"
+        return self.misread(f"{self._dialect.not_yaml}: {problem}", hint, mark)
+
+
+REQUESTS = Dialect(
+    max_depth=MAX_DEPTH,
+    depth_hint="write a list of requests; none of their keys is so deep",
+    max_nodes=MAX_NODES,
+    nodes_hint="ask for less",
+    size=ErrorCode.ANNOTATION_SIZE,
+    syntax=ErrorCode.ANNOTATION_SYNTAX,
+    duplicate=ErrorCode.ANNOTATION_DUPLICATE_KEY,
+    not_yaml="not YAML",
+)
+
+
+class _Requests(Builder[Node]):
+    """Builds the nodes of a request, which says everything once: no alias, anchor, tag or merge key."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self._where = where
+        super().__init__(text, REQUESTS)
+
+    def document(self) -> Node | None:
+        start = self.next()
+        if isinstance(start, StreamEndEvent):
+            return None
+        if isinstance(start, DocumentStartEvent) and (start.version or start.tags):
+            what = "a YAML directive is not allowed"
+            raise self.refuse(ErrorCode.ANNOTATION_SYNTAX, what, "leave % lines out", start, ())
+        node = self.node(self.next(), (), 1)
+        self.next()  # DocumentEndEvent
+        after = self.next()
+        if not isinstance(after, StreamEndEvent):
+            what = "a second document is not allowed"
+            raise self.refuse(ErrorCode.ANNOTATION_SYNTAX, what, "write one document, one list", after, ())
+        return node
+
+    def scalar(self, event: ScalarEvent, path: Path) -> Scalar:
+        text = str(event.value)
+        if len(text) > MAX_SCALAR:
+            what = f"a value of {len(text)} characters is too long"
+            hint = f"a value has at most {MAX_SCALAR} characters"
+            raise self.refuse(ErrorCode.ANNOTATION_SIZE, what, hint, event, path)
+        return Scalar(text, not event.style)
+
+    def sequence(self, items: list[Node], start: SequenceStartEvent) -> Node:
+        return items
+
+    def mapping(
+        self, entries: dict[str, tuple[Node, Event]], merged: list[Node], start: MappingStartEvent, path: Path
+    ) -> Node:
+        return {key: node for key, (node, _) in entries.items()}
+
+    def key(self, event: Event, path: Path, depth: int) -> tuple[str, bool]:
+        self.check(event, path, depth)
+        if not isinstance(event, ScalarEvent):
+            what = "a key has to be one word"
+            raise self.refuse(ErrorCode.ANNOTATION_SYNTAX, what, "write key: value", event, path)
+        key = self.scalar(event, path)
+        if key.plain and key.text == "<<":
+            what = "a merge key is not allowed"
+            raise self.refuse(ErrorCode.ANNOTATION_ALIAS, what, "write the keys out", event, path)
+        return key.text, False
+
+    def alias(self, event: AliasEvent, path: Path) -> Node:
+        what = "an alias is not allowed"
+        raise self.refuse(ErrorCode.ANNOTATION_ALIAS, what, "write the value out", event, path)
+
+    def check(self, event: Event, path: Path, depth: int) -> None:
+        if isinstance(event, AliasEvent):  # as a key
+            self.alias(event, path)
+        if isinstance(event, NodeEvent) and event.anchor is not None:
+            what = "an anchor is not allowed"
+            raise self.refuse(ErrorCode.ANNOTATION_ALIAS, what, "leave the & name out", event, path)
+        if getattr(event, "tag", None) is not None:
+            raise self.refuse(ErrorCode.ANNOTATION_ALIAS, "a tag is not allowed", "leave the ! name out", event, path)
+        self.check_depth(event, path, depth)
+        self.count(1, event, path)
+
+    def check_entries(self, entries: int, event: Event) -> None:
+        if entries >= MAX_ENTRIES:
+            what = f"there are more than {MAX_ENTRIES} entries in one list"
+            raise self.refuse(ErrorCode.ANNOTATION_SIZE, what, f"write at most {MAX_ENTRIES}", event, ())
+
+    def duplicate(self, key: str, event: Event, path: Path) -> None:
+        what = f"the key {key!r} is there twice"
+        raise self.refuse(ErrorCode.ANNOTATION_DUPLICATE_KEY, what, "keep one of them", event, path)
+
+    def refuse(self, code: ErrorCode, what: str, hint: str, event: Event, path: Path) -> RequestError:
         return self._error(code, what, hint, event.start_mark)
+
+    def misread(self, what: str, hint: str, mark: Mark | None) -> RequestError:
+        return self._error(ErrorCode.ANNOTATION_SYNTAX, what, hint, mark)
 
     def _error(self, code: ErrorCode, what: str, hint: str, mark: object) -> RequestError:
         line, column = getattr(mark, "line", None), getattr(mark, "column", None)
@@ -197,10 +381,3 @@ class _Reader:
         line, column = line + 1, column + 1
         where = f"{self._where} line {line} column {column}"
         return RequestError(code, what, where=where, hint=hint, line=line, column=column)
-
-    def _syntax(self, error: Exception) -> RequestError:
-        problem, mark = "a character that YAML does not allow", None
-        if isinstance(error, MarkedYAMLError):
-            problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
-        hint = "check indentation, brackets and quotes there"
-        return self._error(ErrorCode.ANNOTATION_SYNTAX, f"not YAML: {problem}", hint, mark)

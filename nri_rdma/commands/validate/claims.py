@@ -13,9 +13,10 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.placed_yaml import Path, Placed
+from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.requests import read_parameters
+from nri_rdma.text.yaml import Path
 
 DEVICES: Mapping[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),

@@ -19,8 +19,9 @@ from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.text.annotations import PREFIX
-from nri_rdma.text.placed_yaml import Path, Place, Placed, read_documents
+from nri_rdma.text.placed_yaml import Place, Placed, read_documents
 from nri_rdma.text.refusals import bounded
+from nri_rdma.text.yaml import Path
 
 MAX_CONFIG_BYTES = 1 << 20
 

@@ -15,8 +15,9 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, Way, read_pod, unknown_containers, ways_to_pods
-from nri_rdma.text.placed_yaml import Path, Place, Placed, place_within, read_one
+from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, refused
+from nri_rdma.text.yaml import Path
 
 MAX_KEY_NAME = 63
 """Characters of an annotation's key behind the slash; Kubernetes takes no more."""

@@ -21,12 +21,10 @@ demo: setup ## a real containerd starts pods that get their RDMA devices (root)
 	@$(PYTHON) -m tests.rig.demo
 
 unit: setup-venv ## tests that need neither root nor Linux, in two parts at the same time
-	@$(PYTEST) tests/unit -m "not root" -q --part 1/2 & first=$$!; \
-	$(PYTEST) tests/unit -m "not root" -q --part 2/2; second=$$?; \
-	wait $$first && exit $$second
+	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q
 
-test: setup ## all tests but those in the virtual machine (root)
-	@$(PYTEST) tests
+test: setup ## all tests but those in the virtual machine, in two parts at the same time (root)
+	@$(PYTHON) -m tests.parts tests -q
 
 test-faults: setup ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
 	@$(PYTEST) tests/faults tests/runtime/test_endings.py --every-fault

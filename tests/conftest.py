@@ -1,9 +1,11 @@
 """Options of the whole suite."""
 
 import gc
+from pathlib import Path
 
 import pytest
 
+from tests import parts
 from tests.durations import Durations
 
 
@@ -15,7 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests marked every_runtime run on the runtimes that `make runtimes` built, not on those of the set-up",
     )
     parser.addoption(
-        "--part", metavar="I/N", help="only every N-th file of tests, from the I-th on: parts can run at the same time"
+        "--part", metavar="I/N", help="only one of N parts, which can run at the same time, or `alone`: tests/parts.py"
+    )
+    parser.addoption(
+        "--record", metavar="FILE", help="write the seconds that files of tests took here; who starts the parts asks"
     )
     parser.addoption("--long", action="store_true", help="restarts by the hundred, which take minutes")
     parser.addoption("--fault-seconds", metavar="S", default="30", help="how long the lab kills at random")
@@ -24,7 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure how long each file takes."""
-    config.pluginmanager.register(Durations(config.rootpath / "build/durations.json"))
+    record = config.getoption("--record")
+    path = Path(record) if record else config.rootpath / "build/durations.json"
+    config.pluginmanager.register(Durations(path, shows=record is None))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,10 +39,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = config.getoption("--part")
     if part is None:
         return
-    first, _, count = part.partition("/")
-    chosen = set(sorted({item.path for item in items})[int(first) - 1 :: int(count)])
-    config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
-    items[:] = [item for item in items if item.path in chosen]
+    files = {item: item.path.relative_to(config.rootpath).as_posix() for item in items}
+    chosen = parts.choose(part, files.values(), parts.read_seed())
+    config.hook.pytest_deselected(items=[item for item in items if files[item] not in chosen])
+    items[:] = [item for item in items if files[item] in chosen]
 
 
 def pytest_collection_finish() -> None:

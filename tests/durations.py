@@ -1,4 +1,7 @@
-"""Seconds that each file of tests takes: shown at the end of a run, kept in build/durations.json for the next one."""
+"""Seconds that each file of tests takes: shown at the end of a run, kept in build/durations.json for the next one.
+
+`python -m tests.durations` makes what is kept there the seed by which the suite is dealt out (tests/parts.py).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ SHOWN_FILES = 15
 class Durations:
     """A plugin of pytest that adds the durations of set-up, call and tear-down up, by file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shows: bool = True) -> None:
         self._path = path
+        self._shows = shows
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -26,7 +30,7 @@ class Durations:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Show the slowest files of a run of several."""
-        if len(self._seconds) > 1:
+        if self._shows and len(self._seconds) > 1:
             terminalreporter.section(f"the {SHOWN_FILES} slowest files")
             for line in slowest(self._seconds):
                 terminalreporter.line(line)
@@ -65,3 +69,15 @@ def _parse(text: str) -> dict[str, float]:
     except ValueError:
         return {}  # nothing yet, or the half of a run that was killed
     return known if isinstance(known, dict) else {}
+
+
+def write_seed(kept: Path, seed: Path, project: Path) -> None:
+    """Write the seconds of the files that are still there, each at least a tenth of a second, as the seed."""
+    known = _parse(kept.read_text())
+    rounded = {file: round(took, 1) for file, took in known.items() if (project / file).is_file() and took >= 0.1}
+    seed.write_text(json.dumps(rounded, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    _PROJECT = Path(__file__).resolve().parents[1]
+    write_seed(_PROJECT / "build/durations.json", _PROJECT / "tests/durations.json", _PROJECT)

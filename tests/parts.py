@@ -1,0 +1,194 @@
+"""Parts of the suite that run side by side, and what must run alone after them: `python -m tests.parts [ARGUMENTS]`.
+
+Part 1 has every file that changes or compares this machine's own network; the other files have namespaces of their own
+or need none. These are dealt out, the longest first, so that the parts end together. Every file is in exactly one part.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests import durations
+
+PROJECT = Path(__file__).resolve().parents[1]
+SEED = PROJECT / "tests/durations.json"
+"""Seconds per file of an earlier run; what is wrong or missing in there costs time only."""
+PARTS = 2
+ALONE = "alone"
+UNKNOWN_S = 1.0
+"""Assumed for a file that the seed does not have."""
+HOST = ("tests/runtime/", "tests/faults/")
+"""Folders whose tests make links in this machine's own namespace, start runtimes, or compare the whole host."""
+ALONE_FILES = {
+    "tests/kernel/test_bench.py": "measures a floor",
+    "tests/kernel/test_host_use.py": "measures how late a thread of the same process is",
+    "tests/kernel/test_link_events.py": "measures events per second and the share of a processor",
+    "tests/kernel/test_many_routes.py": "measures how late a thread of the same process is",
+    "tests/kernel/test_restless_lists.py": "changes routes as fast as the machine can",
+    "tests/kernel/test_soak.py": "compares what a process holds before and after",
+    "tests/runtime/test_overlap.py": "measures how long attaches that overlap take",
+}
+"""Files that run when nothing else does, each with the reason."""
+_NOTHING_COLLECTED = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, which this file does not import: it starts fast
+_INTERRUPTED = 130
+
+
+def names(count: int = PARTS) -> tuple[str, ...]:
+    """Return every part's name, as `--part` takes it."""
+    return (*(f"{number}/{count}" for number in range(1, count + 1)), ALONE)
+
+
+def choose(part: str, files: Iterable[str], seconds: Mapping[str, float]) -> frozenset[str]:
+    """Return the files of a part. Every process that is given the same files and seconds deals them the same way."""
+    there = frozenset(files)
+    alone = there & ALONE_FILES.keys()
+    if part == ALONE:
+        return alone
+    number, _, count = part.partition("/")
+    host = frozenset(file for file in there - alone if file.startswith(HOST))
+    return _deal(host, there - alone - host, int(count), seconds)[int(number) - 1]
+
+
+def read_seed(path: Path = SEED) -> Mapping[str, float]:
+    """Return the seconds that files took in an earlier run."""
+    seconds: dict[str, float] = json.loads(path.read_text())
+    return seconds
+
+
+def _deal(
+    first: frozenset[str], others: frozenset[str], count: int, seconds: Mapping[str, float]
+) -> list[frozenset[str]]:
+    dealt = [set(first), *(set[str]() for _ in range(count - 1))]
+    until = [sum(seconds.get(file, UNKNOWN_S) for file in part) for part in dealt]
+    for file in sorted(others, key=lambda file: (-seconds.get(file, UNKNOWN_S), file)):
+        slot = until.index(min(until))
+        until[slot] += seconds.get(file, UNKNOWN_S)
+        dealt[slot].add(file)
+    return [frozenset(part) for part in dealt]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """One part's process after its end."""
+
+    part: str
+    code: int
+    seconds: float
+    took: Mapping[str, float]  # by file
+
+
+class _Running:
+    """A process of pytest whose lines are printed with its part's number in front."""
+
+    def __init__(self, part: str, arguments: Sequence[str], folder: Path) -> None:
+        self._part = part
+        self._record = folder / f"{part.partition('/')[0]}.json"
+        self._record.unlink(missing_ok=True)
+        self._begun = time.monotonic()
+        self._ended = self._begun
+        command = [sys.executable, "-m", "pytest", *arguments, "--part", part, "--record", str(self._record)]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+        )
+        self._printer = threading.Thread(target=self._print)
+        self._printer.start()
+
+    def wait(self) -> Ended:
+        """Wait for the end of the process and of its output."""
+        code = self._process.wait()
+        self._printer.join()
+        took = read_seed(self._record) if self._record.exists() else {}
+        return Ended(part=self._part, code=code, seconds=self._ended - self._begun, took=took)
+
+    def stop(self) -> None:
+        """Let pytest tear its fixtures down; again is no error."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+        self._printer.join()
+
+    def _print(self) -> None:
+        assert self._process.stdout is not None
+        prefix = self._part.partition("/")[0]
+        for line in self._process.stdout:
+            sys.stdout.write(f"{prefix}| {line}")
+            sys.stdout.flush()
+        self._ended = time.monotonic()
+
+
+def run(arguments: Sequence[str], build: Path = PROJECT / "build") -> int:
+    """Run the parts side by side, then what must be alone; return the worst exit code."""
+    folder = build / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    *beside, alone = names()
+    ended = _run_together(beside, arguments, folder)
+    if _have_alone(arguments):
+        ended += _run_together([alone], arguments, folder)
+    took = {file: seconds for part in ended for file, seconds in part.took.items()}
+    if took:
+        durations.keep(build / "durations.json", took)
+    for line in _summary(ended, took):
+        print(line)
+    return exit_code([part.code for part in ended])
+
+
+def exit_code(codes: Sequence[int]) -> int:
+    """Return the first failure of these; a part without any tests is none, as long as another one has some."""
+    failed = [code for code in codes if code not in (0, _NOTHING_COLLECTED)]
+    if failed:
+        return failed[0] if failed[0] > 0 else 128 - failed[0]
+    return 0 if 0 in codes else _NOTHING_COLLECTED
+
+
+def _run_together(parts: Sequence[str], arguments: Sequence[str], folder: Path) -> list[Ended]:
+    with contextlib.ExitStack() as stack:
+        running: list[_Running] = []
+        for part in parts:
+            running.append(_Running(part, arguments, folder))
+            stack.callback(running[-1].stop)
+        return [process.wait() for process in running]
+
+
+def _have_alone(arguments: Sequence[str]) -> bool:
+    """Tell whether one of these folders or files can have tests that run alone."""
+    paths = [argument.partition("::")[0].rstrip("/") for argument in arguments if argument.startswith("tests")]
+    return not paths or any(f"{file}/".startswith(f"{path}/") for file in ALONE_FILES for path in paths)
+
+
+def _summary(ended: Sequence[Ended], took: Mapping[str, float]) -> Iterator[str]:
+    if len(took) > 1:
+        yield f"--- the {durations.SHOWN_FILES} slowest files of all parts"
+        yield from durations.slowest(took)
+    for part in ended:
+        yield f"--- part {part.part}: {part.seconds:.0f} s, exit code {part.code}"
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    yield f"--- {used.ru_utime + used.ru_stime:.0f} s of processor time"
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
+
+
+def main() -> int:
+    """Run the suite as the command line says."""
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        return run(sys.argv[1:])
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,7 +16,7 @@ from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import Node, RdmaNetns
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[4]
 PATTERNS = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]
 V1, V2 = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
 

@@ -1,0 +1,47 @@
+"""The command `nri-rdma doctor`: its exit codes, its output for programs, and bad settings."""
+
+import json
+from pathlib import Path
+
+from tests.fakes.runtime import FakeRuntime
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.doctor.bench import (
+    Bench,
+    served,
+)
+
+
+def _flags(bench: Bench, eight: Path) -> list[str | Path]:
+    return [
+        *("--nri-socket", bench.settings.nri_socket, "--state-dir", bench.settings.state_dir),
+        *("--sysfs-root", eight, "--dev-root", bench.dev, "--cgroup-root", bench.cgroup),
+    ]
+
+
+def test_the_command_ends_with_1_for_problems_and_tells_them_to_programs(bench: Bench, eight: Path) -> None:
+    done = nri_rdma("doctor", "-o", "json", *_flags(bench, eight))
+    document = json.loads(done.stdout)
+    by_name = {it["check"]: it for it in document["checks"]}
+    assert done.returncode == 1
+    assert by_name["devices"]["found"].startswith("8 RDMA devices")
+    assert by_name["NRI socket"]["result"] == "problem"
+    assert document["problems"] == sum(1 for it in document["checks"] if it["result"] == "problem")
+
+
+def test_warnings_count_when_it_is_strict(bench: Bench, eight: Path) -> None:
+    for strict, code in ((False, 0), (True, 1)):
+        with served(FakeRuntime(bench.settings.nri_socket)):
+            done = nri_rdma("doctor", *_flags(bench, eight), *(["--strict"] if strict else []))
+        bench.settings.nri_socket.unlink()
+        assert done.returncode == code, done.stdout
+        assert "fix: set the hook up as docs/guard.md says" in " ".join(done.stdout.split())
+        assert "0 problems" in done.stdout
+        assert "Nothing was changed." in done.stdout
+
+
+def test_a_bad_file_is_a_finding_and_a_bad_flag_a_usage_error(bench: Bench, eight: Path) -> None:
+    file = bench.write("bad.toml", "\nno_such_setting = 1\n")
+    done = nri_rdma("doctor", "--config", file, *_flags(bench, eight), columns=200)
+    assert done.returncode == 1
+    assert f"problem  configuration  {file}:2: unknown setting no_such_setting" in done.stdout
+    assert_one_error(nri_rdma("doctor", "--memlock", "much"), "SETTING", 2)

@@ -1,0 +1,110 @@
+"""The doctor on devices, their nodes and pools."""
+
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.commands.doctor import hardware, kernel
+from nri_rdma.errors import ErrorCode, InventoryError
+from nri_rdma.model.device import CharKind, Node
+from nri_rdma.model.pool import Pool
+from nri_rdma.model.request import Mode
+from nri_rdma.model.selector import Selector
+from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+from tests.unit.model.hardware import nic, tied
+
+
+def test_devices_are_counted_with_what_the_host_uses(bench: Bench) -> None:
+    assert bench.finds(hardware.devices).found == "8 RDMA devices, none in use by the host."
+    assert isinstance(bench.node, Node)
+    first, *others = bench.node.devices
+    bench.change_node(devices=(replace(first, in_use=("rail0 carries a default route",)), *others))
+    found = bench.finds(hardware.devices)
+    assert (found.result, "mlx5_0 (rail0 carries a default route)" in found.found) == (OK, True)
+    bench.change_node(devices=(replace(first, in_use=("busy",)),))
+    assert bench.finds(hardware.devices).result is WARNING
+
+
+def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_does_not_share(bench: Bench) -> None:
+    bench.change_node(devices=(tied(nic(0)),))
+    found = bench.finds(hardware.devices)
+    assert (found.result, found.found) == (
+        OK,
+        "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is a path of the multipath route"
+        " 10.9.0.0/16).",
+    )
+    for modes, result in (((Mode.EXCLUSIVE, Mode.SHARED), OK), ((Mode.EXCLUSIVE,), WARNING)):
+        bench.settings = replace(bench.settings, allow_default_pool=False, pools=(Pool(name="rails", modes=modes),))
+        assert bench.finds(hardware.pools).result is result
+
+
+def test_no_device_is_a_problem_and_what_needs_devices_is_not_applicable(bench: Bench) -> None:
+    bench.change_node(devices=())
+    assert bench.finds(hardware.devices).result is PROBLEM
+    assert bench.finds(hardware.device_nodes).result is NA
+    assert bench.finds(hardware.pools).result is NA
+
+
+def test_hardware_that_cannot_be_read_is_one_problem(bench: Bench) -> None:
+    bench.node = InventoryError(ErrorCode.INVENTORY, "there is no sysfs", where="/nowhere", hint="mount it")
+    found = bench.finds(hardware.devices)
+    assert (found.result, found.found, found.fix) == (PROBLEM, "there is no sysfs (/nowhere)", "mount it")
+    assert {bench.finds(check).result for check in (hardware.device_nodes, hardware.pools, kernel.rdma_netns)} == {NA}
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: device nodes")
+def test_device_nodes_that_are_there_with_their_numbers_are_fine(bench: Bench) -> None:
+    assert isinstance(bench.node, Node)
+    assert bench.node.rdma_cm is not None
+    folder = bench.dev / "infiniband"
+    folder.mkdir(parents=True)
+    chars = [bench.node.rdma_cm, *(char for device in bench.node.devices for char in device.char_devices)]
+    for char in chars:
+        os.mknod(folder / char.path.rpartition("/")[2], stat.S_IFCHR | 0o666, os.makedev(char.major, char.minor))
+    found = bench.finds(hardware.device_nodes)
+    assert (found.result, found.found) == (OK, f"{len(chars)} nodes in {folder}")
+    (folder / "uverbs0").unlink()
+    os.mknod(folder / "uverbs0", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    assert "uverbs0 is not 231:192" in bench.finds(hardware.device_nodes).found
+
+
+def test_device_nodes_that_are_not_there_are_a_warning(bench: Bench) -> None:
+    bench.write("dev/infiniband/uverbs1", "")
+    found = bench.finds(hardware.device_nodes)
+    assert found.result is WARNING
+    assert "uverbs0: No such file or directory" in found.found
+    assert "uverbs1 is no character device" in found.found
+
+
+def test_a_missing_kernel_module_is_a_problem_with_its_modprobe(bench: Bench) -> None:
+    assert isinstance(bench.node, Node)
+    first, *others = bench.node.devices
+    bench.change_node(rdma_cm=None)
+    assert (bench.finds(hardware.device_nodes).result, bench.finds(hardware.device_nodes).fix) == (
+        PROBLEM,
+        "modprobe rdma_ucm",
+    )
+    chars = tuple(char for char in first.char_devices if char.kind is not CharKind.UVERBS)
+    bench.change_node(devices=(replace(first, char_devices=chars), *others))
+    found = bench.finds(hardware.device_nodes)
+    assert (found.result, found.fix, "mlx5_0" in found.found) == (PROBLEM, "modprobe ib_uverbs", True)
+
+
+def test_pools_that_have_devices_are_listed(bench: Bench) -> None:
+    found = bench.finds(hardware.pools)
+    assert (found.result, found.found.startswith("default (exclusive, shared): mlx5_0, mlx5_1")) == (OK, True)
+
+
+def test_an_empty_pool_is_a_warning_and_a_device_of_two_pools_a_problem(bench: Bench) -> None:
+    def pool(name: str, *devices: str) -> Pool:
+        return Pool(name=name, modes=(Mode.SHARED,), select=(Selector(device=devices),))
+
+    bench.settings = replace(bench.settings, allow_default_pool=False, pools=(pool("a", "mlx5_0"), pool("b", "mlx9_9")))
+    found = bench.finds(hardware.pools)
+    assert (found.result, "Nothing to give in b" in found.found) == (WARNING, True)
+    bench.settings = replace(bench.settings, pools=(pool("a", "mlx5_0"), pool("b", "mlx5_0")))
+    found = bench.finds(hardware.pools)
+    assert (found.result, "mlx5_0 by a and b" in found.found) == (PROBLEM, True)

@@ -1,0 +1,100 @@
+"""The doctor on the daemon, its state directory, CDI files and other programs that configure links."""
+
+from dataclasses import replace
+from typing import Any
+
+from nri_rdma.attach.journal import Journal
+from nri_rdma.commands.doctor import guard, service
+from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.model.pod import Pod
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+
+
+def test_no_daemon_is_not_applicable_and_no_guard_a_warning(bench: Bench) -> None:
+    found = bench.finds(service.daemon)
+    assert (found.result, found.fix) == (NA, "nri-rdma run")
+    assert bench.finds(guard.guard).result is WARNING
+
+
+def test_a_daemon_without_a_runtime_is_a_problem(bench: Bench, daemon: InsideDaemon) -> None:
+    bench.settings = daemon.settings
+    found = bench.finds(service.daemon)
+    assert (found.result, "disconnected from the runtime" in found.found) == (PROBLEM, True)
+    assert bench.finds(guard.guard).result is WARNING
+
+
+def _well(machine: Machine) -> dict[str, Any]:
+    """The status that the machine's daemon gives, as if the runtime had told it its pods."""
+    document: Any = machine.daemon
+    document["runtime"] |= {"link": "synchronized", "error": ""}
+    return dict(document)
+
+
+def test_a_daemon_that_is_well_is_fine_and_its_ills_are_told(bench: Bench, daemon: InsideDaemon) -> None:
+    bench.settings = daemon.settings
+    machine = bench.machine
+    status = _well(machine)
+    assert service.daemon(machine).result is OK
+    vars(machine)["daemon"] = status | {"daemon": status["daemon"] | {"version": "0.0.1"}}
+    assert service.daemon(machine).result is WARNING
+    vars(machine)["daemon"] = status | {"reload_error": "nri-rdma: SETTING: bad"}
+    assert service.daemon(machine).result is WARNING
+    vars(machine)["daemon"] = status | {"unserved": [{"pod": "ml/train", "why": "late"}]}
+    assert "pods run without what they ask for: ml/train" in service.daemon(machine).found
+    vars(machine)["daemon"] = status | {"sandboxes": [{"pod": "ml/train", "undo_error": "EBUSY"}]}
+    assert "devices of ml/train are not home: EBUSY" in service.daemon(machine).found
+    vars(machine)["daemon"] = status | {"guard": {"active": "createRuntime hook", "asked": 4}}
+    assert guard.guard(machine).result is OK
+
+
+def test_a_pod_that_runs_without_its_devices_makes_the_daemon_a_problem(bench: Bench, daemon: InsideDaemon) -> None:
+    pod = Pod(sandbox_id="s", uid="u", name="train", namespace="ml", netns_path="/run/netns/x")
+    annotations = {"rdma.noderesource.dev/pod": "1"}
+    listed = Listed(pod=pod, annotations=annotations, containers=(ListedContainer(name="main", devices={}),))
+    daemon.engine.synchronize((listed,)).result(5)
+    bench.settings = daemon.settings
+    assert "ml/train" in bench.finds(service.daemon).found
+
+
+def test_a_state_directory_on_a_tmpfs_is_fine_and_none_is_made(bench: Bench) -> None:
+    found = bench.finds(service.state)
+    assert (found.result, found.found.endswith("is writable, on tmpfs")) == (OK, True)
+    assert not bench.settings.state_dir.exists()
+    bench.mounts("ext4")
+    assert bench.finds(service.state).result is WARNING
+
+
+def test_journal_records_that_were_set_aside_are_a_problem(bench: Bench) -> None:
+    journal = bench.settings.state_dir / "journal"
+    Journal(journal)
+    (journal / "abc.json").write_text("{")
+    Journal(journal).load()
+    found = bench.finds(service.state)
+    assert (found.result, "abc.unreadable" in found.found) == (PROBLEM, True)
+
+
+def test_a_state_directory_that_is_no_directory_is_a_problem(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, state_dir=bench.write("run/file", "") / "state")
+    assert bench.finds(service.state).result is PROBLEM
+    bench.user = 1000
+    assert bench.finds(service.state).result is NA
+
+
+def test_a_cdi_file_that_cannot_be_used_is_a_warning_with_its_file(bench: Bench) -> None:
+    assert bench.finds(service.cdi).result is OK
+    file = bench.write("etc/cdi/bad.json", "{")
+    found = bench.finds(service.cdi)
+    assert (found.result, str(file) in found.found) == (WARNING, True)
+
+
+def test_who_configures_links_too_is_told(bench: Bench) -> None:
+    assert bench.finds(service.links).found == "nobody else configures netdevs that come home"
+    (bench.run / "systemd/netif").mkdir(parents=True)
+    found = bench.finds(service.links)
+    assert (found.result, "/run/udev" in found.fix) == (WARNING, True)
+    bench.write("run/udev/control", "")
+    (bench.run / "NetworkManager").mkdir()
+    found = bench.finds(service.links)
+    assert (found.result, found.found.startswith("udev and networkd and NetworkManager")) == (OK, True)

@@ -1,0 +1,28 @@
+"""Who asks a daemon that is absent or of another version gets an error."""
+
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Server
+
+
+def test_nobody_there_is_an_error_with_the_next_step(tmp_path: Path) -> None:
+    with pytest.raises(NotReadyError) as caught:
+        ask_status(tmp_path / "control.sock")
+    assert caught.value.code is ErrorCode.DAEMON_ABSENT
+    assert "nri-rdma run" in caught.value.hint
+
+
+def test_a_daemon_of_another_version_is_told_apart(tmp_path: Path) -> None:
+    answer = pb.StatusReply(json='{"version": 99}').SerializeToString()
+    server = Server({("nri_rdma.control.v1.Control", "Status"): lambda _call: answer})
+    server.serve_unix(tmp_path / "control.sock")
+    try:
+        with pytest.raises(NotReadyError, match="version 99 instead of 1"):
+            ask_status(tmp_path / "control.sock")
+    finally:
+        server.close()

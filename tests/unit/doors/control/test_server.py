@@ -1,0 +1,38 @@
+"""Traces are chosen, asked for and fitted into a message."""
+
+from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.server import choose_spans, newest_within
+from nri_rdma.observe.spans import Recorder
+from tests.unit.commands.cli.daemon import InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+
+
+def test_a_trace_is_asked_by_pod_uid_sandbox_or_name(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    daemon.start_pod("two", {PREFIX: "[{match: {device: mlx5_3}}]"})
+    spans = [ask_trace(daemon.settings.control_path, "default/one")["spans"]]
+    spans += [ask_trace(daemon.settings.control_path, word)["spans"] for word in ("one", "uid-one", "sandbox-one")]
+    assert spans[0]
+    assert all(it == spans[0] for it in spans)
+    assert len(ask_trace(daemon.settings.control_path, "")["spans"]) > len(spans[0])
+    assert ask_trace(daemon.settings.control_path, "three")["spans"] == []
+
+
+def test_spans_are_chosen_with_their_whole_trace() -> None:
+    recorder = Recorder()
+    with recorder.span("event", {"k8s.pod.name": "default/one"}), recorder.span("step"):
+        pass
+    with recorder.span("other"):
+        pass
+    assert [span.name for span in choose_spans(recorder.recent(), "one")] == ["event", "step"]
+
+
+def test_a_trace_answer_fits_a_message_and_keeps_the_newest() -> None:
+    texts = [f"{number:04d}" * 100 for number in range(100)]
+    kept = newest_within(texts, 5000)
+    assert sum(len(text) + 2 for text in kept) <= 5000
+    assert list(kept) == texts[-len(kept) :]
+    assert len(kept) == 12
+    assert newest_within(texts, 1 << 20) == texts
+    assert newest_within([], 10) == []

@@ -1,0 +1,98 @@
+"""What the daemon tells of itself over its control socket."""
+
+from dataclasses import replace
+
+from nri_rdma.config.settings import Document, Memlock, load
+from nri_rdma.decide.decision import MemlockBounds
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status
+from nri_rdma.doors.control.status import status_document
+from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+
+
+def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    document = ask_status(daemon.settings.control_path)
+    assert document["devices"][2]["holders"] == [{"pod": "default/one", "mode": "exclusive", "gpus": []}]
+    assert document["devices"][2]["netdevs"] == []
+    (sandbox,) = document["sandboxes"]
+    assert (sandbox["pod"], sandbox["state"], sandbox["devices"]) == ("default/one", "attached", ["mlx5_2"])
+    assert sandbox["moves"][0]["netdev"]["name"] == "rail2"
+    assert sandbox["moves"][0]["pod_name"] == "rdma0"
+    assert document["namespaces_held"] == 1
+    assert document["memlock"]["bytes"] == MEMLOCK
+
+
+def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: InsideDaemon) -> None:
+    settings = replace(daemon.settings, memlock=Memlock(automatic=True))
+    facts = replace(daemon.facts, settings=settings)
+    facts.engine.placer.memlock = MemlockBounds()
+    told = status_document(facts, started=0.0, guard={})["memlock"]
+    assert (told["bytes"], told["reason"]) == (None, "no runtime has been heard of yet")
+
+
+def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon: InsideDaemon) -> None:
+    settings = load({}, {}, Document(name="FILE", text=POOLS)).settings
+    daemon.engine.placer.policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    told = {pool["name"]: pool for pool in ask_status(daemon.settings.control_path)["pools"]}
+    assert told["default"]["devices"] == ["mlx5_1", "mlx5_3"]
+    assert told["gold"]["devices"] == ["mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"]
+    assert [pool["contested"] for pool in told.values()] == [["mlx5_2"], ["mlx5_2"]]
+
+
+def test_status_tells_what_containers_use_and_may(daemon: InsideDaemon) -> None:
+    daemon.make_cgroups("/pod/a", "/pod/b")
+    pod = daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"})
+    daemon.engine.container_created(pod.sandbox_id, "a", "/pod/a")
+    daemon.engine.container_created(pod.sandbox_id, "b", "/pod/b")
+    daemon.engine.container_created(pod.sandbox_id, "gone", "/pod/gone")
+    unlimited = "mlx5_1 hca_handle=max hca_object=max \nmlx5_2 hca_handle=max hca_object=max \n"
+    daemon.cgroup_file("/pod/a", "rdma.max").write_text(unlimited.replace("max \n", "40 \n"))
+    daemon.cgroup_file("/pod/b", "rdma.max").write_text(unlimited)
+    unused = unlimited.replace("max", "0")
+    daemon.cgroup_file("/pod/a", "rdma.current").write_text(unused)
+    daemon.cgroup_file("/pod/b", "rdma.current").write_text(unused)
+
+    def rows() -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = ask_status(daemon.settings.control_path)["rdma_use"]
+        return rows
+
+    assert rows()[1] == {
+        "pod": "default/one",
+        "sandbox": "sandbox-one",
+        "container": "a",
+        "device": "mlx5_2",
+        "hca_handle": {"used": 0, "limit": None},
+        "hca_object": {"used": 0, "limit": 40},
+    }
+    # mlx5_1 was not given to a, but it is limited; b has nothing, and uses nothing.
+    assert [(row["container"], row["device"]) for row in rows()] == [("a", "mlx5_1"), ("a", "mlx5_2")]
+    daemon.cgroup_file("/pod/b", "rdma.current").write_text(unused.replace("object=0", "object=3"))
+    assert [row["container"] for row in rows()] == ["a", "a", "b", "b"]
+    daemon.stop_pod(pod)
+    assert rows() == []
+
+
+POOLS = """
+[pools.default]
+select = { numaNode = 0 }
+exclude = { device = "mlx5_0" }
+modes = ["exclusive", "shared"]
+maxLimits = { hcaHandles = 2 }
+[pools.gold]
+select = [{ numaNode = 1 }, { device = "mlx5_2" }]
+modes = ["shared"]
+[[rules]]
+name = "no sandboxes"
+runtimeHandlers = ["kata"]
+allow = false
+[[rules]]
+pools = ["gold"]
+podLabels = { team = "ml" }
+devices = ["umad", "uverbs"]
+[[rules]]
+pools = ["default"]
+interface = ["mtu"]
+"""

@@ -12,25 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_rdma.commands.picture.layout import drawing_of
-from nri_rdma.commands.picture.svg import svg_of
-from nri_rdma.commands.picture.view import view_of
 from nri_rdma.decide.placement import Taken
 from nri_rdma.model.device import Node
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Mode
+from tests.unit.commands.picture.drawn import svg
 from tests.unit.commands.picture.machines import at, at_gpu, crowded, described, flat, held, hostile, switched
 from tests.unit.commands.picture.pictures import FRAMES, LEAVES, Picture, class_by_paths, contrast, read
 from tests.unit.model import hardware
 
-NOTES = ("As the daemon (pid 4711) knows it now.", "A sentence that is longer than the picture is wide. " * 5)
 LONG = "a-namespace-with-a-long-name/" + "a-job-whose-name-does-not-end-" * 6 + "17"
 DESCRIBED = ("eight", "sixteen", "vf8", "ib2", "two", "small", "lab-eight", "lab-sriov")
 JOBS = {"jobs/one": (("mlx5_0",), (0,)), "jobs/two": (("mlx5_1", "mlx5_2"), (1, 2)), LONG: (("mlx5_3",), (6,))}
-
-
-def svg(node: Node, taken: Taken | None = None) -> str:
-    return svg_of(drawing_of(view_of(node, taken or {}), NOTES))
 
 
 def _described(name: str, work: Path) -> tuple[Node, Taken]:
@@ -145,31 +138,6 @@ def test_the_same_node_is_the_same_file() -> None:
     node = switched()
     backwards = dict(reversed(list(held(node, JOBS).items())))
     assert svg(node, held(node, JOBS)) == svg(node, backwards)
-
-
-def test_the_legend_has_dashes_and_a_name_for_each_class() -> None:
-    legend = dict(read(svg(hardware.eight())).legend)
-    classes = {words.partition(",")[0]: shape for words, shape in legend.items() if "," in words and "d" in shape}
-    assert list(classes) == ["PIX", "PXB", "PHB", "NODE", "SYS"]
-    assert len({shape.get("stroke-dasharray", "") for shape in classes.values()}) == 5
-    assert len({shape["stroke"] for shape in classes.values()}) == 5
-
-
-def test_a_line_looks_as_the_legend_says() -> None:
-    node = switched()
-    far = held(node, {"jobs/far": (("mlx5_0", "mlx5_3", "mlx5_11"), (0,)), "jobs/near": (("mlx5_7", "mlx5_8"), (7,))})
-    picture = read(svg(node, far))
-    legend = {words.partition(",")[0]: shape for words, shape in picture.legend}
-    assert {line.distance for line in picture.lines} == {"PIX", "PXB", "NODE", "SYS"}
-    for line in picture.lines:
-        shape = legend[line.distance]
-        assert (line.colour, line.dashes) == (shape["stroke"], shape.get("stroke-dasharray", ""))
-        assert line.words.text == line.distance
-
-
-def test_no_legend_of_lines_where_there_are_none() -> None:
-    words = [words for words, _shape in read(svg(replace(hardware.eight(), gpus=()))).legend]
-    assert words == ["a pod has it, or a part", "free, or nobody is known to have it", "the host uses it"]
 
 
 def test_a_device_that_can_only_be_shared_says_why_in_its_box() -> None:

@@ -1,6 +1,6 @@
 """Parts of the suite that run side by side, and what must run alone after them: `python -m tests.parts [ARGUMENTS]`.
 
-Part 1 has every file that changes or compares this machine's own network; the other files have namespaces of their own
+Part 1 has every file that changes, compares or reads this machine's own network; the other files have namespaces of their own
 or need none. These are dealt out, the longest first, so that the parts end together. Every file is in exactly one part.
 """
 
@@ -28,8 +28,20 @@ PARTS = 2
 ALONE = "alone"
 UNKNOWN_S = 1.0
 """Assumed for a file that the seed does not have."""
-HOST = ("tests/runtime/", "tests/faults/")
-"""Folders whose tests make links in this machine's own namespace, start runtimes, or compare the whole host."""
+HOST = (
+    "tests/runtime/",
+    "tests/faults/",
+    "tests/house/test_examples.py",
+    "tests/kernel/test_daemon_reload.py",
+    "tests/kernel/test_held.py",
+    "tests/kernel/test_launched.py",
+    "tests/unit/commands/",
+    "tests/unit/daemon/",
+    "tests/unit/doors/",
+    "tests/unit/test_agreement.py",
+)
+"""Folders and files whose tests make links in this machine's own namespace, start runtimes or compare the whole host;
+and those that read a described node together with the links of the host that they run on."""
 ALONE_FILES = {
     "tests/kernel/test_bench.py": "measures a floor",
     "tests/kernel/test_host_use.py": "measures how late a thread of the same process is",

@@ -1,7 +1,8 @@
 """Parts of the suite that run side by side, and what must run alone after them: `python -m tests.parts [ARGUMENTS]`.
 
-Part 1 has every file that changes, compares or reads this machine's own network; the other files have namespaces of their own
-or need none. These are dealt out, the longest first, so that the parts end together. Every file is in exactly one part.
+Part 1 has every file that changes, compares or reads this machine's own network; the other files have namespaces of
+their own or need none. These are dealt out, the longest first, so that the parts end together. Every file is in exactly
+one part.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def test_a_reading_helps_where_a_gpu_is_not_known_or_a_device_is_tied() -> None:
 
 
 def test_two_who_ask_at_once_never_get_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision taken outside the lock, or taken twice, is noticed here: both would see the device free."""
+    """A decision that is taken outside the lock is noticed here: both would see the device free."""
     allocations, decisions = Allocations(), list[Decision]()
 
     def slow(asked: Question, taken: Taken) -> Decision:

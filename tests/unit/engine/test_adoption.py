@@ -1,6 +1,7 @@
 """Devices that others gave to containers: by the kubelet's word, by the runtime's, by the nodes a container has."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,10 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
+from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import default_policy
 from nri_rdma.engine.synchronize import Listed, ListedContainer
-from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits
@@ -326,6 +328,33 @@ def test_explain_says_of_a_cdi_device_what_the_daemon_does(
         node.stop(pod.sandbox_id)
         node.kubelet.given.clear()
     assert len(outcomes) > 1 or (told == "late" and annotation)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "code"),
+    [
+        (MemlockBounds(ceiling=4096), ErrorCode.MEMLOCK_LIMIT),
+        (MemlockBounds(dropped_by="containerd 1.7.0"), ErrorCode.RUNTIME_TOO_OLD),
+    ],
+)
+def test_explain_refuses_the_memlock_of_a_cdi_device_as_the_daemon_does(
+    node: Node, bounds: MemlockBounds, code: ErrorCode
+) -> None:
+    node.specify(spec(NIC, 0, own="{mode: shared, memlock: 1048576}"))
+    node.kubelet.give(make_pod(), "main", NIC)
+    node.engine.placer.memlock = bounds
+    known = replace(facts(node), memlock_ceiling=bounds.ceiling, memlock_dropped_by=bounds.dropped_by)
+    explained = explain(manifest({}), known).refusal
+    refused = refusal(lambda: node.start(annotations={}))
+    assert (refused.code, str(explained)) == (code, str(refused))
+
+
+def test_a_spec_that_cannot_be_read_is_refused_at_once_and_no_reading_is_waited_for(node: Node) -> None:
+    node.specify(spec(NIC, 0, own="{cuont: 1}"))
+    node.kubelet.give(make_pod(), "main", NIC)
+    reads = node.reads
+    assert not isinstance(refusal(lambda: node.start(annotations={})), PlacementError)
+    assert node.reads == reads
 
 
 def manifest(annotations: Mapping[str, str]) -> PodManifest:

@@ -16,6 +16,7 @@ from nri_rdma.attach.attachment import KEPT_CONTAINERS
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.numbers import Resolved
 from nri_rdma.attach.record import Phase
+from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, Pool, Rule, policy_of
 from nri_rdma.engine.evidence import Brought
 from nri_rdma.engine.synchronize import Listed, ListedContainer
@@ -165,6 +166,28 @@ def test_a_refusal_is_given_on_fresh_facts_only(daemon: Daemon, world: World) ->
     add_rail(world, "rail1")  # nobody tells the daemon
     daemon.start()
     assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/uverbs1"]
+
+
+def test_a_pod_is_placed_once_and_once_more_only_when_it_would_be_refused(
+    daemon: Daemon, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision that is taken twice may give another device the second time, after the first was reported."""
+    refusals, place = list[bool](), daemon.allocations.place
+
+    def counted(key: str, question: Question) -> Decision:
+        decision = place(key, question)
+        refusals.append(decision.refusal is not None)
+        return decision
+
+    monkeypatch.setattr(daemon.allocations, "place", counted)
+    daemon.start()
+    assert refusals == [False]
+    daemon.stop()
+    world.host.links.clear()
+    daemon.node.refresh()
+    refusals.clear()
+    _refusal(PlacementError, daemon.start)
+    assert refusals == [True, True]
 
 
 def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, world: World) -> None:

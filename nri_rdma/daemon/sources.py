@@ -49,12 +49,12 @@ class Others:
             node=lambda: node.current,
             registry=self._registry,
             prefix=settings.annotation_prefix,
-            adoption=settings.adopt,
             kubelet=self,
             reread=self.reread,
             reread_node=lambda: node.refresh_in(readers or workers),
             is_ready=False,
         )
+        self.adopter.adoption = settings.adopt
         node.on_read.append(self.adopter.read_again)
 
     def open_later(self) -> None:

@@ -99,12 +99,10 @@ class Adopter:
         node: Callable[[], Node],
         registry: Callable[[], Registry],
         prefix: str,
-        adoption: Adoption | None = None,
         kubelet: Kubelet | None = None,
         reread: Read | None = None,
         reread_node: Read | None = None,
         is_ready: bool = True,
-        sandboxes: Sandboxes | None = None,
     ) -> None:
         """`node` and `registry` give what was read last, and never block; `reread` has a worker read the specs once
         more, `reread_node` the node, and they are done when `read_again` has been called after that (None: what was
@@ -114,10 +112,11 @@ class Adopter:
         self._prefix = prefix
         self.kubelet = kubelet
         self._reread = reread
-        self.sandboxes = sandboxes or Sandboxes()
+        self.sandboxes = Sandboxes()
         """What is remembered of sandboxes."""
         self._rereading = Rereading((it for it in (reread, reread_node) if it is not None), self.sandboxes)
-        self._adoption = adoption or Adoption()
+        self.adoption = Adoption()
+        """What the administrator wants done with devices from others."""
         self._lock = threading.Lock()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with when they were asked for."""
@@ -136,15 +135,6 @@ class Adopter:
         self.read_again()
         if is_ready:
             self.set_ready()
-
-    @property
-    def adoption(self) -> Adoption:
-        """What the administrator wants done."""
-        return self._adoption
-
-    @adoption.setter
-    def adoption(self, adoption: Adoption) -> None:
-        self._adoption = adoption
 
     def read_again(self) -> None:
         """The specs or the node are others now. Not for a handler: it looks at every spec."""
@@ -429,7 +419,7 @@ class Adopter:
             what=what or "device nodes",
             devices=tuple(device.name for device in devices),
             source=source,
-            adopt="its own keys" if asks else str(self._adoption.of(vendor).adopt),
+            adopt="its own keys" if asks else str(self.adoption.of(vendor).adopt),
             is_privileged=brought.is_privileged,
         )
 

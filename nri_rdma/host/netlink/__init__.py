@@ -1,1 +1,1 @@
-"""The only home of pyroute2: links, addresses and routes of the host and of network namespaces."""
+"""Links, addresses and routes of the host and of network namespaces. Only this folder may import pyroute2."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,8 +91,17 @@ def recipe_for(kernel: str, pyproject: Path = CHECKOUT / "pyproject.toml") -> Re
 def guest_requirements(pyproject: str) -> tuple[str, ...]:
     """The product's own dependencies, with what the guest's tests need from the dev group."""
     data = tomllib.loads(pyproject)
-    dev = [text for text in data["dependency-groups"]["dev"] if _project_name(text) in _FROM_DEV_GROUP]
+    dev = [text for text in _group(data["dependency-groups"], "dev") if _project_name(text) in _FROM_DEV_GROUP]
     return tuple(sorted([*data["project"]["dependencies"], *dev]))
+
+
+def _group(groups: Mapping[str, Sequence[str | Mapping[str, str]]], name: str) -> Iterator[str]:
+    """Yield the requirements of a dependency group, with those of the groups that it includes (PEP 735)."""
+    for item in groups[name]:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from _group(groups, item["include-group"])
 
 
 def _project_name(requirement: str) -> str:

@@ -29,7 +29,8 @@ PYPROJECT = """
 [project]
 dependencies = ["click>=8.1,<9", "grpcio>=1.74,<2", "protobuf>=6"]
 [dependency-groups]
-dev = ["grpcio-tools==1.74.0", "mypy", "pytest>=8.3", "pytest-timeout>=2.3"]
+test = ["pytest>=8.3", "pytest-timeout>=2.3"]
+dev = [{ include-group = "test" }, "grpcio-tools==1.74.0", "mypy"]
 """
 MODULES_DEP = """kernel/fs/ext4/ext4.ko.xz: kernel/fs/jbd2/jbd2.ko.xz kernel/fs/mbcache.ko.xz kernel/lib/crc16.ko.xz
 kernel/fs/jbd2/jbd2.ko.xz: kernel/lib/crc16.ko.xz

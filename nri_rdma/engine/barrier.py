@@ -32,7 +32,7 @@ class Barrier:
         self.waits = waits
 
     def await_attached(self, attachment: Attachment, deadline: float) -> None:
-        """Wait for an attach that still runs, a little. Raises NotReadyError."""
+        """Wait a little for an attach that still runs. Raises NotReadyError when the attachment is not attached then."""
         if not attachment.ends and self._may_wait(attachment.pod.sandbox_id):
             settled(attachment.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if attachment.state is Phase.ATTACHED:
@@ -44,8 +44,8 @@ class Barrier:
         raise _not_ready(attachment)
 
     def await_present(self, attachment: Attachment, container: str, deadline: float) -> None:
-        """No container gets what may be another's by now: a number that the kernel took away, or, for its limits, the
-        name of a device that the pod itself can change unseen."""
+        """Wait until names and numbers that may have changed were read again. A number may belong to another device by
+        now, because the kernel took it away. A name that limits use may have been changed by the pod, unnoticed."""
         looked = attachment.looked_again
         has_failed = looked is not None and looked.done() and looked.exception() is not None
         if has_failed or _has_limits(attachment, container):
@@ -62,7 +62,8 @@ class Barrier:
                 )
 
     def _may_wait(self, sandbox_id: str) -> bool:
-        """One container of a sandbox waits in each of the kubelet's attempts; the others are answered at once."""
+        """Return whether this container may wait. One container of a sandbox waits in each of the kubelet's attempts;
+        the others are answered at once."""
         now, known = time.monotonic(), self._known.take(sandbox_id)
         may = now - known.waited_at >= BARRIER_PAUSE_S
         if may:
@@ -71,7 +72,7 @@ class Barrier:
 
 
 def _has_limits(sandbox: Attachment, container: str) -> bool:
-    """Whether an attached sandbox's container gets limits, which know devices by name."""
+    """Return whether a container of an attached sandbox gets limits, which name devices."""
     for item in sandbox.record.attached if sandbox.record is not None else ():
         request = item.admitted.request
         if request.limits is not None and request.scope.covers(container):
@@ -80,7 +81,8 @@ def _has_limits(sandbox: Attachment, container: str) -> bool:
 
 
 def _not_ready(sandbox: Attachment) -> NotReadyError:
-    """The kubelet comes again after a second or so where a text begins like this, else after ten or more."""
+    """Return the refusal of an attach that still runs. The kubelet tries again after about a second when a text begins
+    like this one, and after ten seconds or more otherwise."""
     so_far = f"{sandbox.devices_done} of {sandbox.devices_total} devices attached"
     if sandbox.waits_for_older and not sandbox.planned.done():
         so_far = "the devices of this pod's older sandbox are on their way back"
@@ -105,7 +107,7 @@ def failed_late(failed: Unserved) -> NotReadyError:
 
 
 def returning(pod: Pod) -> NotReadyError:
-    """The refusal of a sandbox that ends."""
+    """Return the refusal of a sandbox that ends."""
     return NotReadyError(
         ErrorCode.RETURNING,
         "the devices of this sandbox go back to the host",

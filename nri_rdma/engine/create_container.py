@@ -62,11 +62,13 @@ class ContainerCreation:
         brought: Brought | None = None,
         shown: Show | None = None,
     ) -> ContainerEdits:
-        """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached.
+        """Return the edits of a container, from memory. Raises NriRdmaError when its pod asked for devices and they are
+        not attached.
 
-        `brought` is what it has from others; None: nothing. What that asks for is attached now if nobody told sooner.
-        `shown` tells of its GPUs; None: the node has none. Only who asked to be refused waits for what follows from
-        that; the others are judged when they start.
+        `brought`: RDMA devices that the container already has from CDI or a device plugin, or None. If their spec asks
+        for more and it was not attached at pod start, it is attached here. `shown` returns the evidence of the
+        container's GPUs; None: the node has none. It is asked for strict requests only; the GPUs of other containers
+        are checked when they start.
         """
         known = self._known.get(sandbox_id)
         if known is not None and known.failure is not None:
@@ -104,9 +106,9 @@ class ContainerCreation:
             return replace(edits, moved_netdevs=_moved(parts, brought.net_devices)) if brought is not None else edits
 
     def _refuse_another(self, ours: CharDevice, theirs: tuple[int, int], where: str) -> None:
-        """Our node takes the place of one at its path, and hides it. Where that is another device of this node, two
-        parties want the container to have different devices of one name: neither may win in silence. Numbers that are
-        nobody's are old ones (of a CDI file, say), and are put right."""
+        """Refuse a container in which our device node would hide another RDMA device's at the same path: two parties
+        want it to have different devices of one name, and neither may win in silence. Numbers that belong to no device
+        are outdated ones (of a CDI file, for example) and are replaced."""
         found = shown_as(ours.path, theirs, self._placer.node.devices)
         if found is not None:
             raise _another_at(ours, theirs, found, where)
@@ -122,7 +124,7 @@ class ContainerCreation:
 
 
 def _moved(parts: tuple[Attachment, ...], names: Collection[str]) -> tuple[str, ...]:
-    """Which of these netdevs of the host are in the pod by our doing, so that the runtime must not move them."""
+    """Return which of these netdevs of the host we moved into the pod, so that the runtime must not move them."""
     moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
     return tuple(move.link.name for move in moves if move.link.name in names)
 
@@ -141,7 +143,8 @@ def _another_at(
 
 
 def _concerns(sandbox: Attachment, container: str, grants: Iterable[Grant]) -> bool:
-    """Whether a container has to wait for a part of its sandbox: one that came with another container is that one's."""
+    """Return whether a container has to wait for a part of its sandbox. A part that was attached for another container
+    does not concern it."""
     if not sandbox.part or any(grant.name in sandbox.cdi_devices for grant in grants):
         return True
     attached = sandbox.record.attached if sandbox.record is not None else ()

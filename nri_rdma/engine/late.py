@@ -30,7 +30,7 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
-"""How often a late attach is tried for a container."""
+"""How often a late attach is tried for a container. After that the container is refused until its pod is deleted."""
 
 
 class LateAttach:
@@ -45,8 +45,8 @@ class LateAttach:
         self._known = placer.adopter.sandboxes
 
     def adopt(self, brought: Brought, deadline: float) -> tuple[Grant, ...]:
-        """Have what the CDI devices of a container ask for attached; those that concern us. Raises what keeps the
-        container from it."""
+        """Attach what the CDI devices of a container ask for. Return those CDI devices that concern us. Raises the
+        reason why the container cannot have them."""
         with self._spans.span("adopt") as span:
             self._adopter.await_known(brought, self._attached_for(brought.pod.sandbox_id), deadline)
             grants = self._adopter.grants(brought, self._attached_for(brought.pod.sandbox_id))
@@ -62,14 +62,14 @@ class LateAttach:
             return grants
 
     def refuse_lacking(self, pod: Pod, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> None:
-        """Raise NotReadyError where a container's CDI devices ask for something that is not attached for it (any
-        more): an attach may fail at any moment before this one."""
+        """Raise NotReadyError if a container's CDI devices ask for something that is not attached for it, or no longer:
+        an attach may fail at any moment before this call."""
         for grant in grants:
             if self.lacks((grant,), attached):
                 raise self._not_yet(pod, grant.container)
 
     def lacks(self, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> bool:
-        """Whether these CDI devices ask for anything that is not attached for their containers."""
+        """Return whether these CDI devices ask for anything that is not attached for their containers."""
         requests = [item.admitted.request for item in attached]
         bare = [
             grant
@@ -84,7 +84,7 @@ class LateAttach:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
-        """The CDI devices that something is attached for, with its RDMA devices."""
+        """Return the CDI devices for which something is attached, each with its RDMA devices."""
         found: dict[str, frozenset[DeviceId]] = {}
         for sandbox in self._attachments.of(sandbox_id):
             for item in sandbox.record.attached if sandbox.record is not None else ():
@@ -94,7 +94,7 @@ class LateAttach:
         return found
 
     def _cover(self, holder: Attachment, grant: Grant, deadline: float) -> None:
-        """Another container has the CDI device, too."""
+        """Give another container, which has the CDI device too, what is attached for it."""
         if holder.covers(grant.name, grant.container):
             return
         if holder.state is not Phase.ATTACHED:
@@ -104,7 +104,7 @@ class LateAttach:
             raise self._not_yet(holder.pod, grant.container)
 
     def _pass_barrier(self, sandbox: Attachment, container: str, deadline: float) -> None:
-        """A part that failed is on its way back, which does not end the sandbox."""
+        """Wait at the barrier. A part whose attach failed is being returned, which does not end the sandbox."""
         if sandbox.part and sandbox.ends and not self._known.has_ended(sandbox.pod.sandbox_id):
             raise self._not_yet(sandbox.pod, container)
         self._barrier.await_attached(sandbox, deadline)
@@ -133,11 +133,12 @@ class LateAttach:
             raise self._not_yet(pod, brought.container)
 
     def _by(self, deadline: float) -> float:
-        """Until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
+        """Return the time until which a CreateContainer may wait for an attach: all other pods of the node wait with
+        it."""
         return min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
-        """What became of an attach whose container was told to come again."""
+        """Remember the failure of an attach whose container was refused until it would end."""
         error = None if done.cancelled() else done.exception()
         if error is None or self._known.has_ended(pod.sandbox_id):
             return
@@ -147,7 +148,8 @@ class LateAttach:
             failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
 
     def _tell_failure(self, pod: Pod, container: str) -> None:
-        """Say once why the last attempt failed, before the next one; and from the last on every time."""
+        """Refuse the container once with the reason of the last failure, before the next attempt; after the last
+        attempt refuse it every time."""
         known = self._known.get(pod.sandbox_id)
         failed = known.late_failures.get(container) if known is not None else None
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):
@@ -169,7 +171,7 @@ class LateAttach:
         return next(name for name in names if name not in taken)
 
     def _holder_of(self, sandbox_id: str, cdi_device: str) -> Attachment | None:
-        """What the sandbox attached, or attaches, for a CDI device."""
+        """Return the attachment that has, or will have, what a CDI device asks for."""
         return next((it for it in self._attachments.of(sandbox_id) if cdi_device in it.cdi_devices), None)
 
     def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
@@ -201,7 +203,7 @@ class LateAttach:
 
 
 def part_of(container: str) -> str:
-    """The part of a sandbox for a container: its name, or a word for one that cannot be the name of a file."""
+    """Return the part of a sandbox for a container: the container's name, or a hash if the name cannot be a file's."""
     if LABEL.fullmatch(container):
         return container
     return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]

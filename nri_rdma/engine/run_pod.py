@@ -37,7 +37,9 @@ class PodStart:
         self._lock = threading.Lock()
 
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
-        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on: containers wait."""
+        """Plan what the pod asks for and begin to attach it. Raise NriRdmaError to refuse the pod.
+
+        An attach that takes longer than the deadline goes on; the pod's containers wait for it."""
         asked = self._placer.asked(pod, annotations)
         if asked is None:
             return
@@ -56,7 +58,8 @@ class PodStart:
             self._await_start(sandbox, deadline)
 
     def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Attachment | None:
-        """Begin the attach of what is chosen; None when that is nothing: what the kubelet told of is observed."""
+        """Select devices and begin to attach them. Return None when there is nothing to attach: devices that the
+        kubelet allocated are only observed."""
 
         def choose(by: float | None) -> Chosen:
             return self._placer.choose(pod, asked, asker, by)
@@ -74,8 +77,8 @@ class PodStart:
         return self._attachments.begin(pod, chosen.placed, chosen.rdma_cm, attempts=attempts, again=again)
 
     def _await_start(self, sandbox: Attachment, deadline: float) -> None:
-        """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. Whatever becomes
-        of it later is told to the containers."""
+        """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. A later failure
+        of the attach refuses the pod's containers."""
         now = time.monotonic()
         plan_by = now if sandbox.waits_for_older else deadline
         by = deadline if self._barrier.waits.blocking else min(deadline, now + self._barrier.waits.sandbox_s)
@@ -84,7 +87,7 @@ class PodStart:
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
 
     def remember_failure(self, pod: Pod, done: Future[None]) -> None:
-        """The attach went on after RunPodSandbox was answered: what became of it is told to its containers."""
+        """Remember why an attach failed after RunPodSandbox was answered, so that its containers are refused with it."""
         error = None if done.cancelled() else done.exception()
         is_ended = any(it.ends and not it.is_given_up for it in self._attachments.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):

@@ -33,11 +33,11 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 _SPECS_S = 60.0
-"""For a worker: the CDI specs are being read."""
+"""How long the worker waits until the CDI specs have been read. After that it compares without them."""
 _MISSED_S = 10.0
-"""For a worker: a pod that started while nobody listened is decided about."""
+"""How long the start of a pod may take that started while nobody listened."""
 _TAKEN_UP_S = 60.0
-"""For a worker: what an earlier daemon attached is adopted, or undone."""
+"""How long the worker waits until each attachment of an earlier daemon is adopted or undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ StartPod = Callable[[Pod, Mapping[str, str], float, Asker], None]
 
 
 class Synchronizer:
-    """`reconcile_later` is called by the runtime's reader; the rest happens in a worker."""
+    """Compares sandboxes with the runtime's list. The runtime's reader calls `reconcile_later`; a worker does the rest."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Synchronizer:
         """How many pods were found since our start that had started without what they ask for."""
 
     def _decide_no_more(self) -> None:
-        """What was missed and not decided about is not decided about any more."""
+        """Forget which sandboxes were missed: they are not decided about any more."""
         for known in self._known.all():
             self._known.step(known.sandbox_id, LifeEvent.DECIDED)
 
@@ -115,7 +115,7 @@ class Synchronizer:
         return done
 
     def _ended(self, done: Future[None]) -> None:
-        """A bug in the comparison must not go unheard, nor keep containers waiting."""
+        """Log a bug in the comparison, and let containers of missed sandboxes wait no longer."""
         self._decide_no_more()
         error = None if done.cancelled() else done.exception()
         if error is not None:
@@ -147,7 +147,7 @@ class Synchronizer:
         )
 
     def _report(self, unserved: dict[str, Unserved]) -> None:
-        """These, by sandbox, are all that run without; what was told before is not told again."""
+        """Remember these, by sandbox, as all pods that run without their devices. Report only those that are new."""
         for known in self._known.all():
             if known.unserved is not None and known.sandbox_id not in unserved:
                 known.unserved = None
@@ -159,7 +159,7 @@ class Synchronizer:
                 self._tell_unserved(item, is_new=before is None)
 
     def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
-        """Once for each pod and reason: a line, a span, and one more in the count."""
+        """Log one pod that runs without its devices, record a span, and count it if it is new."""
         pod = unserved.pod
         self.count += is_new
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
@@ -168,14 +168,15 @@ class Synchronizer:
         log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
 
     def _await_specs(self) -> None:
-        """In a worker: what containers lack of their CDI devices is only seen with the specs."""
+        """Wait for the CDI specs: without them it is not known what containers lack of their CDI devices."""
         try:
             self._adopter.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
     def _was_missed(self, item: Listed) -> bool:
-        """Whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody listened."""
+        """Return whether a pod started while nobody listened: it asks for devices, has none, and no container runs
+        without them yet."""
         return (
             not item.containers
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
@@ -184,7 +185,7 @@ class Synchronizer:
         )
 
     def _start_missed(self, item: Listed) -> None:
-        """Give a pod what it would have got at its start. What refuses it is told to its containers when they come."""
+        """Start a pod that was missed. If that is refused, its containers are refused when they are created."""
         try:
             if self._attachments.is_there(item.pod):
                 log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
@@ -195,7 +196,7 @@ class Synchronizer:
             self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)
 
     def _why_unserved(self, item: Listed) -> str:
-        """Why the containers of a pod lack what it asks for; "" when they do not."""
+        """Return why containers of a pod lack what the pod asks for; "" when none does."""
         parts = self._attachments.of(item.pod.sandbox_id)
         if (not parts or parts[0].part) and item.containers and self._placer.asks_for_devices(item.annotations):
             return "its containers were made while nri-rdma was away"
@@ -217,7 +218,7 @@ class Synchronizer:
         attached: tuple[AttachedRequest, ...],
         rdma_cm: CharDevice | None,
     ) -> bool:
-        """Whether a container that runs lacks what it would have got from us."""
+        """Return whether a running container lacks what we would have given it."""
         if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
             return True
         own = (item.admitted.request for item in attached if item.admitted.request.scope.covers(container.name))
@@ -246,7 +247,7 @@ class Synchronizer:
 
 
 def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
-    """What a container that is there has from others; None when that is nothing of ours."""
+    """Return what a running container has from others; None when nothing of that concerns us."""
     brought = Brought(
         pod=pod,
         asker=asker,
@@ -260,8 +261,8 @@ def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContai
 
 
 def _was_made_before(container: str, sandbox: Attachment) -> bool:
-    """Whether a container is there and the attach of what it asks for is not done, or failed. No container is answered
-    before that: it was made while nobody was asked."""
+    """Return whether a container exists although the attach of what it asks for is not done, or failed. No container is
+    answered before that, so it was created while nobody was asked."""
     done = sandbox.attach_done
     if done.done() and done.exception() is None:
         return False

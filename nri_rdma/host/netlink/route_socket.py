@@ -1,8 +1,8 @@
 """A socket of rtnetlink, for requests and lists as bytes.
 
 Several requests go in one datagram: the kernel works on them in order, and goes on after one that it refuses
-(netlink_rcv_skb). pyroute2 is left for what is rare: it opens an event loop for a socket, and decodes every attribute
-of every message at a tenth of a millisecond each.
+(netlink_rcv_skb). pyroute2 is not used for this: it opens an event loop for each socket, and decodes every attribute of
+every message, which takes a tenth of a millisecond per message.
 """
 
 from __future__ import annotations

@@ -13,15 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from yaml.error import Mark
-from yaml.events import (
-    CollectionStartEvent,
-    Event,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-)
+from yaml import CollectionStartEvent, Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.errors import CdiError, ErrorCode

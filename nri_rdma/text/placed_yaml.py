@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeAlias
 
-from yaml.error import Mark
-from yaml.events import Event, MappingStartEvent, ScalarEvent, SequenceStartEvent, StreamEndEvent
+from yaml import Event, MappingStartEvent, Mark, ScalarEvent, SequenceStartEvent, StreamEndEvent
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.yaml import Builder, Dialect, Path

@@ -21,20 +21,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
-from yaml import CSafeLoader, YAMLError
-from yaml.error import Mark, MarkedYAMLError
-from yaml.events import (
+# From the package, never from its modules: threads import it late. One that imports yaml.error first holds its lock and
+# wants the package's, while another holds that one and wants yaml.error's; Python ends such a deadlock by handing out
+# half a module.
+from yaml import (
     AliasEvent,
     CollectionStartEvent,
+    CSafeLoader,
     DocumentStartEvent,
     Event,
     MappingEndEvent,
     MappingStartEvent,
+    Mark,
+    MarkedYAMLError,
     NodeEvent,
     ScalarEvent,
     SequenceEndEvent,
     SequenceStartEvent,
     StreamEndEvent,
+    YAMLError,
 )
 
 from nri_rdma.errors import ErrorCode, RequestError

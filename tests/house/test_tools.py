@@ -21,3 +21,9 @@ TOOLS = {
 def test_the_tool_is_content(command: list[str]) -> None:
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_yaml_is_imported_as_a_package_only() -> None:
+    """Threads import it late: where one imports yaml.error and another one yaml, one of them gets half a module."""
+    for path in (PROJECT / "nri_rdma").rglob("*.py"):
+        assert "\nfrom yaml." not in path.read_text(), path

@@ -32,7 +32,7 @@ class Barrier:
         self.waits = waits
 
     def await_attached(self, attachment: Attachment, deadline: float) -> None:
-        """Wait a little for an attach that still runs. Raises NotReadyError when the attachment is not attached then."""
+        """Wait a little for an attach that still runs. Raises NotReadyError when it is not attached after that."""
         if not attachment.ends and self._may_wait(attachment.pod.sandbox_id):
             settled(attachment.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if attachment.state is Phase.ATTACHED:

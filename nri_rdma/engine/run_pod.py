@@ -87,7 +87,7 @@ class PodStart:
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
 
     def remember_failure(self, pod: Pod, done: Future[None]) -> None:
-        """Remember why an attach failed after RunPodSandbox was answered, so that its containers are refused with it."""
+        """Remember why an attach failed after RunPodSandbox was answered: its containers are refused with that."""
         error = None if done.cancelled() else done.exception()
         is_ended = any(it.ends and not it.is_given_up for it in self._attachments.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):

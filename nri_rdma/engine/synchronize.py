@@ -68,7 +68,7 @@ StartPod = Callable[[Pod, Mapping[str, str], float, Asker], None]
 
 
 class Synchronizer:
-    """Compares sandboxes with the runtime's list. The runtime's reader calls `reconcile_later`; a worker does the rest."""
+    """Compares sandboxes with the runtime's list. Its reader calls `reconcile_later`; a worker does the rest."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Check whether the devices of a container are next to its GPUs: report, remember, refuse where that is asked for."""
+"""Check whether a container's RDMA devices are next to its GPUs: report it, remember it, and refuse where the request
+is strict."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from nri_rdma.observe.spans import Recorder
 log = logging.getLogger(__name__)
 
 Show: TypeAlias = Callable[[], Shown]
-"""Tells what a container shows of its GPUs, when it is asked."""
+"""Returns the GPU evidence of a container; called only when that is needed."""
 
 
 class AlignmentCheck:
@@ -28,13 +29,13 @@ class AlignmentCheck:
         self._spans = spans
 
     def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Show | None) -> None:
-        """For who asked to be refused; the others do not wait for it."""
+        """Check the container now if one of its requests is strict; other containers do not wait for the check."""
         if shown is not None and is_strict(attached, container):
             self.check(pod, attached, container, shown())
 
     def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Shown) -> None:
-        """Tell whether its devices are next to the GPUs that the container has. Raises PlacementError where a strict
-        request says that they have to be."""
+        """Check whether the container's devices are next to its GPUs. Raise PlacementError where a strict request
+        requires it and they are not."""
         evidence = self._evidence
         alignment = alignment_of(attached, container, evidence.gpus_shown(shown), evidence.gpu_names)
         if alignment is None:
@@ -45,7 +46,7 @@ class AlignmentCheck:
             refuse_far(alignment, f"{pod}, container {container}")
 
     def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
-        """Remember what the container has now; log it once where it is bad."""
+        """Remember the container's alignment; log it once where it is bad."""
         alignments, alignment = self._evidence.sandboxes.take(sandbox_id).alignments, aligned.alignment
         is_news = alignments.get(aligned.container) != aligned
         alignments[aligned.container] = aligned
@@ -63,7 +64,7 @@ class AlignmentCheck:
 
 
 def _alignment_words(alignment: Alignment) -> dict[str, str]:
-    """What a span says of a container's GPUs."""
+    """Return a span's attributes for the alignment of a container with its GPUs."""
     return {
         "rdma.gpus": ",".join(map(str, alignment.gpus)),
         "rdma.gpus.source": alignment.source,

@@ -1,7 +1,7 @@
-"""The barrier: no container is created before what its pod asked for is attached and still what it was.
+"""The barrier: no container is created before its pod's devices are attached and still verified.
 
-A container waits a little, because every other pod of the node waits with it; then it is refused with words after which
-the kubelet comes back soon.
+A container waits only briefly, because all other pods of the node wait with it. Then it is refused with an error text
+after which the kubelet retries soon.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled, wait
 
 BARRIER_PAUSE_S = 0.8
-"""The kubelet's attempts are at least a second apart: within this time the next containers belong to the same one."""
+"""The kubelet's attempts are at least a second apart: containers that arrive within this time belong to one attempt."""
 
 
 class Barrier:
@@ -32,7 +32,7 @@ class Barrier:
         self.waits = waits
 
     def await_attached(self, attachment: Attachment, deadline: float) -> None:
-        """Wait a little for an attach that still runs. Raises NotReadyError when it is not attached after that."""
+        """Wait briefly for an attach that still runs. Raise NotReadyError when it is not done by the deadline."""
         if not attachment.ends and self._may_wait(attachment.pod.sandbox_id):
             settled(attachment.attach_done, min(self.waits.barrier_s, deadline - time.monotonic()))
         if attachment.state is Phase.ATTACHED:
@@ -44,12 +44,12 @@ class Barrier:
         raise _not_ready(attachment)
 
     def await_present(self, attachment: Attachment, container: str, deadline: float) -> None:
-        """Wait until names and numbers that may have changed were read again. A number may belong to another device by
-        now, because the kernel took it away. A name that limits use may have been changed by the pod, unnoticed."""
+        """Verify that the attached devices are still the pod's: the kernel may have given a number to another device,
+        and the pod itself can rename a device unseen, which matters for limits."""
         looked = attachment.looked_again
         has_failed = looked is not None and looked.done() and looked.exception() is not None
         if has_failed or _has_limits(attachment, container):
-            looked = self._attachments.look_again(attachment)  # what was missing may be back
+            looked = self._attachments.look_again(attachment)  # a missing device may have returned
         if looked is None or (looked.done() and looked.exception() is None):
             return
         with self._spans.span("barrier"):
@@ -62,8 +62,8 @@ class Barrier:
                 )
 
     def _may_wait(self, sandbox_id: str) -> bool:
-        """Return whether this container may wait. One container of a sandbox waits in each of the kubelet's attempts;
-        the others are answered at once."""
+        """Return whether this container may wait: one per sandbox waits in each of the kubelet's attempts. The others
+        are answered at once."""
         now, known = time.monotonic(), self._known.take(sandbox_id)
         may = now - known.waited_at >= BARRIER_PAUSE_S
         if may:
@@ -72,7 +72,7 @@ class Barrier:
 
 
 def _has_limits(sandbox: Attachment, container: str) -> bool:
-    """Return whether a container of an attached sandbox gets limits, which name devices."""
+    """Return whether the container gets rdma limits, which name devices."""
     for item in sandbox.record.attached if sandbox.record is not None else ():
         request = item.admitted.request
         if request.limits is not None and request.scope.covers(container):
@@ -81,8 +81,7 @@ def _has_limits(sandbox: Attachment, container: str) -> bool:
 
 
 def _not_ready(sandbox: Attachment) -> NotReadyError:
-    """Return the refusal of an attach that still runs. The kubelet tries again after about a second when a text begins
-    like this one, and after ten seconds or more otherwise."""
+    """Return an error whose text begins so that the kubelet retries after about a second, not after ten or more."""
     so_far = f"{sandbox.devices_done} of {sandbox.devices_total} devices attached"
     if sandbox.waits_for_older and not sandbox.planned.done():
         so_far = "the devices of this pod's older sandbox are on their way back"
@@ -107,7 +106,7 @@ def failed_late(failed: Unserved) -> NotReadyError:
 
 
 def returning(pod: Pod) -> NotReadyError:
-    """Return the refusal of a sandbox that ends."""
+    """Return the error that refuses a container of a sandbox that is ending."""
     return NotReadyError(
         ErrorCode.RETURNING,
         "the devices of this sandbox go back to the host",

@@ -1,4 +1,4 @@
-"""CreateContainer: what a container gets, from memory. The main path of the hot path; it reads from top to bottom.
+"""CreateContainer: compute a container's edits from memory. This is the hot path; it reads from top to bottom.
 
 Fail closed: a container whose pod asked for devices gets no answer before they are attached.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class ContainerCreation:
-    """Answers for containers, whichever door they come through. Safe for use by several threads."""
+    """Answers CreateContainer for every door. Safe for use by several threads."""
 
     def __init__(
         self,
@@ -62,25 +62,24 @@ class ContainerCreation:
         brought: Brought | None = None,
         shown: Show | None = None,
     ) -> ContainerEdits:
-        """Return the edits of a container, from memory. Raises NriRdmaError when its pod asked for devices and they are
-        not attached.
+        """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
 
         `brought`: RDMA devices that the container already has from CDI or a device plugin, or None. If their spec asks
-        for more and it was not attached at pod start, it is attached here. `shown` returns the evidence of the
-        container's GPUs; None: the node has none. It is asked for strict requests only; the GPUs of other containers
-        are checked when they start.
+        for more and it was not attached at pod start, it is attached here. `shown` returns the container's GPU
+        evidence; None: the node has no GPUs. Only strict requests are checked here; the others are checked when the
+        container starts.
         """
         known = self._known.get(sandbox_id)
         if known is not None and known.failure is not None:
             raise failed_late(known.failure)
         parts = self._attachments.of(sandbox_id)
         if (not parts or parts[0].part) and self._placer.asks_for_devices(annotations):
-            # Before anything is attached for what the container brings.
+            # Before anything is attached for the container's CDI devices.
             raise _not_decided(pod_name) if self._known.is_missed(sandbox_id) else _not_attached(pod_name)
-        # One deadline for everything that is waited for here.
+        # One deadline for all waits of this call.
         by = min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
         grants = self._late.adopt(brought, by) if brought is not None else ()
-        if grants:  # what it brings is a part of its own by now
+        if grants:  # its CDI devices have attachments of their own by now
             parts = (*(it for it in parts if not it.part), *(it for it in self._attachments.of(sandbox_id) if it.part))
         if len(parts) > 1 or (parts and parts[0].part):
             parts = tuple(it for it in parts if _concerns(it, container, grants))
@@ -90,7 +89,7 @@ class ContainerCreation:
                     self._barrier.await_attached(sandbox, by)
             self._barrier.await_present(sandbox, container, by)
         for sandbox in parts:
-            if sandbox.ends:  # while another one was waited for
+            if sandbox.ends:  # it began to end while we waited for another one
                 self._barrier.await_attached(sandbox, by)
         attached, rdma_cm = attached_of(parts)
         if brought is not None:
@@ -106,9 +105,9 @@ class ContainerCreation:
             return replace(edits, moved_netdevs=_moved(parts, brought.net_devices)) if brought is not None else edits
 
     def _refuse_another(self, ours: CharDevice, theirs: tuple[int, int], where: str) -> None:
-        """Refuse a container in which our device node would hide another RDMA device's at the same path: two parties
-        want it to have different devices of one name, and neither may win in silence. Numbers that belong to no device
-        are outdated ones (of a CDI file, for example) and are replaced."""
+        """Refuse where our node would hide the node of another RDMA device at the same path: two parties want the
+        container to have different devices of one name, and neither may win in silence. Numbers that belong to no
+        device are stale (from a CDI file, say), and are corrected."""
         found = shown_as(ours.path, theirs, self._placer.node.devices)
         if found is not None:
             raise _another_at(ours, theirs, found, where)
@@ -124,7 +123,7 @@ class ContainerCreation:
 
 
 def _moved(parts: tuple[Attachment, ...], names: Collection[str]) -> tuple[str, ...]:
-    """Return which of these netdevs of the host we moved into the pod, so that the runtime must not move them."""
+    """Return which of these host netdevs we moved into the pod, so that the runtime must not move them."""
     moves = [move for sandbox in parts if sandbox.record is not None for move in sandbox.record.plan.moves]
     return tuple(move.link.name for move in moves if move.link.name in names)
 
@@ -143,8 +142,8 @@ def _another_at(
 
 
 def _concerns(sandbox: Attachment, container: str, grants: Iterable[Grant]) -> bool:
-    """Return whether a container has to wait for a part of its sandbox. A part that was attached for another container
-    does not concern it."""
+    """Return whether the container has to wait for this attachment. One that was made for another container is not
+    waited for."""
     if not sandbox.part or any(grant.name in sandbox.cdi_devices for grant in grants):
         return True
     attached = sandbox.record.attached if sandbox.record is not None else ()

@@ -1,7 +1,7 @@
-"""What doors call: one engine for every door. The steps themselves are in run_pod, create_container and synchronize.
+"""The interface for doors: one engine serves every door. The steps are in run_pod, create_container and synchronize.
 
-Fail closed: whatever cannot be given is refused with an error, and a container whose pod asked for devices gets none
-of its answers before they are attached. Calls have a deadline in seconds of `time.monotonic` and answer before it.
+Fail closed: what cannot be given is refused with an error, and a container whose pod asked for devices gets no edits
+before they are attached. Calls have a deadline in seconds of `time.monotonic` and return before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 _TOLD_ANSWERS = 2
-"""The kubelet asks for a container again when the last one did not start: the log says so once."""
+"""The kubelet recreates a container whose last start failed: the repeated answer is logged once."""
 
 
 class Engine:
@@ -69,7 +69,7 @@ class Engine:
 
     @property
     def waits(self) -> Waits:
-        """How long a runtime is kept waiting."""
+        """Return how long a runtime is kept waiting."""
         return self._barrier.waits
 
     @waits.setter
@@ -78,24 +78,25 @@ class Engine:
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
-        """The pods that ask for devices and run, or wait, without."""
+        """Return the pods that ask for devices and run, or wait, without them."""
         found = (it for known in self._known.all() for it in (known.unserved, known.failure))
         return tuple(it for it in found if it is not None)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Whether a pod with these annotations asks us for anything."""
+        """Return whether a pod with these annotations asks us for anything."""
         return self.placer.asks(annotations)
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
-        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on: containers wait."""
+        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
+        wait for it."""
         self._pods.run(pod, annotations, deadline, asker)
 
     def knows(self, sandbox_id: str) -> bool:
-        """Whether the sandbox holds anything of ours."""
+        """Return whether the sandbox has attachments."""
         return self._attachments.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Whether the end of the sandbox matters to us: it holds something, or lacks what it asks for."""
+        """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
         known = self._known.get(sandbox_id)
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
         return lacks or self.knows(sandbox_id)
@@ -112,19 +113,20 @@ class Engine:
         brought: Brought | None = None,
         shown: Show | None = None,
     ) -> ContainerEdits:
-        """What a container of the pod gets, from memory. Raises when its pod asked and nothing is attached.
+        """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
 
-        `brought` is what it has from others; None: nothing. What that asks for is attached now if nobody told sooner.
-        `shown` tells of its GPUs; None: the node has none. Only who asked to be refused waits for what follows from
-        that; the others are judged when they start.
+        `brought`: RDMA devices that the container already has from CDI or a device plugin, or None. If their spec asks
+        for more and it was not attached at pod start, it is attached here. `shown` returns the container's GPU
+        evidence; None: the node has no GPUs. Only strict requests are checked here; the others are checked when the
+        container starts.
         """
         return self._containers.create(
             sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
         )
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
-        """CreateContainer of this container is being answered. `status` shows what it uses, as long as its cgroup is
-        there, and that it did not start, until it does."""
+        """Record that CreateContainer of this container is being answered. `status` shows the container's use while its
+        cgroup exists, and shows it as not started until it starts."""
         sandbox = next(iter(self._attachments.of(sandbox_id)), None)
         if sandbox is None:
             return
@@ -136,9 +138,9 @@ class Engine:
             )
 
     def start_container(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
-        """The container's cgroup is there, and its process does not run yet: the last moment for limits that the
-        runtime was not told. `shown` tells of its GPUs, as for `edits`. Raises LimitsError, and PlacementError where a
-        strict request does not fit these."""
+        """Write the limits that the runtime was not given: the container's cgroup exists and its process does not run
+        yet. `shown` returns its GPU evidence, as for `create_container`. Raise LimitsError, or PlacementError where a
+        strict request does not fit the GPUs."""
         parts = self._attachments.of(sandbox_id)
         if parts:
             parts[0].started(container)
@@ -147,7 +149,7 @@ class Engine:
                 self._alignment.check(parts[0].pod, attached_of(parts)[0], container, shown())
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Give everything back, as far as the deadline allows; the rest goes on. Never raises."""
+        """Detach everything, as far as the deadline allows; the rest continues in the background. Never raises."""
         self.forget(sandbox_id)
         was_ending = all(sandbox.ends for sandbox in self._attachments.of(sandbox_id))
         undo = self._attachments.end(sandbox_id)
@@ -160,15 +162,15 @@ class Engine:
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 
     def forget(self, sandbox_id: str) -> None:
-        """The sandbox is stopped, whether it held anything or not."""
+        """Forget a sandbox that was stopped, whether it had attachments or not."""
         self._known.step(sandbox_id, LifeEvent.STOP)
 
     def recovered(self) -> None:
-        """What an earlier daemon left is known, and not yet taken up. The containers of an attach that is begun anew
-        and fails for good are told why."""
+        """Handle that the journals of an earlier daemon were read, and their attachments not yet adopted. An attach
+        that is retried and fails for good is reported to its containers."""
         for sandbox in self._attachments.all():
             sandbox.attach_done.add_done_callback(partial(self._pods.remember_failure, sandbox.pod))
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
-        """Compare with what the runtime says there is, in a worker. To be called before its next event."""
+        """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""
         return self.synchronizer.reconcile_later(pods)

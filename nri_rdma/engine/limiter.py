@@ -1,4 +1,4 @@
-"""The rdma limits of containers that the runtime was not told, or may have mixed up."""
+"""The rdma limits of containers that the runtime was not given, or may have mixed up."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nri_rdma.observe.spans import Recorder
 
 
 class Limits(Protocol):
-    """What limits the containers; `where` is what errors and log lines call one."""
+    """Writes the limits of containers; `where` names the container in errors and log lines."""
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
         """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
-        """See to it that the container's limits end with it. Never raises."""
+        """Remove the container's limits when it ends. Never raises."""
 
 
 class Limiter:
@@ -30,8 +30,9 @@ class Limiter:
     def limit_all(
         self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, *, also_one: bool = False
     ) -> None:
-        """Every line, the first too: a runtime that was given several may have mixed them up (docs/adr/0009). One alone
-        the runtime has written, but for a container that nobody was asked about (`also_one`)."""
+        """Write every line of limits, also the first: a runtime that was given several may have mixed them up
+        (docs/adr/0009). A single line was written by the runtime, except for a container that was created without us
+        (`also_one`)."""
         lines = rdma_max(attached_of(parts)[0], container)
         if not lines:
             return
@@ -41,4 +42,4 @@ class Limiter:
                 with self._spans.span("limit"):
                     self._limits.write(cgroups_path, lines, where)
         finally:
-            self._limits.lift_at_end(cgroups_path, where)  # what the runtime wrote too, also when it is not to start
+            self._limits.lift_at_end(cgroups_path, where)  # also the runtime's lines, also of a refused start

@@ -1,4 +1,4 @@
-"""The node as it was last read."""
+"""Cache of the node's last scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nri_rdma.tasks.workers import Workers
 
 
 class NodeSource:
-    """The node as last read. `refresh` reads it anew and blocks; `current` never does."""
+    """Holds the node's last scan. `refresh` scans the node and blocks; `current` never does."""
 
     def __init__(self, read: Callable[[], Node]) -> None:
         self._read = read
@@ -23,16 +23,16 @@ class NodeSource:
         self._asked_for = 0
         self._is_read = False
         self.on_read: list[Callable[[], None]] = []
-        """Called after each reading, by who read, before anybody is told of it."""
+        """Called after each scan by the scanning thread, before those who wait for the scan are notified."""
         self.current = read()
 
     @property
     def is_current(self) -> bool:
-        """Whether the last reading was a good one, and nobody has asked for another since."""
+        """Return whether the last scan succeeded, and none was requested since."""
         return self._is_read and not self._asked_for
 
     def refresh_in(self, workers: Workers) -> Future[None]:
-        """Have a worker read it anew. Who asks while a reading is queued gets that one: it has not begun yet."""
+        """Have a worker rescan the node. A caller who asks while a scan is queued shares it: it has not begun yet."""
         with self._queue_lock:
             if self._queued is None:
                 self._queued = workers.submit("refresh", self._begin)
@@ -49,7 +49,7 @@ class NodeSource:
                 self._asked_for -= 1
 
     def refresh(self) -> Node:
-        """Read the node anew. Raises InventoryError, and keeps what was known, when it cannot be read."""
+        """Rescan the node. Raise InventoryError, and keep the last scan, when the node cannot be read."""
         with self._lock:
             self._is_read = False
             try:

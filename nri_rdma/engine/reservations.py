@@ -16,15 +16,15 @@ from nri_rdma.model.device import DeviceId
 
 
 class Allocations:
-    """The holdings of all sandboxes of this node. Safe for use by several threads."""
+    """Holds the reservations of all sandboxes of this node. Safe for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holdings: dict[str, tuple[tuple[DeviceId, Holding], ...]] = {}
 
     def place(self, key: str, question: Question) -> Decision:
-        """Decide with what others have taken now, and hold the result under the key as one step: two who ask at once
-        never get one device. A refusal leaves what the key held; where nothing is given it holds nothing any more."""
+        """Decide with what others hold now, and reserve the result under the key in one step: two concurrent callers
+        never get one device. A refusal keeps the key's reservations; an empty decision releases them."""
         with self._lock:
             decision = decide(question, self._taken(but=key))
             if decision.refusal is None:
@@ -37,17 +37,17 @@ class Allocations:
             self._holdings[sandbox_id] = tuple(devices)
 
     def release(self, sandbox_id: str) -> None:
-        """The sandbox holds nothing any more."""
+        """Release all reservations of the sandbox."""
         with self._lock:
             self._holdings.pop(sandbox_id, None)
 
     def taken(self) -> Taken:
-        """A snapshot of all holdings."""
+        """Return a snapshot of all reservations."""
         with self._lock:
             return self._taken()
 
     def _hold(self, key: str, owner: str, placed: tuple[Placed, ...]) -> None:
-        """With the lock."""
+        """Record the placed devices under the key. The caller holds the lock."""
         self._holdings.pop(key, None)
         if placed:
             self._holdings[key] = tuple(

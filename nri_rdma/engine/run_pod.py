@@ -37,9 +37,8 @@ class PodStart:
         self._lock = threading.Lock()
 
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
-        """Plan what the pod asks for and begin to attach it. Raise NriRdmaError to refuse the pod.
-
-        An attach that takes longer than the deadline goes on; the pod's containers wait for it."""
+        """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
+        wait for it."""
         asked = self._placer.asked(pod, annotations)
         if asked is None:
             return
@@ -48,8 +47,8 @@ class PodStart:
             if any(sandbox.ends for sandbox in known):
                 raise returning(pod)
             if known or not self._known.step(pod.sandbox_id, LifeEvent.RUN):
-                return  # seen already, in Synchronize: events of one sandbox may be told twice
-            self._known.take(pod.sandbox_id).failure = None  # of an attempt before the runtime started anew
+                return  # seen already, in Synchronize: the runtime may deliver a sandbox's events twice
+            self._known.take(pod.sandbox_id).failure = None  # of an attempt before the runtime restarted
         try:
             sandbox = self._begin(pod, asked, deadline, asker)
         finally:
@@ -58,8 +57,8 @@ class PodStart:
             self._await_start(sandbox, deadline)
 
     def _begin(self, pod: Pod, asked: Asked, deadline: float, asker: Asker) -> Attachment | None:
-        """Select devices and begin to attach them. Return None when there is nothing to attach: devices that the
-        kubelet allocated are only observed."""
+        """Begin to attach the selected devices. Return None when there are none: what the kubelet allocated is only
+        observed."""
 
         def choose(by: float | None) -> Chosen:
             return self._placer.choose(pod, asked, asker, by)
@@ -78,18 +77,19 @@ class PodStart:
 
     def _await_start(self, sandbox: Attachment, deadline: float) -> None:
         """Wait for the plan, which may refuse the pod, and for the attach as long as the settings say. A later failure
-        of the attach refuses the pod's containers."""
+        is reported to the pod's containers."""
         now = time.monotonic()
         plan_by = now if sandbox.waits_for_older else deadline
         by = deadline if self._barrier.waits.blocking else min(deadline, now + self._barrier.waits.sandbox_s)
         if not wait(sandbox.planned, plan_by - now) or not wait(sandbox.attach_done, by - time.monotonic()):
-            # Not with the sandbox: it would keep itself alive by its own future until a collection of garbage.
+            # Bind the pod, not the attachment: its own future would keep it alive until a garbage collection.
             sandbox.attach_done.add_done_callback(partial(self.remember_failure, sandbox.pod))
 
     def remember_failure(self, pod: Pod, done: Future[None]) -> None:
-        """Remember why an attach failed after RunPodSandbox was answered: its containers are refused with that."""
+        """Remember the failure of an attach that went on after RunPodSandbox was answered, to report it to the pod's
+        containers."""
         error = None if done.cancelled() else done.exception()
         is_ended = any(it.ends and not it.is_given_up for it in self._attachments.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
-            return  # it went well, or the sandbox is being taken down anyway
+            return  # the attach succeeded, or the sandbox is being detached anyway
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))

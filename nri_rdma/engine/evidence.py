@@ -1,9 +1,9 @@
-"""Finds out what others gave to containers: asks the kubelet before a sandbox runs, and looks at what a container has
-when it is made.
+"""Finds out what CDI and device plugins gave to containers: asks the kubelet before a sandbox runs, and reads a
+container's devices when it is created.
 
-Law: CreateContainer is answered from memory, but where that explains a container too little. The specs are read by a
-thread of their own, the kubelet is asked for a pod once, and within its own budget; what it does not tell in time is
-found out when the container is made.
+Law: CreateContainer is answered from memory unless that explains too little of a container's devices. A thread of its
+own reads the specs; the kubelet is asked once per pod, within its own budget. What it does not report in time is found
+out when the container is created.
 """
 
 from __future__ import annotations
@@ -35,35 +35,39 @@ from nri_rdma.tasks.waiting import settled
 log = logging.getLogger(__name__)
 
 _KEPT_NAMES = 4096
-"""CDI devices that no spec had: more than the pods of any node have."""
+"""Names of CDI devices that no spec had are remembered up to this number, which is more than the pods of any node
+have."""
 _FRESH_S = 1.0
-"""How long a name that a reading did not find counts as nobody's: the kubelet's attempts are as far apart."""
+"""How long a name that a reading did not find counts as unknown; then the specs are read again. The kubelet's attempts
+are as far apart."""
 _WAIT_S = 0.2
-"""How long a handler waits for readings; NRI serialises all events of the node meanwhile."""
+"""How long a handler waits for readings; then the container is refused and retried. NRI serialises all events of the
+node meanwhile."""
 _UVERBS_MAJOR = 231
 """The kernel's number for the first 32 devices (IB_UVERBS_MAJOR in its drivers/infiniband/core/uverbs_main.c): a node
 whose first one has just come is not known to have any."""
 
 
 class Kubelet(Protocol):
-    """Who knows what was allocated to pods."""
+    """Reports what was allocated to pods."""
 
     @property
     def is_there(self) -> bool:
-        """Whether there is anybody to ask: a node without a kubelet has none."""
+        """Return whether the node has a kubelet to ask."""
 
     @property
     def tells(self) -> bool:
-        """Whether it has answered."""
+        """Return whether the kubelet has answered."""
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """None: it does not know the pod. Raises KubeletError, after its budget at the latest."""
+        """Return the pod's allocation; None: the kubelet does not know the pod. Raise KubeletError, after its budget at
+        the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletWord:
-    """What the kubelet allocated to a pod; None with the reason why it does not tell. Both empty: there is no kubelet.
-    `is_unknown_pod`: it answers, and does not know the pod."""
+    """What the kubelet allocated to a pod, or None with the reason why it does not report. Both empty: there is no
+    kubelet. `is_unknown_pod`: the kubelet answers, and does not know the pod."""
 
     allocation: PodAllocation | None = None
     problem: str = ""
@@ -72,10 +76,10 @@ class KubeletWord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
-    """What a container that is made brings along from others, and its pod.
+    """The devices that a new container has from CDI or a device plugin, and its pod.
 
-    `cdi_devices` are the names that the runtime tells, `devices` the nodes by path. A privileged container has all
-    nodes of the host, which says nothing.
+    `cdi_devices` are the names that the runtime reports, `devices` the nodes by path. A privileged container has all
+    nodes of the host, which proves nothing.
     """
 
     pod: Pod
@@ -87,7 +91,8 @@ class Brought:
     net_devices: frozenset[str] = frozenset()
     """The host's netdevs that the runtime would move into the container."""
     was_there: bool = False
-    """Whether it was made before we were there: nothing that explains it is still on its way."""
+    """Whether the container was created before this daemon started: then no explanation of its devices is still to
+    come."""
 
 
 class Adopter:
@@ -104,9 +109,9 @@ class Adopter:
         reread_node: Read | None = None,
         is_ready: bool = True,
     ) -> None:
-        """`node` and `registry` give what was read last, and never block; `reread` has a worker read the specs once
-        more, `reread_node` the node, and they are done when `read_again` has been called after that (None: what was
-        read is complete). One that is not ready knows no specs yet: `set_ready` is still to come."""
+        """`node` and `registry` return the last reading and never block. `reread` has a worker read the specs again,
+        `reread_node` the node; each is done when `read_again` was called afterwards (None: the last reading is
+        complete). An adopter that is not ready knows no specs until `set_ready`."""
         self._node = node
         self._registry = registry
         self._prefix = prefix
@@ -119,37 +124,46 @@ class Adopter:
         """What the administrator wants done with devices from others."""
         self._lock = threading.Lock()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
-        """Readings for names that no spec had, with when they were asked for."""
+        """Readings for names that no spec had, with the time of each request."""
         self._ready = threading.Event()
         self._index = Index(Registry(devices={}), node(), prefix)
         self.gpu_names = GpuNames()
         """The GPUs of the node as last read."""
         self._majors = frozenset({_UVERBS_MAJOR})
         self.majors: frozenset[int] | None = None
-        """The major numbers that RDMA devices of the node have, or had: those that moved are not among its devices.
-        None: not ready."""
+        """The major numbers that RDMA devices of the node have or had: devices that moved to pods are not in the node's
+        list. None: not ready."""
         self.is_relevant = False
-        """Whether there are CDI devices that concern us, so that it matters who has which."""
+        """Whether there are CDI devices that concern us, so that it matters which container has which."""
         self.asks_kubelet = False
         """Whether there are CDI devices that concern us, so that it matters which the kubelet allocated."""
         self.read_again()
         if is_ready:
             self.set_ready()
 
+    @property
+    def adoption(self) -> Adoption:
+        """Return the configured adoption."""
+        return self._adoption
+
+    @adoption.setter
+    def adoption(self, adoption: Adoption) -> None:
+        self._adoption = adoption
+
     def read_again(self) -> None:
-        """The specs or the node are others now. Not for a handler: it looks at every spec."""
+        """Handle changed specs or a changed node. Not for a handler thread: it reads every spec."""
         with self._lock:
             self._build()
 
     def set_ready(self) -> None:
-        """The specs were read: those who wait go on with them."""
+        """Mark the specs as read, and wake those who wait for them."""
         with self._lock:
             self._build()
             self.majors = self._majors
             self._ready.set()
 
     def _build(self) -> None:
-        """With the lock."""
+        """Rebuild the index. The caller holds the lock."""
         node = self._node()
         self._index = Index(self._registry(), node, self._prefix)
         self.gpu_names = GpuNames.of(node.gpus)
@@ -162,14 +176,15 @@ class Adopter:
             self.majors = self._majors
 
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
-        """Wait until then (seconds of `time.monotonic`). Raises NotReadyError."""
+        """Wait until the specs are read, or until `deadline` (seconds of `time.monotonic`): then raise
+        NotReadyError."""
         if self.majors is None and not self._ready.wait(max(0.0, deadline - time.monotonic())):
             raise _specs_not_read(pod)
 
     # -- what the kubelet tells --------------------------------------------------------------------------------------
 
     def ask(self, pod: Pod) -> KubeletWord:
-        """What the kubelet allocated to the pod. Blocks for its budget at most."""
+        """Return what the kubelet allocated to the pod. Blocks for its budget at most."""
         if self.kubelet is None or not self.kubelet.is_there:
             return KubeletWord()
         try:
@@ -185,12 +200,12 @@ class Adopter:
 
     @property
     def asks_for_gpus(self) -> bool:
-        """Whether the node has GPUs, and a kubelet that may tell whose they are."""
+        """Return whether the node has GPUs, and a kubelet that may report whose they are."""
         return bool(self.gpu_names.gpus) and self.kubelet is not None and self.kubelet.is_there
 
     def gpus_told(self, word: KubeletWord) -> PodGpus | None:
-        """What the kubelet's word says of a pod's GPUs; None: there is no kubelet. Waits for a reading of the specs
-        where it names CDI devices that no spec had: drivers write them moments before."""
+        """Return what the kubelet's answer says of a pod's GPUs; None: there is no kubelet. Wait for a reading of the
+        specs where the answer names CDI devices that no spec had: drivers write specs moments before."""
         if word.allocation is None:
             return PodGpus(unanswered=word.problem, is_unknown_pod=word.is_unknown_pod) if word.problem else None
         claimed = (name for container in word.allocation.containers for name in container.cdi_devices)
@@ -200,24 +215,24 @@ class Adopter:
         return self.gpus_of(word.allocation)
 
     def gpus_of(self, allocation: PodAllocation) -> PodGpus | None:
-        """What an answer of the kubelet says of a pod's GPUs, from memory; None on a node without any."""
+        """Return what an answer of the kubelet says of a pod's GPUs, from memory; None on a node without any."""
         return pod_gpus(allocation, self.gpu_names, self._registry().devices) if self.gpu_names.gpus else None
 
     def gpus_shown(self, shown: Shown) -> KnownGpus:
-        """The GPUs of a container that is made, from memory."""
+        """Return the GPUs of a new container, from memory."""
         return of_shown(shown, self.gpu_names, self._registry().devices)
 
     @property
     def kubelet_tells(self) -> bool:
-        """Whether a kubelet is there that tells what it allocates."""
+        """Return whether a kubelet reports its allocations."""
         return self.kubelet is not None and self.kubelet.tells
 
     def was_told(self, sandbox_id: str) -> bool:
-        """Whether the kubelet has told that containers of this sandbox have devices."""
+        """Return whether the kubelet has reported devices for containers of this sandbox."""
         return self._allocation_of(sandbox_id) is not None
 
     def told(self, allocation: PodAllocation | None) -> tuple[Grant, ...]:
-        """The CDI devices in the kubelet's answer that concern us."""
+        """Return the CDI devices in the kubelet's answer that concern us."""
         containers = allocation.containers if allocation is not None else ()
         return tuple(
             grant
@@ -228,7 +243,8 @@ class Adopter:
     # -- what a container brings -------------------------------------------------------------------------------------
 
     def may_be_ours(self, devices: Mapping[str, DeviceNumbers]) -> bool:
-        """Whether any of these nodes has the major number of an RDMA device; True as long as that is not known."""
+        """Return whether any of these nodes has the major number of an RDMA device; True as long as that is not
+        known."""
         majors = self.majors
         if majors is None:
             return bool(devices)
@@ -238,15 +254,17 @@ class Adopter:
         return False
 
     def concerns(self, brought: Brought) -> bool:
-        """Whether a container brings anything along that could matter: cheap, for every container of the node."""
+        """Return whether a container has anything from others that could matter. Cheap, since it runs for every
+        container of the node."""
         return self.may_be_ours(brought.devices) or any(map(self._index.knows, self._names_told(brought)))
 
     def await_known(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]], deadline: float) -> None:
-        """Wait until what a container brings is known, as far as it can be: drivers write specs moments before, and
-        devices come with the pod's network. `attached` is as for `grants`.
+        """Wait until the container's devices are explained, as far as they can be: drivers write specs moments before,
+        and devices arrive with the pod's network. `attached` is as for `grants`.
 
-        Raises NotReadyError; and CdiError where a spec cannot be read, and the container has RDMA nodes that it may be
-        about."""
+        Raise NotReadyError at the deadline; raise CdiError where an unreadable spec may be about the container's RDMA
+        nodes.
+        """
         until = min(deadline, time.monotonic() + _WAIT_S)
         self._await_names(brought, until)
         nodes = self._unexplained(brought, attached)
@@ -274,7 +292,7 @@ class Adopter:
             )
 
     def _unexplained(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]]) -> NodesAt:
-        """The RDMA nodes of a container that nothing known gives it, and that something may which is not known yet."""
+        """Return a container's RDMA nodes that nothing known explains, and that something not yet read may explain."""
         if brought.is_privileged or brought.was_there or not self._rereading.is_possible:
             return frozenset()
         index, present = self._index, brought.devices
@@ -292,16 +310,16 @@ class Adopter:
         )
 
     def grants(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]] | None = None) -> tuple[Grant, ...]:
-        """The CDI devices of a container that concern us, with the surest way in which each is known.
+        """Return the CDI devices of a container that concern us, each with its surest source.
 
-        `attached` are the CDI devices that its sandbox has something attached for, with their RDMA devices. What a
-        container was told to have explains its nodes; only others are looked at, and taken for what its sandbox has
-        before they are taken for something else.
+        `attached` are the CDI devices that its sandbox has something attached for, with their RDMA devices. Reported
+        CDI devices explain the container's nodes. Only other nodes are matched: first with what its sandbox has, then
+        with other devices.
         """
         names = self._names_of(brought, attached or {})
         grants = self._grants(brought.container, names)
         found = {grant.name for grant in grants}
-        grants += tuple(  # of those that moved out of sight nothing is known here but that the sandbox has them
+        grants += tuple(  # devices that moved to the pod are known only by being in its sandbox
             Grant(container=brought.container, name=name, source=source)
             for name, source in names.items()
             if name in (attached or {}) and name not in found
@@ -310,8 +328,8 @@ class Adopter:
         return grants
 
     def covered(self, brought: Brought, grants: Iterable[Grant]) -> frozenset[DeviceId]:
-        """The ids of the devices that these grants allocate to the container. That nodes look like those of a CDI
-        device proves nothing where somebody was asked who knows: the kubelet."""
+        """Return the ids of the devices that these grants allocate to the container. Nodes that look like those of a
+        CDI device prove nothing where the kubelet was asked, which knows."""
         knows = self.was_told(brought.pod.sandbox_id) or bool(brought.cdi_devices)
         return frozenset(
             device.id for grant in grants if not (knows and grant.source is Source.NODES) for device in _devices(grant)
@@ -319,12 +337,12 @@ class Adopter:
 
     @property
     def node(self) -> Node:
-        """The node as last read."""
+        """Return the node's last scan."""
         return self._node()
 
     @property
     def vendors(self) -> Mapping[DeviceId, frozenset[str]]:
-        """Whose CDI devices have the nodes of each device."""
+        """Return the vendors whose CDI devices have the nodes of each device."""
         return self._index.vendors_of
 
     # -- below -------------------------------------------------------------------------------------------------------
@@ -334,7 +352,8 @@ class Adopter:
         return sandbox.allocation if sandbox is not None else None
 
     def _named(self, brought: Brought) -> Iterator[tuple[str, Source]]:
-        """What the kubelet and the runtime say that the container has; the surest last of one name."""
+        """Yield the CDI devices that the kubelet and the runtime report for the container; of one name the surest
+        source last."""
         for name in brought.cdi_devices:
             yield name, Source.RUNTIME
         told = self._allocation_of(brought.pod.sandbox_id)
@@ -350,8 +369,8 @@ class Adopter:
         return [name for name in self._names_told(brought) if not self._index.has_read(name)]
 
     def _reading_for(self, names: list[str]) -> Future[None]:
-        """A reading that began after these names were asked for, a moment ago at the earliest."""
-        assert self._reread is not None  # else nobody asks
+        """Return a reading that began after these names were requested, or at most a moment before."""
+        assert self._reread is not None  # otherwise nobody calls this
         now = time.monotonic()
         known = [self._readings.get(name) for name in names]
         if any(it is None or (it[0].done() and now - it[1] > _FRESH_S) for it in known):
@@ -363,7 +382,7 @@ class Adopter:
         return self._readings[names[-1]][0]
 
     def _names_of(self, brought: Brought, attached: Mapping[str, frozenset[DeviceId]]) -> dict[str, Source]:
-        """The CDI devices that a container has as far as is known, ours or not, told or recognised."""
+        """Return the container's CDI devices as far as known, ours or not, reported or recognised by their nodes."""
         names = dict(self._named(brought))
         if not brought.is_privileged:
             explained = {device.id for grant in self._grants("", names) for device in _devices(grant)}
@@ -383,7 +402,7 @@ class Adopter:
             if own and own <= set(explained):
                 continue
             yield next((other for other, ids in attached.items() if own and own <= ids), name)
-        for name, ids in attached.items():  # those that moved out of sight are known by their paths
+        for name, ids in attached.items():  # devices that moved to the pod are known by their paths
             if not ids <= set(explained) and self._index.has_paths(name, devices):
                 yield name
 

@@ -1,8 +1,8 @@
-"""The guard's word: whether a container that is made, and does not run yet, has what its pod asked for.
+"""The guard's answer: whether a container that was created, and does not run yet, has what its pod asked for.
 
-The OCI hook asks (hooks/nri-rdma-hook), because it runs when we do not. Law: a container is complete when everything of
-its sandbox that concerns it is attached, and its own OCI configuration has the nodes with the numbers of now, and the
-variables, that we would give it. What was answered, by whom and when, proves nothing beside that.
+The OCI hook asks (hooks/nri-rdma-hook), because it runs even when the daemon does not. Law: a container is complete
+when everything of its sandbox that concerns it is attached, and its OCI configuration has the current nodes and
+numbers, and the variables, that we would give it. An earlier answer of ours proves nothing beside that.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from nri_rdma.text.annotations import asks_for_devices
 log = logging.getLogger(__name__)
 
 SEEN_FILE = "guard"
-"""In the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
+"""File in the state directory: its age is that of the hook's last question, also of one to an earlier daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The container that is asked about, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the
-    nodes by path and the names of the variables in its OCI configuration."""
+    """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
+    and the names of the variables in its OCI configuration."""
 
     sandbox_id: str
     pod: str
@@ -60,7 +60,7 @@ class Guard:
     def __init__(
         self, sandboxes: Callable[[str], tuple[Attachment, ...]], spans: Recorder, prefix: str, state_dir: Path
     ) -> None:
-        """`sandboxes` gives all that the sandbox of an id holds."""
+        """`sandboxes` returns the attachments of a sandbox id."""
         self._sandboxes = sandboxes
         self._spans = spans
         self._prefix = prefix
@@ -71,8 +71,8 @@ class Guard:
         self._last = _age_of(self._seen)
 
     def verify(self, subject: Subject, by: float = 0.0) -> str:
-        """The line with which the container is refused; "" when it is complete. What is about to end is waited for,
-        until `by` at the latest (seconds of `time.monotonic`): no other pod of the node waits with this one."""
+        """Return the line with which the container is refused; "" when it is complete. Wait for an unfinished attach or
+        check until `by` (seconds of `time.monotonic`): no other pod of the node waits with this one."""
         attributes = {
             "k8s.pod.name": subject.pod,
             "k8s.container.name": subject.container,
@@ -98,7 +98,7 @@ class Guard:
 
     @property
     def contacts(self) -> Contacts:
-        """What is known of the hooks."""
+        """Return what is known of the hooks."""
         with self._lock:
             return Contacts(asked=self._asked, refused=self._refused, last=self._last)
 
@@ -116,7 +116,7 @@ class Guard:
 
 
 def _await_end(subject: Subject, parts: tuple[Attachment, ...], by: float) -> None:
-    """Of an attach, and of a look at what is attached."""
+    """Wait for unfinished attaches, and for rereads of what is attached."""
     for sandbox in _concerned(subject, parts):
         settled(sandbox.attach_done, by - time.monotonic())
         looked = sandbox.looked_again
@@ -170,7 +170,7 @@ def _refuse_unready(sandbox: Attachment, where: str) -> None:
 
 
 def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: CharDevice | None) -> Iterator[str]:
-    """What the container would be given and does not have, for people."""
+    """Yield what the container would be given and does not have, as text for people."""
     wanted = inject(attached, rdma_cm, subject.container, (), {}, None)
     for node in wanted.char_devices:
         found = subject.devices.get(node.path)
@@ -184,7 +184,7 @@ def _lacking(subject: Subject, attached: tuple[AttachedRequest, ...], rdma_cm: C
 
 
 def _concerned(subject: Subject, parts: tuple[Attachment, ...]) -> list[Attachment]:
-    """Without the parts that came with other containers."""
+    """Return the attachments without those made for other containers."""
     return [it for it in parts if not it.part or _covers(it, subject.container)]
 
 
@@ -194,15 +194,15 @@ def _covers(sandbox: Attachment, container: str) -> bool:
 
 
 def _why(subject: Subject, parts: tuple[Attachment, ...]) -> str:
-    """Whether we were asked, for people, who look for the cause elsewhere then."""
+    """Return, as text for people, whether we were asked: if so, the cause is elsewhere."""
     if _answered(subject, parts) is not None:
         return "our answer came too late for the runtime, or somebody changed it since"
     return "the runtime did not ask us for it"
 
 
 def _answered(subject: Subject, parts: tuple[Attachment, ...]) -> Unstarted | None:
-    """What is remembered of our answer for this container, and no other one of its name: the id is in a container's
-    cgroups path. The oldest part remembers; None as well for what an earlier daemon answered."""
+    """Return our remembered answer for this container, not for another of its name: the id is in a container's cgroups
+    path. The oldest attachment remembers it. None as well for answers of an earlier daemon."""
     if not parts or not subject.container_id:
         return None
     path = parts[0].containers.get(subject.container, "")
@@ -213,4 +213,4 @@ def _age_of(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
-        return 0.0  # nobody has asked since the boot: that is what is told
+        return 0.0  # no hook has asked since the boot

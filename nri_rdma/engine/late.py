@@ -1,6 +1,6 @@
-"""What a container brings from others, attached when nobody told of it sooner.
+"""Attaches what a container's CDI devices ask for when nothing reported them at pod start.
 
-Law: a container gets all that its CDI devices ask for, an error, or "not yet". What is attached here is a part of its
+Law: a container gets all that its CDI devices ask for, an error, or "not yet". What is attached here belongs to its
 sandbox, and ends with it.
 """
 
@@ -30,7 +30,7 @@ from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
 
 ATTEMPTS = 3
-"""How often a late attach is tried for a container. After that the container is refused until its pod is deleted."""
+"""How often a late attach is tried for a container; then its last error stands."""
 
 
 class LateAttach:
@@ -45,8 +45,8 @@ class LateAttach:
         self._known = placer.adopter.sandboxes
 
     def adopt(self, brought: Brought, deadline: float) -> tuple[Grant, ...]:
-        """Attach what the CDI devices of a container ask for. Return those CDI devices that concern us. Raises the
-        reason why the container cannot have them."""
+        """Attach what the CDI devices of a container ask for; return those that concern us. Raise when that fails or is
+        not done by the deadline."""
         with self._spans.span("adopt") as span:
             self._adopter.await_known(brought, self._attached_for(brought.pod.sandbox_id), deadline)
             grants = self._adopter.grants(brought, self._attached_for(brought.pod.sandbox_id))
@@ -62,8 +62,8 @@ class LateAttach:
             return grants
 
     def refuse_lacking(self, pod: Pod, grants: Iterable[Grant], attached: tuple[AttachedRequest, ...]) -> None:
-        """Raise NotReadyError if a container's CDI devices ask for something that is not attached for it, or no longer:
-        an attach may fail at any moment before this call."""
+        """Raise NotReadyError where the container's CDI devices ask for something that is not, or no longer, attached
+        for it: an attach may have failed a moment ago."""
         for grant in grants:
             if self.lacks((grant,), attached):
                 raise self._not_yet(pod, grant.container)
@@ -84,7 +84,7 @@ class LateAttach:
     # -- below -------------------------------------------------------------------------------------------------------
 
     def _attached_for(self, sandbox_id: str) -> Mapping[str, frozenset[DeviceId]]:
-        """Return the CDI devices for which something is attached, each with its RDMA devices."""
+        """Return the CDI devices that something is attached for, with their RDMA devices."""
         found: dict[str, frozenset[DeviceId]] = {}
         for sandbox in self._attachments.of(sandbox_id):
             for item in sandbox.record.attached if sandbox.record is not None else ():
@@ -94,7 +94,7 @@ class LateAttach:
         return found
 
     def _cover(self, holder: Attachment, grant: Grant, deadline: float) -> None:
-        """Give another container, which has the CDI device too, what is attached for it."""
+        """Cover another container that has the same CDI device."""
         if holder.covers(grant.name, grant.container):
             return
         if holder.state is not Phase.ATTACHED:
@@ -104,7 +104,7 @@ class LateAttach:
             raise self._not_yet(holder.pod, grant.container)
 
     def _pass_barrier(self, sandbox: Attachment, container: str, deadline: float) -> None:
-        """Wait at the barrier. A part whose attach failed is being returned, which does not end the sandbox."""
+        """Pass the barrier for one attachment. One that failed is being detached, which does not end the sandbox."""
         if sandbox.part and sandbox.ends and not self._known.has_ended(sandbox.pod.sandbox_id):
             raise self._not_yet(sandbox.pod, container)
         self._barrier.await_attached(sandbox, deadline)
@@ -133,12 +133,11 @@ class LateAttach:
             raise self._not_yet(pod, brought.container)
 
     def _by(self, deadline: float) -> float:
-        """Return the time until which a CreateContainer may wait for an attach: all other pods of the node wait with
-        it."""
+        """Return until when a CreateContainer may wait for an attach: all other pods of the node wait with it."""
         return min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
 
     def _remember(self, pod: Pod, container: str, done: Future[None]) -> None:
-        """Remember the failure of an attach whose container was refused until it would end."""
+        """Remember the result of an attach whose container was told to retry."""
         error = None if done.cancelled() else done.exception()
         if error is None or self._known.has_ended(pod.sandbox_id):
             return
@@ -148,8 +147,8 @@ class LateAttach:
             failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
 
     def _tell_failure(self, pod: Pod, container: str) -> None:
-        """Refuse the container once with the reason of the last failure, before the next attempt; after the last
-        attempt refuse it every time."""
+        """Report once why the last attempt failed, before the next one; from the last attempt on, report it every
+        time."""
         known = self._known.get(pod.sandbox_id)
         failed = known.late_failures.get(container) if known is not None else None
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):
@@ -171,7 +170,7 @@ class LateAttach:
         return next(name for name in names if name not in taken)
 
     def _holder_of(self, sandbox_id: str, cdi_device: str) -> Attachment | None:
-        """Return the attachment that has, or will have, what a CDI device asks for."""
+        """Return the attachment, finished or under way, of the sandbox for a CDI device."""
         return next((it for it in self._attachments.of(sandbox_id) if cdi_device in it.cdi_devices), None)
 
     def _refuse_unallocated(self, brought: Brought, grants: tuple[Grant, ...]) -> None:
@@ -203,7 +202,7 @@ class LateAttach:
 
 
 def part_of(container: str) -> str:
-    """Return the part of a sandbox for a container: the container's name, or a hash if the name cannot be a file's."""
+    """Return the attach key for a container: its name, or a substitute where that cannot be the name of a file."""
     if LABEL.fullmatch(container):
         return container
     return "c." + hashlib.sha256(container.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""What a pod gets: what it asks for, as the kubelet's word narrows it, admitted by the policy, placed on the node.
+"""Decides what a pod gets: its request, narrowed by the kubelet's allocation, admitted by the policy, placed on the
+node.
 
 Nothing is attached here. Calls have a deadline in seconds of `time.monotonic`.
 """
@@ -31,13 +32,13 @@ from nri_rdma.tasks.workers import Workers
 from nri_rdma.text.annotations import asks, parse_pod_request
 
 _LOOK_PAUSE_S = 5.0
-"""Between two looks for what may be there by now and may never be: a GPU that is told of (a MIG device's UUID names no
-GPU), a device whose routes are gone."""
+"""Minimum interval between rescans for something that the kernel does not announce: a GPU that was reported (a MIG
+device's UUID names no GPU), a device whose routes are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a pod asks for, as it is written, and what the kubelet said of the pod: what it allocated, and its GPUs."""
+    """A pod's request as written, and what the kubelet reports: its allocation, and its GPUs."""
 
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
     allocation: PodAllocation | None = None
@@ -46,13 +47,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offered:
-    """What a policy offers on a node; made once for each of both, not for each pod."""
+    """What a policy offers on a node; computed once per policy and node, not per pod."""
 
     policy: Policy
     node: Node
     offer: Offer
     has_ties: bool
-    """Whether nobody can have one of the node's devices alone."""
+    """Whether some device of the node cannot be had exclusively."""
 
     @classmethod
     def of(cls, policy: Policy, node: Node) -> _Offered:
@@ -74,10 +75,10 @@ class Placer:
         spans: Recorder,
         annotation_prefix: str,
     ) -> None:
-        """`readers` read the node anew for who is about to be refused."""
+        """`readers` rescan the node before a pod is refused."""
         self._node = node
         self.policy = policy
-        """What this node offers to whom. Another one is for pods that come; what pods have stays theirs."""
+        """What this node offers to whom. A new policy applies to new pods; existing pods keep what they have."""
         self._offered = _Offered.of(policy, node.current)
         node.on_read.append(self._node_was_read)
         self._reservations = allocations
@@ -91,19 +92,19 @@ class Placer:
 
     @property
     def node(self) -> Node:
-        """The node as last read."""
+        """Return the node's last scan."""
         return self._node.current
 
     def read_node(self) -> Future[None]:
-        """Have the node read anew."""
+        """Have a worker rescan the node."""
         return self._node.refresh_in(self._readers)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Whether a pod with these annotations asks us for anything."""
+        """Return whether a pod with these annotations asks us for anything."""
         return asks(annotations, self._prefix)
 
     def asks_for_devices(self, annotations: Mapping[str, str]) -> bool:
-        """Whether such a pod is to have devices. What cannot be read may well ask: fail closed."""
+        """Return whether such a pod asks for devices. True for annotations that cannot be read: fail closed."""
         try:
             request = parse_pod_request(annotations, self._prefix)
         except NriRdmaError:
@@ -111,16 +112,15 @@ class Placer:
         return request is not None and bool(request.requests)
 
     def asked(self, pod: Pod, annotations: Mapping[str, str]) -> Asked | None:
-        """What a pod asks for; None when that is nothing. Raises RequestError."""
+        """Return what a pod asks for; None when that is nothing. Raise RequestError."""
         with self._spans.span("parse"):
             request = parse_pod_request(annotations, self._prefix) or PodRequest(requests=())
         asked = self._gathered(pod, request)
         return asked if asked.request.requests or self.adopter.told(asked.allocation) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> Chosen:
-        """Select devices for a pod, which are its own from now on; none where what the kubelet told of is observed.
-        `by` is the deadline of a fresh reading; None: the node was read just now. Raises PlacementError,
-        NotReadyError."""
+        """Select and reserve devices for a pod; none where the kubelet's allocation is only observed. `by` is the
+        deadline of a rescan; None: the node was scanned just now. Raise PlacementError, NotReadyError."""
         with self._spans.span("place") as span:
             placed = self.place(pod.sandbox_id, pod, lambda: self._question(pod, asked, asker), by)
             span.attributes["rdma.devices"] = ",".join(device.name for item in placed for device in item.devices)
@@ -128,8 +128,8 @@ class Placer:
         return Chosen(placed=placed, rdma_cm=self.node.rdma_cm)
 
     def place(self, key: str, pod: Pod, gather: Callable[[], Question], by: float | None) -> tuple[Placed, ...]:
-        """Decide, and reserve the devices under the key. A refusal is only given on fresh facts, so that it ends as
-        soon as its cause does: the question is gathered again for it. `by` and what it raises are as for `choose`."""
+        """Decide, and reserve the devices under the key. Before a refusal the node is rescanned and the question
+        gathered again, so that a refusal ends as soon as its cause does. `by` and the errors are as for `choose`."""
         decision = self._reservations.place(key, gather())
         if by is not None and isinstance(decision.refusal, PlacementError):
             self._await_reading(pod, by)
@@ -165,7 +165,7 @@ class Placer:
         return self.question(pod, asker, asked, grants)
 
     def _await_reading(self, pod: Pod, by: float) -> None:
-        """Wait until the node is read again. Raises NotReadyError when it is not in time, and what the reading does."""
+        """Wait until the node is rescanned. Raise NotReadyError when that is not in time, and the scan's own error."""
         refreshed = self.read_node()
         wait(refreshed, by - time.monotonic())
         if not refreshed.done():
@@ -179,7 +179,7 @@ class Placer:
     # What it asks for
 
     def _gathered(self, pod: Pod, request: PodRequest) -> Asked:
-        """The request with what the kubelet says, if that matters here."""
+        """Return the request with the kubelet's answer, if that matters here."""
         adopter = self.adopter
         asks_gpus = adopter.asks_for_gpus and any(map(may_use_gpus, request.requests))
         asks_scope = adopter.kubelet is not None and any(it.word for it in request.requests)
@@ -196,7 +196,8 @@ class Placer:
         return Asked(request=request, allocation=allocation, gpus=gpus)
 
     def _look_again(self) -> None:
-        """Something was missing that the kernel gives no news of. The next pod is placed with what there is now."""
+        """Request a rescan for something missing that the kernel does not announce. The next pod is placed with its
+        result."""
         now = time.monotonic()
         if now - self._looked >= _LOOK_PAUSE_S:
             self._looked = now
@@ -205,7 +206,7 @@ class Placer:
     # What the node offers
 
     def _node_was_read(self) -> None:
-        """What it offers is made now, and not while the first pod waits."""
+        """Compute the node's offers after a scan, so that no pod waits for it."""
         self._offered_on(self.node)
 
     def _offered_on(self, node: Node) -> _Offered:
@@ -216,7 +217,7 @@ class Placer:
 
 
 def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
-    """What a span says of the GPUs that requests are for."""
+    """Return a span's attributes for the GPUs that requests are for."""
     asking = tuple(filter(may_use_gpus, requests))
     return {
         "rdma.gpus": ",".join(map(str, gpus_of(asking))),

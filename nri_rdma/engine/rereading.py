@@ -16,25 +16,25 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.tasks.waiting import all_settled
 
 Read: TypeAlias = Callable[[], Future[None]]
-"""Has something read by a worker, not before it is called. The reading is over when what it found is known."""
+"""Starts a reading in a worker when called. The reading is done when its result is known."""
 
 
 class Rereading:
     """Safe for use by several threads, of which one asks for a container."""
 
     def __init__(self, reads: Iterable[Read], sandboxes: Sandboxes) -> None:
-        """`reads` are all that there is to read; none: what is known is complete."""
+        """`reads` start every possible reading; none: what is known is complete."""
         self._reads = tuple(reads)
         self._sandboxes = sandboxes
 
     @property
     def is_possible(self) -> bool:
-        """Whether there is anything to read."""
+        """Return whether there is anything to read."""
         return bool(self._reads)
 
     def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
-        """Wait, until then at most, for readings that began after the container first asked with these nodes. Raises
-        NotReadyError where they have not ended by then, or one has failed: the next attempt begins others."""
+        """Wait until `until` for readings that began after the container first asked with these nodes. Raise
+        NotReadyError where they are not done by then, or one has failed: the next attempt begins new ones."""
         sandbox = self._sandboxes.take(pod.sandbox_id)
         begun = sandbox.readings.pop(container, None)
         if begun is None or not nodes <= begun.nodes:
@@ -73,6 +73,6 @@ def _failed(pod: Pod, container: str, nodes: NodesAt, error: BaseException) -> N
 
 
 def _words(container: str, nodes: NodesAt) -> str:
-    """One of the nodes is enough, the same of the same ones."""
+    """Return text that names one node only, and always the same one for the same set."""
     path, (major, minor) = min(nodes)
     return f"{path} ({major}:{minor}) of container {container}, which nothing known explains"

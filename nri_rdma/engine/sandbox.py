@@ -53,7 +53,7 @@ class LifeEvent(StrEnum):
 
     RUN = "run"
     RAN = "ran"
-    """What RunPodSandbox does is done, or was refused."""
+    """RunPodSandbox finished, or was refused."""
     MISS = "miss"
     """The runtime lists it, it asks for devices, and it has none and no container."""
     DECIDED = "decided"
@@ -150,7 +150,7 @@ class Sandbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to remember."""
+        """Return whether there is nothing to remember."""
         facts = (self.failure, self.unserved, self.allocation)
         maps = (self.late_failures, self.readings, self.sightings, self.alignments)
         return self.life is Life.IDLE and all(it is None for it in facts) and not any(maps)
@@ -160,7 +160,7 @@ class Sandboxes:
     """All sandboxes of which anything is remembered, oldest first. Safe for use by several threads."""
 
     def __init__(self, is_attached: Callable[[str], bool] = lambda _sandbox_id: False) -> None:
-        """`is_attached` tells whether the sandbox of an id has attachments: it is not forgotten then."""
+        """`is_attached` returns whether the sandbox of an id has attachments: such a sandbox is not forgotten."""
         self.is_attached = is_attached
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Sandbox] = OrderedDict()
@@ -176,9 +176,10 @@ class Sandboxes:
             return self._take(sandbox_id)
 
     def step(self, sandbox_id: str, event: LifeEvent) -> bool:
-        """Do to the life of a sandbox what LIFE says. Return False when LIFE has no row for the event: nothing changed.
+        """Apply an event to the life of a sandbox as LIFE says. Return False when LIFE has no row for the event:
+        nothing changed.
 
-        At STOP everything but the id is forgotten; and everything is, when there is nothing to remember.
+        STOP drops everything but the id. An object with nothing to remember is dropped.
         """
         with self._lock:
             known = self._known.get(sandbox_id)

@@ -1,6 +1,6 @@
-"""Comparing with the runtime's list of pods: what ended unnoticed, what was missed, what runs without its devices.
+"""Compares with the runtime's list of pods: which ended unnoticed, which were missed, which run without their devices.
 
-The list comes with Synchronize, which is answered at once; the comparison is a worker's.
+The list comes with Synchronize, which is answered at once; a worker compares.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 _SPECS_S = 60.0
-"""How long the worker waits until the CDI specs have been read. After that it compares without them."""
+"""How long a worker waits until the CDI specs are read; then it goes on without them."""
 _MISSED_S = 10.0
-"""How long the start of a pod may take that started while nobody listened."""
+"""How long a worker may take to decide about a pod that started while nobody listened; then the pod is refused."""
 _TAKEN_UP_S = 60.0
-"""How long the worker waits until each attachment of an earlier daemon is adopted or undone."""
+"""How long a worker waits until an earlier daemon's attachments are adopted or undone; then it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedContainer:
-    """A created or running container of a pod, with the device nodes it has: path to major and minor, and the names
-    of its variables."""
+    """A created or running container of a pod, with its device nodes (path to major and minor) and the names of its
+    variables."""
 
     name: str
     devices: Mapping[str, tuple[int, int]]
@@ -55,7 +55,7 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A pod that the runtime says there is."""
+    """A pod in the runtime's list."""
 
     pod: Pod
     annotations: Mapping[str, str]
@@ -64,11 +64,11 @@ class Listed:
 
 
 StartPod = Callable[[Pod, Mapping[str, str], float, Asker], None]
-"""Starts a pod: pod, annotations, deadline in seconds of `time.monotonic`, who asks. Raises NriRdmaError."""
+"""Starts a pod: pod, annotations, deadline in seconds of `time.monotonic`, asker. Raises NriRdmaError."""
 
 
 class Synchronizer:
-    """Compares sandboxes with the runtime's list. Its reader calls `reconcile_later`; a worker does the rest."""
+    """Compares the pods. `reconcile_later` is called by the runtime's reader; the rest runs in a worker."""
 
     def __init__(
         self,
@@ -90,15 +90,15 @@ class Synchronizer:
         self._start = start
         self._known = placer.adopter.sandboxes
         self.count = 0
-        """How many pods were found since our start that had started without what they ask for."""
+        """How many pods were found, since this daemon started, that had started without what they ask for."""
 
     def _decide_no_more(self) -> None:
-        """Forget which sandboxes were missed: they are not decided about any more."""
+        """Give up deciding about missed sandboxes that are still undecided."""
         for known in self._known.all():
             self._known.step(known.sandbox_id, LifeEvent.DECIDED)
 
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
-        """`reconcile` in a worker. To be called before the runtime goes on to the next event."""
+        """Run `reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._attachments.all()
         self._known.keep({item.pod.sandbox_id for item in pods})
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
@@ -115,16 +115,16 @@ class Synchronizer:
         return done
 
     def _ended(self, done: Future[None]) -> None:
-        """Log a bug in the comparison, and let containers of missed sandboxes wait no longer."""
+        """Log a bug in the comparison, and release the containers that wait for it."""
         self._decide_no_more()
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.error("the runtime's pods were not compared to their end", exc_info=error)
 
     def reconcile(self, pods: Collection[Listed], known: Collection[Attachment]) -> None:
-        """Compare with what the runtime says there is. Blocks: for a worker, after the runtime has its answer.
+        """Compare with the runtime's list of pods. Blocks: for a worker, after the runtime has its answer.
 
-        `known` are the sandboxes that existed when the list was made: one that is younger is not missing in it.
+        `known` are the attachments that existed when the list was made: a newer one is not missing from it.
         """
         listed = {item.pod.sandbox_id for item in pods}
         for sandbox in known:
@@ -147,7 +147,8 @@ class Synchronizer:
         )
 
     def _report(self, unserved: dict[str, Unserved]) -> None:
-        """Remember these, by sandbox, as all pods that run without their devices. Report only those that are new."""
+        """Report the pods that run without their devices, by sandbox; one that was reported before is not reported
+        again."""
         for known in self._known.all():
             if known.unserved is not None and known.sandbox_id not in unserved:
                 known.unserved = None
@@ -159,7 +160,7 @@ class Synchronizer:
                 self._tell_unserved(item, is_new=before is None)
 
     def _tell_unserved(self, unserved: Unserved, *, is_new: bool) -> None:
-        """Log one pod that runs without its devices, record a span, and count it if it is new."""
+        """Report a pod once per reason: a log line, a span, and one more in the count."""
         pod = unserved.pod
         self.count += is_new
         attributes = {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
@@ -168,15 +169,15 @@ class Synchronizer:
         log.warning("pod runs without what it asks for", extra={"pod": str(pod), "why": unserved.why})
 
     def _await_specs(self) -> None:
-        """Wait for the CDI specs: without them it is not known what containers lack of their CDI devices."""
+        """Wait, in a worker, for the specs: without them a container's missing CDI devices are not seen."""
         try:
             self._adopter.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
     def _was_missed(self, item: Listed) -> bool:
-        """Return whether a pod started while nobody listened: it asks for devices, has none, and no container runs
-        without them yet."""
+        """Return whether a pod asks, has nothing, and has no container yet that lacks it: it started while nobody
+        listened."""
         return (
             not item.containers
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
@@ -185,7 +186,8 @@ class Synchronizer:
         )
 
     def _start_missed(self, item: Listed) -> None:
-        """Start a pod that was missed. If that is refused, its containers are refused when they are created."""
+        """Give a pod what it would have got at its start. A refusal is reported to its containers when they are
+        created."""
         try:
             if self._attachments.is_there(item.pod):
                 log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
@@ -196,7 +198,7 @@ class Synchronizer:
             self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)
 
     def _why_unserved(self, item: Listed) -> str:
-        """Return why containers of a pod lack what the pod asks for; "" when none does."""
+        """Return why the containers of a pod lack what it asks for; "" when they do not."""
         parts = self._attachments.of(item.pod.sandbox_id)
         if (not parts or parts[0].part) and item.containers and self._placer.asks_for_devices(item.annotations):
             return "its containers were made while nri-rdma was away"
@@ -231,9 +233,9 @@ class Synchronizer:
         return brought is not None and self._late.lacks(self._adopter.grants(brought), attached)
 
     def _limit_again(self, item: Listed) -> str:
-        """Limit the containers of an attached sandbox; why that fails, "" when it does not.
+        """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
 
-        One that started while we were away, or between our last answer and our end, had nobody to limit it.
+        A container that started while the daemon was down, or between its last answer and its end, has no limits yet.
         """
         parts = tuple(it for it in self._attachments.of(item.pod.sandbox_id) if it.state is Phase.ATTACHED)
         lacking = []
@@ -247,7 +249,7 @@ class Synchronizer:
 
 
 def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
-    """Return what a running container has from others; None when nothing of that concerns us."""
+    """Return what an existing container has from others; None when that is nothing of ours."""
     brought = Brought(
         pod=pod,
         asker=asker,
@@ -261,8 +263,8 @@ def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContai
 
 
 def _was_made_before(container: str, sandbox: Attachment) -> bool:
-    """Return whether a container exists although the attach of what it asks for is not done, or failed. No container is
-    answered before that, so it was created while nobody was asked."""
+    """Return whether a container exists although the attach of what it asks for is not done, or failed: no container is
+    answered before that, so it was created without us."""
     done = sandbox.attach_done
     if done.done() and done.exception() is None:
         return False

@@ -26,7 +26,7 @@ KEPT_CONTAINERS = 256
 
 
 def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[str]:
-    """The CDI devices that these requests came with."""
+    """Return the CDI devices that these requests came with."""
     return frozenset(item.admitted.request.cdi_device for item in requests) - {""}
 
 
@@ -39,7 +39,7 @@ class Chosen:
 
     @property
     def device_names(self) -> str:
-        """The names of the devices, for people."""
+        """Return the names of the devices, for people."""
         return ", ".join(device.name for item in self.placed for device in item.devices)
 
 
@@ -239,20 +239,20 @@ class Attachment:
 
     @property
     def ends(self) -> bool:
-        """Whether it is being taken down, or has been: it never comes back from that."""
+        """Return whether it is being detached, or has been: it never leaves that state."""
         return self.now.state in ENDING
 
     def refuse_ended(self) -> None:
-        """Raise NotReadyError for one that ends."""
+        """Raise NotReadyError if the attachment is ending."""
         if self.ends:
             raise interrupted(self.pod)
 
     def settle_plan(self) -> None:
-        """Tell who waits for the plan that it is there."""
+        """Notify those who wait for the plan that it is decided."""
         self._settle((self.planned,), None)
 
     def settle(self, error: BaseException | None = None) -> None:
-        """Tell who waits how the attach ended; what was told before stays."""
+        """Notify those who wait of the attach's result; a result that was set before stays."""
         self._settle((self.planned, self.attach_done), error)
 
     def _settle(self, futures: tuple[Future[None], ...], error: BaseException | None) -> None:
@@ -266,7 +266,7 @@ class Attachment:
                 future.set_exception(error)
 
     def answered(self, name: str) -> int:
-        """CreateContainer of this container is answered; how often since it last started."""
+        """Record that CreateContainer of this container is answered; return how often since it last started."""
         known = self.unstarted.get(name)
         if known is not None:
             known.answers += 1
@@ -297,7 +297,8 @@ class Attachment:
             self.containers[name] = cgroups_path
 
     def covers(self, cdi_device: str, container: str) -> bool:
-        """Whether the container gets what was attached for that CDI device; False as long as that is not known."""
+        """Return whether the container gets what was attached for that CDI device; False as long as that is not
+        known."""
         if self.record is None:
             return False
         requests = [item.admitted.request for item in self.record.attached]
@@ -305,12 +306,12 @@ class Attachment:
 
     @property
     def key(self) -> str:
-        """Its name in journal and allocations."""
+        """Return its name in journal and reservations."""
         return attach_key(self.pod.sandbox_id, self.part)
 
 
 def interrupted(pod: Pod) -> NotReadyError:
-    """The refusal of a sandbox that ends while it is being attached."""
+    """Return the error that refuses a sandbox which ends while it is being attached."""
     return NotReadyError(
         ErrorCode.RETURNING,
         "this sandbox is being taken down, its devices go back",
@@ -320,7 +321,7 @@ def interrupted(pod: Pod) -> NotReadyError:
 
 
 def attached_of(parts: tuple[Attachment, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
-    """All that the parts of a sandbox attached, and the node's rdma_cm."""
+    """Return all that the parts of a sandbox attached, and the node's rdma_cm."""
     if len(parts) == 1 and parts[0].record is not None:
         return parts[0].record.attached, parts[0].record.rdma_cm
     records = [it.record for it in parts if it.record is not None and not it.ends]

@@ -30,7 +30,7 @@ from nri_rdma.tasks.workers import Workers
 log = logging.getLogger(__name__)
 
 Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
-"""Has something called after so many seconds; the result cancels that."""
+"""Calls something after so many seconds; the result cancels that."""
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
@@ -39,18 +39,18 @@ devices are stuck is let go, so that the kernel brings them home when it dies.""
 ATTEMPTS = 3
 """How often an attach is tried whose sandbox has started already: nobody else can try it again."""
 TAKE_UP_PAUSE_S = 1.0
-"""Before it is tried again to see what became of a sandbox of an earlier daemon."""
+"""Pause before a failed check of an earlier daemon's attachment is retried."""
 ATTEMPT_PAUSES_S = (0.5, 1.0)
 """Before the second attempt, and before the third."""
 
 
 ANSWER_FIRST_S = 0.0005
-"""Between a plan and its attach where the runtime is answered in between: it and the runtime want the interpreter and a
-processor for that, and waited milliseconds for them."""
+"""Pause between a plan and its attach so that the reply to the runtime goes out first; without it both wanted the
+interpreter and a processor, and waited milliseconds for them."""
 
 
 def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """The real Schedule: a thread that waits."""
+    """Start a timer thread: the real Schedule."""
     timer = threading.Timer(pause_s, work)
     timer.daemon = True
     timer.start()
@@ -74,7 +74,7 @@ class Tasks(Protocol):
         """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
 
     def bring_home(self, sandbox: Attachment) -> None:
-        """Undo what was done. Raises when anything is not as before."""
+        """Undo the attach. Raise when anything is not as before."""
 
     def leave_to_kernel(self, sandbox: Attachment) -> None:
         """After many failed undos: close the namespace if the kernel brings home what is in it."""
@@ -84,7 +84,7 @@ class Tasks(Protocol):
         be seen."""
 
     def look_again(self, sandbox: Attachment) -> None:
-        """Read names and numbers again. Raises AttachError when a device is not there any more."""
+        """Read names and numbers again. Raise AttachError when a device is gone."""
 
     def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
         """Give one more container what was attached for a CDI device."""
@@ -96,7 +96,7 @@ class Tasks(Protocol):
         """Close the namespace, if it is held."""
 
     def close(self) -> None:
-        """Begin nothing more by itself."""
+        """Start no further work on its own."""
 
 
 class Attachments:
@@ -111,7 +111,7 @@ class Attachments:
         planners: Workers | None = None,
         schedule: Schedule = start_timer,
     ) -> None:
-        """`on_gone` is called when everything of an attachment is home, and again after a pause when it raises.
+        """`on_gone` is called when everything of an attachment is restored, and again after a pause when it raises.
         `planners` plan, so that no plan waits for attaches; by default the workers do."""
         self._tasks = tasks
         self._workers = workers
@@ -147,20 +147,20 @@ class Attachments:
         self._closed = False
 
     def knows(self, sandbox_id: str) -> bool:
-        """Whether the sandbox of that id holds anything."""
+        """Return whether the sandbox of that id has attachments."""
         return sandbox_id in self._sandboxes
 
     def get(self, sandbox_id: str) -> Attachment | None:
-        """What the sandbox of that id was given at its start, if it holds that."""
+        """Return the attachment made at the sandbox's start, if it has one."""
         return self._sandboxes.get(sandbox_id, {}).get("")
 
     def of(self, sandbox_id: str) -> tuple[Attachment, ...]:
-        """All that the sandbox of that id holds, by part, oldest first."""
+        """Return all attachments of the sandbox of that id, by part, oldest first."""
         parts = self._sandboxes.get(sandbox_id)
         return tuple(parts.values()) if parts is not None else ()  # one step of the interpreter: no lock
 
     def all(self) -> tuple[Attachment, ...]:
-        """All sandboxes that hold anything, each of their parts, oldest first."""
+        """Return all attachments of all sandboxes, oldest first."""
         with self._lock:
             return self._all()
 
@@ -195,7 +195,7 @@ class Attachments:
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
-        """The same when what these undos bring home is home; only then `choose` is called, in a planner."""
+        """Do the same once these undos have restored their devices; only then `choose` is called, in a planner."""
         sandbox = Attachment(pod, attempts=attempts, select=choose, again=again, state=State.WAITING)
         self._add(sandbox)
         joined(older).add_done_callback(lambda _done: self._feed(sandbox, Event.OLDER_HOME))
@@ -211,14 +211,14 @@ class Attachments:
         return self._workers.submit(sandbox.pod.sandbox_id, lambda: self._tasks.cover(sandbox, cdi_device, container))
 
     def end(self, sandbox_id: str) -> Future[None] | None:
-        """Have everything of a sandbox undone. Joinable: a second call gets the same future, which is done when the
-        devices are home, however often that has to be tried. None: it holds nothing."""
+        """Undo everything of a sandbox. Joinable: a second call gets the same future, which is done when the devices
+        are restored, however often that has to be retried. None: it holds nothing."""
         undos = [self._end(sandbox) for sandbox in self.of(sandbox_id)]
         return joined(undos) if undos else None
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
-        """A pod has one sandbox at a time: what an older one of the same UID still holds is returned first. The undos,
-        done or not."""
+        """End the older sandboxes of the pod's UID, since a pod has one sandbox at a time. Return the undos, done or
+        not."""
         older = {it.pod.sandbox_id for it in self.all() if it.pod.is_same_pod(pod)} - {pod.sandbox_id}
         undos = (self.end(sandbox_id) for sandbox_id in sorted(older))
         return tuple(undo for undo in undos if undo is not None)
@@ -238,11 +238,11 @@ class Attachments:
                 self.end(sandbox.pod.sandbox_id)
 
     def recover(self, on_record: Callable[[SandboxRecord], None], *, later: bool = False) -> tuple[NriRdmaError, ...]:
-        """Take up what an earlier daemon left: adopt what is attached, begin anew what was half done, undo what is gone
-        or was half way home. Workers do that, now or `later`, when `take_up` says so; until they have, containers of
-        these sandboxes wait.
+        """Recover what an earlier daemon left: adopt what is attached, restart what was half attached, undo what is
+        gone or was half restored. Workers do that, now or, with `later`, at `take_up`; until then containers of these
+        sandboxes wait.
 
-        Called once, before any door opens; `on_record` is told every record before anything is done with it. Returns an
+        Called once, before any door opens; `on_record` gets every record before anything is done with it. Return an
         error for every journal file that had to be set aside.
         """
         records, errors = self._tasks.recorded()
@@ -254,37 +254,37 @@ class Attachments:
         return errors
 
     def take_up(self) -> None:
-        """Have workers take up what `recover` found; once."""
+        """Have workers handle what `recover` found; once."""
         for sandbox in self.all():
             self._feed(sandbox, Event.TAKE_UP)
 
     def node_removed(self, number: tuple[int, int], sequence: int) -> None:
-        """The kernel took a character device away. Those who have it read their numbers anew: it was a move or a driver
-        that came back, and the numbers are another's now."""
+        """Handle a character device that the kernel removed. Attachments that have it reread their numbers: the device
+        moved or its driver was reloaded, and its numbers may be another's now."""
         for sandbox in self.all():
             if sequence > sandbox.numbers_from and (number in _numbers(sandbox) or _is_being_read(sandbox)):
                 log.info("character device is gone", extra={"pod": str(sandbox.pod), "number": list(number)})
                 self.look_again(sandbox)
 
     def look_at_all_again(self) -> None:
-        """Events were lost, or a device has another name: whose it is is not known."""
+        """Reread all attachments: events were lost or a device was renamed, so its owner is unknown."""
         for sandbox in self.all():
             self.look_again(sandbox)
 
     def look_again(self, sandbox: Attachment) -> Future[None]:
-        """Have the names and character devices of a sandbox that is attached read anew; the future raises AttachError
-        when one is not there any more."""
+        """Have the names and character devices of an attached sandbox reread; the future raises AttachError when one is
+        gone."""
         with self._lock:
             looked = self._workers.submit(sandbox.pod.sandbox_id, lambda: self._tasks.look_again(sandbox))
             sandbox.change(looked_again=looked)
             return looked
 
     def is_there(self, pod: Pod) -> bool:
-        """Whether the namespace of a pod that has one is there. Blocks on the kernel: for a worker."""
+        """Return whether the pod's namespace exists. Blocks on the kernel: for a worker."""
         return self._tasks.is_there(pod)
 
     def held(self) -> int:
-        """How many namespaces are held open: while they are, nothing in them can come home by itself."""
+        """Return how many namespaces are held open: the kernel returns no device of theirs by itself meanwhile."""
         return sum(1 for sandbox in self.all() if sandbox.namespace is not None)
 
     def close(self, busy: Collection[str] = ()) -> None:
@@ -382,7 +382,7 @@ class Attachments:
         sandbox.settle()
 
     def _failed(self, sandbox: Attachment, error: BaseException) -> None:
-        """Tell the table that an attempt failed. The first one whose refusal somebody still waits for is the last."""
+        """Feed the table a failed attempt. If somebody still waits for the first one's refusal, it is the last."""
         is_last = self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done()
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(
@@ -411,7 +411,7 @@ class Attachments:
         self._later(sandbox, pause_s, Event.DUE)
 
     def _read_node(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        """No planner waits for the reading."""
+        """Rescan the node without blocking a planner."""
         if sandbox.again is None:
             self._feed(sandbox, Event.READ)
         else:
@@ -427,7 +427,7 @@ class Attachments:
         return Attachment(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)
 
     def _seek(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        """In a worker: see what became of it."""
+        """Check, in a worker, what became of an earlier daemon's attachment."""
         try:
             found = self._tasks.find(sandbox)
         except Exception as failure:  # noqa: BLE001 - its devices are at stake: it is looked for again
@@ -476,7 +476,7 @@ class Attachments:
         self._feed(sandbox, event, error, lambda now: replace(now, undo_error=words))
 
     def _pause_undo(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        """Keep the devices as held and try again, for as long as the daemon lives, with growing pauses."""
+        """Keep the devices held and retry the undo, for as long as the daemon lives, with growing pauses."""
         failures = sandbox.now.undo_failures
         if failures >= len(RETRY_SECONDS):
             self._tasks.leave_to_kernel(sandbox)
@@ -484,7 +484,7 @@ class Attachments:
         self._later(sandbox, RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)], Event.UNDO_DUE)
 
     def _forget(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        """Nobody can ask for it any more; those who wait for its end are told."""
+        """Forget the attachment, and notify those who wait for its end."""
         with self._lock:
             self._timers.pop(sandbox, None)
             parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
@@ -515,7 +515,7 @@ class Attachments:
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:
-    """Done when all of them are."""
+    """Return a future that is done when all of these are."""
     if len(futures) == 1:
         return next(iter(futures))
     done: Future[None] = Future()
@@ -553,14 +553,14 @@ def _settle_cancelled(sandbox: Attachment, done: Future[None]) -> None:
 
 
 def _is_being_read(sandbox: Attachment) -> bool:
-    """Whether its numbers are being read just now, so that nobody knows yet whether a number is one of them."""
+    """Return whether its numbers are being reread now, so that nobody knows whether a number is one of them."""
     looked = sandbox.looked_again
     is_confirming = sandbox.state is Phase.ATTACHING and sandbox.numbers_from > 0
     return is_confirming or (looked is not None and not looked.done())
 
 
 def _numbers(sandbox: Attachment) -> frozenset[tuple[int, int]]:
-    """Of the character devices that containers of an attached sandbox get."""
+    """Return the numbers of the character devices that containers of an attached sandbox get."""
     record = sandbox.record
     if record is None or sandbox.state is not Phase.ATTACHED:
         return frozenset()

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _SPECS_S = 60.0
 """How long a worker waits until the CDI specs are read; then it goes on without them."""
 _MISSED_S = 10.0
-"""How long a worker may take to decide about a pod that started while nobody listened; then the pod is refused."""
+"""Deadline for deciding about a pod that started while nobody listened; an attach that outlives it goes on."""
 _TAKEN_UP_S = 60.0
 """How long a worker waits until an earlier daemon's attachments are adopted or undone; then it goes on."""
 

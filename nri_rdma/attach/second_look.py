@@ -30,7 +30,7 @@ _LOGGED_MAX = 20
 
 
 class SecondLooks:
-    """What is to be looked at again, and when. Safe for use by several threads; looks are taken in a worker."""
+    """Schedules second looks. Safe for use by several threads; looks are taken in a worker."""
 
     def __init__(
         self, kernel: Kernel, workers: Workers, schedule: Callable[[float, Callable[[], None]], Callable[[], None]]
@@ -42,13 +42,13 @@ class SecondLooks:
         self._due: dict[int, tuple[NetdevMove, Callable[[], None]]] = {}
 
     def expect(self, moves: Iterable[NetdevMove], attempt: int = 0) -> None:
-        """These came home just now."""
+        """Schedule a look at netdevs that were returned just now."""
         with self._lock:
             for move in moves:
                 self._expect(move, attempt)
 
     def take_now(self, ifindexes: Collection[int]) -> None:
-        """Do not wait any longer for these, they are about to leave."""
+        """Look at these netdevs now: they are about to leave the host."""
         with self._lock:
             for ifindex in self._due.keys() & set(ifindexes):
                 move, cancel = self._due.pop(ifindex)
@@ -56,7 +56,7 @@ class SecondLooks:
                 self._look(move, len(PAUSES_S))
 
     def close(self) -> None:
-        """No more looks."""
+        """Cancel all looks."""
         with self._lock:
             for _, cancel in self._due.values():
                 cancel()

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the work is done, and who hears of it."""
+    """Where the work is done, and who is notified of it."""
 
     kernel: Kernel
     journal: Journal
@@ -96,7 +96,7 @@ class Work:
         return self._ends.can_be_opened(pod.netns_path)
 
     def close(self) -> None:
-        """Take no more second looks."""
+        """Start no more second looks."""
         self._second_looks.close()
 
     def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
@@ -156,7 +156,7 @@ class Work:
         return record
 
     def look_again(self, sandbox: Attachment) -> None:
-        """Read names and numbers of what is attached anew. Raises AttachError when one is not there any more."""
+        """Reread names and numbers of what is attached. Raise AttachError when a device is gone."""
         record, newest = sandbox.record, self._event_sequence()
         if record is None or sandbox.state is not Phase.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
@@ -176,7 +176,7 @@ class Work:
         sandbox.change(numbers_from=newest)
 
     def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
-        """One more container has that CDI device."""
+        """Cover one more container that has that CDI device."""
         record = sandbox.record
         if record is None or sandbox.state is not Phase.ATTACHED:
             raise interrupted(sandbox.pod)
@@ -185,7 +185,7 @@ class Work:
         sandbox.change(record=covering)
 
     def bring_home(self, sandbox: Attachment) -> None:
-        """undo(journal). Raises when anything is not as before."""
+        """Undo what the journal says. Raise when anything is not as before."""
         pod = sandbox.pod
         if sandbox.record is not None:
             if sandbox.ends:  # else it is tried again, and a daemon that starts anew begins it anew
@@ -246,7 +246,8 @@ class Work:
             return replace(record, process=process, part=sandbox.part)
 
     def _counting(self, sandbox: Attachment, steps: tuple[Step, ...]) -> Boundary:
-        """Counts the devices all of whose steps are done, and stops between two steps of a sandbox that ends."""
+        """Return a boundary that counts the devices whose steps are all done, and stops between two steps of a sandbox
+        that is ending."""
         left = Counter(step.device for step in steps)
         sandbox.change(devices_done=0, devices_total=len(left))
 
@@ -262,7 +263,7 @@ class Work:
         return boundary
 
     def _confirm(self, sandbox: Attachment, record: SandboxRecord) -> SandboxRecord:
-        """Read the numbers, which the moves have changed; from here on containers get them."""
+        """Reread the numbers, which the moves have changed; from here on containers get them."""
         sandbox.change(numbers_from=self._event_sequence())
         self._boundary(f"before resolve-numbers {sandbox.key}")
         with self._spans.span("resolve-numbers"):
@@ -277,7 +278,8 @@ class Work:
         return confirmed
 
     def _refuse_unwritable(self, record: SandboxRecord) -> None:
-        """While the sandbox can still be refused: the worker will want to write what it is given."""
+        """Refuse the sandbox, while that is still possible, if its record cannot be written: the worker will need to
+        write it."""
         try:
             has_room = self._journal.has_room()
         except OSError as error:
@@ -294,7 +296,7 @@ class Work:
         self._boundary(f"after write-journal {record.key}")
 
     def _note_returning(self, sandbox: Attachment, record: SandboxRecord) -> None:
-        """A daemon that starts anew must not adopt what is half way home."""
+        """Record that the devices are being restored, so that a restarted daemon does not adopt them."""
         if record.state is Phase.RETURNING:
             return
         returning = replace(record, state=Phase.RETURNING)

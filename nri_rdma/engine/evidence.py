@@ -272,7 +272,7 @@ class Adopter:
             self._rereading.await_read(brought.pod, brought.container, nodes, until)
 
     def _await_names(self, brought: Brought, until: float) -> None:
-        """Wait until the specs of all CDI devices that the runtime reports for the container are read."""
+        """Wait until the specs of all CDI devices that the runtime or kubelet reports for the container are read."""
         if self._reread is None or not self.may_be_ours(brought.devices) or not self._unknown(brought):
             return
         try:

@@ -41,8 +41,8 @@ _FRESH_S = 1.0
 """How long a name that a reading did not find counts as unknown; then the specs are read again. The kubelet's attempts
 are as far apart."""
 _WAIT_S = 0.2
-"""How long a handler waits for readings; then the container is refused and retried. NRI serialises all events of the
-node meanwhile."""
+"""How long a handler waits for readings, since NRI serialises all events of the node. After that a container is refused
+and retried; a pod is placed without waiting longer."""
 _UVERBS_MAJOR = 231
 """The kernel's number for the first 32 devices (IB_UVERBS_MAJOR in its drivers/infiniband/core/uverbs_main.c): a node
 whose first one has just come is not known to have any."""
@@ -140,15 +140,6 @@ class Adopter:
         self.read_again()
         if is_ready:
             self.set_ready()
-
-    @property
-    def adoption(self) -> Adoption:
-        """Return the configured adoption."""
-        return self._adoption
-
-    @adoption.setter
-    def adoption(self, adoption: Adoption) -> None:
-        self._adoption = adoption
 
     def read_again(self) -> None:
         """Handle changed specs or a changed node. Not for a handler thread: it reads every spec."""

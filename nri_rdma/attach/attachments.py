@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from nri_rdma.attach.attachment import Again, Attachment, Choose, Chosen, Now, cdi_devices_of, interrupted, unchanged
 from nri_rdma.attach.liveness import lives_by_process
 from nri_rdma.attach.port import KernelError, ProcessIdentity
 from nri_rdma.attach.record import Phase, SandboxRecord
-from nri_rdma.attach.states import Effect, Event, State
+from nri_rdma.attach.states import ENDING, Effect, Event, State
 from nri_rdma.attach.survey import placed_of
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import NriRdmaError
@@ -328,7 +329,8 @@ class Attachments:
         task.add_done_callback(lambda done: _settle_cancelled(sandbox, done))
 
     def _queue_seek(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        self._workers.submit(sandbox.pod.sandbox_id, lambda: self._picked(sandbox, Event.SEEK_PICKED))
+        work = partial(self._picked, sandbox, Event.SEEK_PICKED)
+        self._workers.submit(sandbox.pod.sandbox_id, work, urgent=sandbox.ends)
 
     def _queue_undo(self, sandbox: Attachment, _error: BaseException | None) -> None:
         self._cancel_timer(sandbox)
@@ -434,7 +436,8 @@ class Attachments:
             log.warning("not taken up yet", extra={"pod": str(sandbox.pod), "error": str(failure)})
             if not isinstance(failure, KernelError):  # a bug: who waits to compare pods must not wait for ever
                 _tell_taken_up(sandbox, failure)
-            self._feed(sandbox, Event.UNSEEABLE)
+            words = str(failure)
+            self._feed(sandbox, Event.UNSEEABLE, change=lambda now: replace(now, undo_error=_of_ending(now, words)))
             return
         refusal = interrupted(sandbox.pod)
         facts = {"pod": str(sandbox.pod), "sandbox": sandbox.pod.sandbox_id}
@@ -501,10 +504,13 @@ class Attachments:
     def _later(self, sandbox: Attachment, pause_s: float, event: Event) -> None:
         """Feed the event after a pause, unless the daemon ends before."""
         with self._lock:
-            if not self._closed:
+            is_late = event is Event.DUE and sandbox.ends  # it ended since its attempt failed: no other one follows
+            if not self._closed and not is_late:
                 self._timers[sandbox] = self._schedule(pause_s, lambda: self._due(sandbox, event))
 
     def _due(self, sandbox: Attachment, event: Event) -> None:
+        with self._lock:
+            self._timers.pop(sandbox, None)
         self._feed(sandbox, event)
 
     def _cancel_timer(self, sandbox: Attachment) -> None:
@@ -533,6 +539,11 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
     for future in futures:
         future.add_done_callback(one_more)
     return done
+
+
+def _of_ending(now: Now, words: str) -> str:
+    """Return why what ends is not undone yet; "" for what does not end."""
+    return words if now.state in ENDING else ""
 
 
 def _tell_taken_up(sandbox: Attachment, error: BaseException | None) -> None:

@@ -35,13 +35,14 @@ class Rereading:
     def await_read(self, pod: Pod, container: str, nodes: NodesAt, until: float) -> None:
         """Wait until `until` for readings that began after the container first asked with these nodes. Raise
         NotReadyError where they are not done by then, or one has failed: the next attempt begins new ones."""
-        sandbox = self._sandboxes.take(pod.sandbox_id)
-        begun = sandbox.readings.pop(container, None)
+        known = self._sandboxes.get(pod.sandbox_id)
+        begun = known.readings.pop(container, None) if known is not None else None
         if begun is None or not nodes <= begun.nodes:
             begun = Begun(nodes=nodes, readings=tuple(read() for read in self._reads))
         if not all_settled(begun.readings, until):
-            if len(sandbox.readings) < KEPT_CONTAINERS:
-                sandbox.readings[container] = begun
+            readings = self._sandboxes.take(pod.sandbox_id).readings
+            if len(readings) < KEPT_CONTAINERS:
+                readings[container] = begun
             raise _not_yet(pod, container, nodes)
         for reading in begun.readings:
             error = _error_of(reading)

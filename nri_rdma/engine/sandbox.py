@@ -148,13 +148,6 @@ class Sandbox:
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
     alignments: dict[str, Aligned] = field(default_factory=dict)
 
-    @property
-    def is_empty(self) -> bool:
-        """Return whether there is nothing to remember."""
-        facts = (self.failure, self.unserved, self.allocation)
-        maps = (self.late_failures, self.readings, self.sightings, self.alignments)
-        return self.life is Life.IDLE and all(it is None for it in facts) and not any(maps)
-
 
 class Sandboxes:
     """All sandboxes of which anything is remembered, oldest first. Safe for use by several threads."""
@@ -179,7 +172,7 @@ class Sandboxes:
         """Apply an event to the life of a sandbox as LIFE says. Return False when LIFE has no row for the event:
         nothing changed.
 
-        STOP drops everything but the id. An object with nothing to remember is dropped.
+        STOP drops everything but the id. Nothing else drops an object here: a worker may be about to write to it.
         """
         with self._lock:
             known = self._known.get(sandbox_id)
@@ -192,15 +185,8 @@ class Sandboxes:
                 self._remember_end(sandbox_id)
             else:
                 self._ended.pop(sandbox_id, None)
-                known = self._take(sandbox_id)
-                known.life = after
-                self._drop_empty(known)
+                self._take(sandbox_id).life = after
             return True
-
-    def drop_empty(self, sandbox: Sandbox) -> None:
-        """Forget the sandbox if there is nothing to remember of it."""
-        with self._lock:
-            self._drop_empty(sandbox)
 
     def has_ended(self, sandbox_id: str) -> bool:
         """Return whether the sandbox was stopped, as far back as that is remembered."""
@@ -214,8 +200,9 @@ class Sandboxes:
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all other sandboxes: they ended, and no event said so."""
         with self._lock:
-            for sandbox_id in [it for it in self._known if it not in sandbox_ids]:
-                del self._known[sandbox_id]
+            for sandbox_id, sandbox in list(self._known.items()):
+                if sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
+                    del self._known[sandbox_id]
 
     def all(self) -> tuple[Sandbox, ...]:
         """Return all of them, oldest first."""
@@ -238,10 +225,6 @@ class Sandboxes:
             found = self._known[sandbox_id] = Sandbox(sandbox_id=sandbox_id)
             self._evict()
         return found
-
-    def _drop_empty(self, sandbox: Sandbox) -> None:
-        if sandbox.is_empty and self._known.get(sandbox.sandbox_id) is sandbox:
-            del self._known[sandbox.sandbox_id]
 
     def _remember_end(self, sandbox_id: str) -> None:
         self._ended[sandbox_id] = None

@@ -152,7 +152,6 @@ class Synchronizer:
         for known in self._known.all():
             if known.unserved is not None and known.sandbox_id not in unserved:
                 known.unserved = None
-                self._known.drop_empty(known)
         for sandbox_id, item in unserved.items():
             known = self._known.take(sandbox_id)
             before, known.unserved = known.unserved, item

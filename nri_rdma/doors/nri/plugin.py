@@ -219,8 +219,11 @@ class Plugin:
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
+        is_remembered = self._engine.remembers(
+            message.pod.id
+        )  # of what follows, also that it failed or lacks something
         self._engine.forget(message.pod.id)
-        if self._engine.remembers(message.pod.id):
+        if is_remembered:
             with self._event(event, message.pod, request):
                 self._engine.stop_pod(message.pod.id, self._deadline(request))
         return _EMPTY

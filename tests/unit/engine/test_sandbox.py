@@ -36,10 +36,25 @@ def test_a_second_start_of_a_sandbox_that_is_starting_has_no_effect() -> None:
     assert sandboxes.step("one", LifeEvent.RUN)
 
 
-def test_a_sandbox_of_which_nothing_is_remembered_has_no_object() -> None:
+def test_an_object_that_a_worker_may_write_to_is_dropped_by_a_stop_only() -> None:
+    """Its failure would be lost that is told while the start ends."""
     sandboxes = Sandboxes()
     sandboxes.step("one", LifeEvent.RUN)
+    known = sandboxes.take("one")
     sandboxes.step("one", LifeEvent.RAN)
+    assert sandboxes.get("one") is known
+    sandboxes.step("one", LifeEvent.STOP)
+    assert sandboxes.all() == ()
+
+
+def test_a_start_under_way_outlives_a_list_of_the_runtimes_without_it() -> None:
+    """A second start of the same sandbox would overwrite the first one's attachment."""
+    sandboxes = Sandboxes()
+    assert sandboxes.step("one", LifeEvent.RUN)
+    sandboxes.keep(())
+    assert not sandboxes.step("one", LifeEvent.RUN)
+    sandboxes.step("one", LifeEvent.RAN)
+    sandboxes.keep(())
     assert sandboxes.all() == ()
 
 

@@ -219,9 +219,8 @@ class Plugin:
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""
-        is_remembered = self._engine.remembers(
-            message.pod.id
-        )  # of what follows, also that it failed or lacks something
+        # Before it is forgotten: a pod that failed, or runs without its devices, is an event as well.
+        is_remembered = self._engine.remembers(message.pod.id)
         self._engine.forget(message.pod.id)
         if is_remembered:
             with self._event(event, message.pod, request):

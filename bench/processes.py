@@ -15,7 +15,7 @@ from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
 
 NODE = "eight"
-BARE = "import google.protobuf, pyroute2"
+BARE = "import google.protobuf"
 STOP_TIMEOUT_S = 10.0
 _SCHEDULED = 2  # CPUCLOCK_SCHED of the process whose id is in the other bits, include/linux/posix-timers_types.h
 _LOOK_S, _REST_NS = 0.1, 500_000

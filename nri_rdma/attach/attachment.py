@@ -107,6 +107,15 @@ class Now:
     """The newest of the kernel's device events when the character devices' numbers were read."""
     looked_again: Future[None] | None = None
     """The last time that names and numbers were read again; None: they are as the attach found them."""
+    phase: Phase = field(init=False)
+    """The word of journal and `status` for the state. It and `ends` are looked up once for each state, because every
+    CreateContainer asks for them."""
+    ends: bool = field(init=False)
+    """Whether it is being taken down, or has been: it never comes back from that."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "phase", SHOWN.get(self.state, Phase.PLANNED))
+        object.__setattr__(self, "ends", self.state in ENDING)
 
 
 def unchanged(now: Now) -> Now:
@@ -185,13 +194,13 @@ class Attachment:
     @property
     def state(self) -> Phase:
         """The word of journal and `status` for its state."""
-        return SHOWN.get(self.now.state, Phase.PLANNED)
+        return self.now.phase
 
     @property
     def shown(self) -> Phase:
         """The same for people: of what an earlier daemon left, and nobody has looked at yet, the journal's word."""
         now = self.now
-        return now.record.state if now.state in _NOT_SEEN and now.record is not None else self.state
+        return now.record.state if now.state in _NOT_SEEN and now.record is not None else now.phase
 
     @property
     def record(self) -> SandboxRecord | None:
@@ -240,7 +249,7 @@ class Attachment:
     @property
     def ends(self) -> bool:
         """Return whether it is being detached, or has been: it never leaves that state."""
-        return self.now.state in ENDING
+        return self.now.ends
 
     def refuse_ended(self) -> None:
         """Raise NotReadyError if the attachment is ending."""

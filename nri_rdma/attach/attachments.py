@@ -19,8 +19,9 @@ from nri_rdma.attach.attachment import Again, Attachment, Choose, Chosen, Now, c
 from nri_rdma.attach.liveness import lives_by_process
 from nri_rdma.attach.port import KernelError, ProcessIdentity
 from nri_rdma.attach.record import Phase, SandboxRecord
-from nri_rdma.attach.states import ENDING, Effect, Event, State
+from nri_rdma.attach.states import Effect, Event, State
 from nri_rdma.attach.survey import placed_of
+from nri_rdma.attach.timers import Schedule, Timers, start_timer
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import CharDevice
@@ -29,9 +30,6 @@ from nri_rdma.observe.spans import current_span, under
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
-
-Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
-"""Calls something after so many seconds; the result cancels that."""
 
 RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 """Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
@@ -48,14 +46,6 @@ ATTEMPT_PAUSES_S = (0.5, 1.0)
 ANSWER_FIRST_S = 0.0005
 """Pause between a plan and its attach so that the reply to the runtime goes out first; without it both wanted the
 interpreter and a processor, and waited milliseconds for them."""
-
-
-def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
-    """Start a timer thread: the real Schedule."""
-    timer = threading.Timer(pause_s, work)
-    timer.daemon = True
-    timer.start()
-    return timer.cancel
 
 
 class Tasks(Protocol):
@@ -118,12 +108,10 @@ class Attachments:
         self._workers = workers
         self._planners = planners or workers
         self._on_gone = on_gone
-        self._schedule = schedule
         self._lock = threading.Lock()
         self._sandboxes: dict[str, dict[str, Attachment]] = {}
         """By sandbox id, then by part; never an empty one."""
-        self._timers: dict[Attachment, Callable[[], None]] = {}
-        """What cancels the timer that an attachment waits for. One that has fired may still be here."""
+        self._timers = Timers(schedule)
         self._effects: dict[Effect, Callable[[Attachment, BaseException | None], None]] = {
             Effect.QUEUE_PLAN: self._queue_plan,
             Effect.PLAN: self._plan,
@@ -145,7 +133,6 @@ class Attachments:
             Effect.TELL_ERROR: self._tell_error,
             Effect.FORGET: self._forget,
         }
-        self._closed = False
 
     def knows(self, sandbox_id: str) -> bool:
         """Return whether the sandbox of that id has attachments."""
@@ -291,14 +278,9 @@ class Attachments:
     def close(self, busy: Collection[str] = ()) -> None:
         """Cancel what is due and let all namespaces go; what is attached stays attached. After Workers.close, with the
         sandboxes that are still being worked on: theirs stay open, for who works with them."""
-        with self._lock:
-            self._closed = True
-            sandboxes = self._all()
-            cancels = list(self._timers.values())
-        for cancel in cancels:
-            cancel()
+        self._timers.close()
         self._tasks.close()
-        for sandbox in sandboxes:
+        for sandbox in self.all():
             if sandbox.pod.sandbox_id not in busy:
                 self._tasks.let_go(sandbox)
 
@@ -333,7 +315,7 @@ class Attachments:
         self._workers.submit(sandbox.pod.sandbox_id, work, urgent=sandbox.ends)
 
     def _queue_undo(self, sandbox: Attachment, _error: BaseException | None) -> None:
-        self._cancel_timer(sandbox)
+        self._timers.cancel(sandbox)
 
         def work() -> None:
             with under(sandbox.now.ended_by):
@@ -385,7 +367,7 @@ class Attachments:
 
     def _failed(self, sandbox: Attachment, error: BaseException) -> None:
         """Feed the table a failed attempt. If somebody still waits for the first one's refusal, it is the last."""
-        is_last = self._closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done()
+        is_last = self._timers.is_closed or sandbox.attempt >= sandbox.attempts or not sandbox.planned.done()
         event = Event.LAST_FAILED if is_last else Event.FAILED
         self._feed(
             sandbox,
@@ -432,9 +414,11 @@ class Attachments:
         """Check, in a worker, what became of an earlier daemon's attachment."""
         try:
             found = self._tasks.find(sandbox)
-        except Exception as failure:  # noqa: BLE001 - its devices are at stake: it is looked for again
-            log.warning("not taken up yet", extra={"pod": str(sandbox.pod), "error": str(failure)})
-            if not isinstance(failure, KernelError):  # a bug: who waits to compare pods must not wait for ever
+        except Exception as failure:
+            is_bug = not isinstance(failure, KernelError)
+            facts = {"pod": str(sandbox.pod), "error": str(failure)}
+            log.warning("not taken up yet", extra=facts, exc_info=failure if is_bug else None)
+            if is_bug:  # who waits to compare pods must not wait for ever
                 _tell_taken_up(sandbox, failure)
             words = str(failure)
             self._feed(sandbox, Event.UNSEEABLE, change=lambda now: replace(now, undo_error=_of_ending(now, words)))
@@ -489,7 +473,6 @@ class Attachments:
     def _forget(self, sandbox: Attachment, _error: BaseException | None) -> None:
         """Forget the attachment, and notify those who wait for its end."""
         with self._lock:
-            self._timers.pop(sandbox, None)
             parts = self._sandboxes.get(sandbox.pod.sandbox_id, {})
             if parts.get(sandbox.part) is sandbox:
                 del parts[sandbox.part]
@@ -503,21 +486,12 @@ class Attachments:
 
     def _later(self, sandbox: Attachment, pause_s: float, event: Event) -> None:
         """Feed the event after a pause, unless the daemon ends before."""
-        with self._lock:
-            is_late = event is Event.DUE and sandbox.ends  # it ended since its attempt failed: no other one follows
-            if not self._closed and not is_late:
-                self._timers[sandbox] = self._schedule(pause_s, lambda: self._due(sandbox, event))
+        if event is Event.DUE and sandbox.ends:
+            return  # it ended since its attempt failed: no other one follows
+        self._timers.start(sandbox, pause_s, partial(self._due, sandbox, event))
 
     def _due(self, sandbox: Attachment, event: Event) -> None:
-        with self._lock:
-            self._timers.pop(sandbox, None)
         self._feed(sandbox, event)
-
-    def _cancel_timer(self, sandbox: Attachment) -> None:
-        with self._lock:
-            cancel = self._timers.pop(sandbox, None)
-        if cancel is not None:
-            cancel()
 
 
 def joined(futures: Collection[Future[None]]) -> Future[None]:
@@ -543,7 +517,7 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
 
 def _of_ending(now: Now, words: str) -> str:
     """Return why what ends is not undone yet; "" for what does not end."""
-    return words if now.state in ENDING else ""
+    return words if now.ends else ""
 
 
 def _tell_taken_up(sandbox: Attachment, error: BaseException | None) -> None:

@@ -15,11 +15,12 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from nri_rdma.attach.attachments import Attachments, start_timer
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Memlock, Settings

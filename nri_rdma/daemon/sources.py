@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from nri_rdma.attach.attachments import start_timer
+from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.engine.evidence import Adopter

@@ -142,9 +142,10 @@ class LateAttach:
         if error is None or self._known.has_ended(pod.sandbox_id):
             return
         failures = self._known.take(pod.sandbox_id).late_failures
-        if container in failures or len(failures) < KEPT_CONTAINERS:
-            failed = failures.setdefault(container, LateFailure())
-            failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
+        failed = failures.setdefault(container, LateFailure())
+        failed.times, failed.why, failed.is_told = failed.times + 1, str(error), False
+        if len(failures) > KEPT_CONTAINERS:
+            del failures[next(iter(failures))]  # the oldest; the newest one has yet to be reported
 
     def _tell_failure(self, pod: Pod, container: str) -> None:
         """Report once why the last attempt failed, before the next one; from the last attempt on, report it every

@@ -184,7 +184,6 @@ class Sandboxes:
                 self._known.pop(sandbox_id, None)
                 self._remember_end(sandbox_id)
             else:
-                self._ended.pop(sandbox_id, None)
                 self._take(sandbox_id).life = after
             return True
 

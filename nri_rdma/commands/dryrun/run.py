@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from nri_rdma.attach.attachments import Attachments, start_timer
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.timers import start_timer
 from nri_rdma.commands.dryrun.onlooker import Onlooker
 from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts

@@ -14,6 +14,7 @@ from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.engine.sandbox import KEPT_CONTAINERS
 from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
@@ -398,3 +399,13 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
     node.specify(spec(NIC, 0, own=MOVE))
     assert node.create("main", 0, cdi=(NIC,)).rdma_max
     assert node.holders == {"mlx5_0"}
+
+
+def test_the_newest_failure_of_a_sandbox_is_remembered_however_many_there_were(node: Node) -> None:
+    pod, failed = make_pod(), Future[None]()
+    failed.set_exception(OSError("no"))
+    for number in range(KEPT_CONTAINERS + 1):
+        node.engine._late._remember(pod, f"c{number}", failed)
+    known = node.adopter.sandboxes.get(pod.sandbox_id)
+    assert known is not None
+    assert (len(known.late_failures), f"c{KEPT_CONTAINERS}" in known.late_failures) == (KEPT_CONTAINERS, True)

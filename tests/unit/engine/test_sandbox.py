@@ -66,6 +66,15 @@ def test_a_stop_forgets_all_but_the_id() -> None:
     assert sandboxes.has_ended(pod.sandbox_id)
 
 
+def test_a_start_that_races_a_stop_does_not_make_the_sandbox_one_that_never_ended() -> None:
+    sandboxes = Sandboxes()
+    sandboxes.step("one", LifeEvent.MISS)
+    sandboxes.step("one", LifeEvent.STOP)
+    sandboxes.step("one", LifeEvent.RUN)
+    sandboxes.step("one", LifeEvent.RAN)
+    assert sandboxes.has_ended("one"), "a container that comes now would have something attached"
+
+
 def test_ids_of_ended_sandboxes_are_remembered_up_to_a_bound() -> None:
     sandboxes = Sandboxes()
     for number in range(KEPT_ENDED + 1):

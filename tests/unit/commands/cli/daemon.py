@@ -11,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from nri_rdma.attach.attachments import Attachments, start_timer
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.attach.second_look import SecondLooks
+from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Memlock, Settings

@@ -1,0 +1,58 @@
+"""The pauses of attachments: each waits for at most one thing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from nri_rdma.attach.attachment import Attachment
+
+Schedule = Callable[[float, Callable[[], None]], Callable[[], None]]
+"""Calls something after so many seconds; the result cancels that."""
+
+
+def start_timer(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+    """Start a thread that waits and then calls `work`: the real Schedule."""
+    timer = threading.Timer(pause_s, work)
+    timer.daemon = True
+    timer.start()
+    return timer.cancel
+
+
+class Timers:
+    """Safe for use by several threads."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._lock = threading.Lock()
+        self._cancels: dict[Attachment, Callable[[], None]] = {}
+        self.is_closed = False
+        """Whether no pause will end any more."""
+
+    def start(self, attachment: Attachment, pause_s: float, work: Callable[[], None]) -> None:
+        """Call `work` after the pause, unless it is cancelled or everything is closed before."""
+
+        def due() -> None:
+            with self._lock:
+                self._cancels.pop(attachment, None)
+            work()
+
+        with self._lock:
+            if not self.is_closed:
+                self._cancels[attachment] = self._schedule(pause_s, due)
+
+    def cancel(self, attachment: Attachment) -> None:
+        """Cancel the pause of an attachment, if there is one. What is about to be called may still be called."""
+        with self._lock:
+            cancel = self._cancels.pop(attachment, None)
+        if cancel is not None:
+            cancel()
+
+    def close(self) -> None:
+        """Cancel all pauses, and begin no other one."""
+        with self._lock:
+            self.is_closed = True
+            cancels = list(self._cancels.values())
+            self._cancels.clear()
+        for cancel in cancels:
+            cancel()

@@ -55,6 +55,8 @@ ALONE_FILES = {
 """Files that run when nothing else does, each with the reason."""
 _NOTHING_COLLECTED = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, which this file does not import: it starts fast
 _INTERRUPTED = 130
+_FAILURES = ("FAILED ", "ERROR ")
+"""How the lines of pytest's short summary begin that name a test that failed."""
 
 
 def names(count: int = PARTS) -> tuple[str, ...]:
@@ -99,6 +101,7 @@ class Ended:
     code: int
     seconds: float
     took: Mapping[str, float]  # by file
+    failures: Sequence[str] = ()  # pytest's short lines
 
 
 class _Running:
@@ -110,6 +113,7 @@ class _Running:
         self._record.unlink(missing_ok=True)
         self._begun = time.monotonic()
         self._ended = self._begun
+        self._failures: list[str] = []
         command = [sys.executable, "-m", "pytest", *arguments, "--part", part, "--record", str(self._record)]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
@@ -123,7 +127,7 @@ class _Running:
         code = self._process.wait()
         self._printer.join()
         took = read_seed(self._record) if self._record.exists() else {}
-        return Ended(part=self._part, code=code, seconds=self._ended - self._begun, took=took)
+        return Ended(part=self._part, code=code, seconds=self._ended - self._begun, took=took, failures=self._failures)
 
     def stop(self) -> None:
         """Let pytest tear its fixtures down; again is no error."""
@@ -138,6 +142,8 @@ class _Running:
         for line in self._process.stdout:
             sys.stdout.write(f"{prefix}| {line}")
             sys.stdout.flush()
+            if line.startswith(_FAILURES):
+                self._failures.append(line.rstrip())
         self._ended = time.monotonic()
 
 
@@ -152,7 +158,7 @@ def run(arguments: Sequence[str], build: Path = PROJECT / "build") -> int:
     took = {file: seconds for part in ended for file, seconds in part.took.items()}
     if took:
         durations.keep(build / "durations.json", took)
-    for line in _summary(ended, took):
+    for line in summary(ended, took):
         print(line)
     return exit_code([part.code for part in ended])
 
@@ -180,12 +186,14 @@ def _have_alone(arguments: Sequence[str]) -> bool:
     return not paths or any(f"{file}/".startswith(f"{path}/") for file in ALONE_FILES for path in paths)
 
 
-def _summary(ended: Sequence[Ended], took: Mapping[str, float]) -> Iterator[str]:
+def summary(ended: Sequence[Ended], took: Mapping[str, float]) -> Iterator[str]:
+    """Return the last lines of a run: what took long, how each part ended, and every test that failed."""
     if len(took) > 1:
         yield f"--- the {durations.SHOWN_FILES} slowest files of all parts"
         yield from durations.slowest(took)
     for part in ended:
         yield f"--- part {part.part}: {part.seconds:.0f} s, exit code {part.code}"
+        yield from part.failures
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     yield f"--- {used.ru_utime + used.ru_stime:.0f} s of processor time"
 

@@ -76,6 +76,14 @@ def test_a_failure_of_any_part_fails_the_run(codes: list[int], code: int) -> Non
     assert parts.exit_code(codes) == code
 
 
+def test_the_last_lines_name_every_test_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_planted.py").write_text("def test_planted() -> None:\n    assert 1 + 1 == 3\n")
+    ours = ["-p", "tests.conftest", "-c", str(PROJECT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    assert parts.run([str(tmp_path / "test_planted.py"), "-q", *ours], tmp_path) == 1
+    last = capsys.readouterr().out.splitlines()[-4:]
+    assert [line for line in last if "test_planted.py::test_planted" in line and "assert" in line]
+
+
 def test_a_seed_has_the_files_that_are_there(tmp_path: Path) -> None:
     kept, seed = tmp_path / "kept.json", tmp_path / "seed.json"
     durations.keep(kept, {"a.py": 1.26, "gone.py": 2.0, "short.py": 0.02})

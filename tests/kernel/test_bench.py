@@ -12,6 +12,7 @@ import pytest
 
 from bench.hosts import Host
 from bench.moves import Moves, compile_moves
+from tests.rig.deadline import wait_until
 from tests.rig.node import load
 
 pytestmark = [
@@ -35,9 +36,19 @@ def without_lifetimes(shown: dict[str, dict[str, Any]]) -> dict[str, dict[str, A
     return {name: {key: value for key, value in it.items() if key != "addr_info"} for name, it in shown.items()}
 
 
+def have_carrier(shown: dict[str, dict[str, Any]]) -> bool:
+    """Tell whether every link is as it stays: the kernel tells of a carrier up to a second after it came."""
+    return all(
+        link["operstate"] == "UP" and "NO-CARRIER" not in link["flags"]
+        for link in shown.values()
+        if link["ifname"] != "lo"
+    )
+
+
 def test_the_floor_moves_names_numbers_addresses_and_raises_its_links_and_brings_them_home(tmp_path: Path) -> None:
     program = compile_moves(tmp_path)
     with Host(tmp_path / "bare", load("sixteen")) as host:
+        wait_until(lambda: have_carrier(links(host.path)), "the links to have their carrier")
         before = links(host.path)
         pod = host.make_pod("pod")
         names = list(host.ifindexes.items())[:3]
@@ -58,6 +69,7 @@ def test_the_floor_moves_names_numbers_addresses_and_raises_its_links_and_brings
             capture_output=True,
             check=True,
         )
+        wait_until(lambda: have_carrier(links(host.path)), "the links to have their carrier again")
         assert without_lifetimes(links(host.path)) == without_lifetimes(before)
         assert set(links(pod)) == {"lo"}
 

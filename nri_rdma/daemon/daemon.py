@@ -50,6 +50,7 @@ from nri_rdma.host.watch.processes import ProcessWatcher
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.wire.uevent import Uevent
 
@@ -107,7 +108,8 @@ class Daemon:
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
         self._allocations = Allocations()
-        self._watcher = NamespaceWatcher(self._namespace_gone, self._look_at_all)
+        self._listeners = Listeners(self._listener_failed)
+        self._watcher = NamespaceWatcher(self._listeners, self._namespace_gone, self._look_at_all)
         self._processes = ProcessWatcher(self._process_gone)
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
         self._contested = ""
@@ -132,7 +134,7 @@ class Daemon:
             planners=self._planners,
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
-        self._others = Others(settings, self._node, self._workers, self._readers)
+        self._others = Others(settings, self._node, self._workers, self._listeners, self._readers)
         self._placer = Placer(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
@@ -185,7 +187,7 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        self._host.listen(self._node, self._on_uevent, self._sandboxes.look_at_all_again)
+        self._host.listen(self._listeners, self._node, self._on_uevent, self._sandboxes.look_at_all_again)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -226,6 +228,7 @@ class Daemon:
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
         self._watcher.close()
+        self._listeners.close()
         self._processes.close()
         self._sandboxes.close(busy=running)
         if self._exporter is not None:
@@ -281,6 +284,14 @@ class Daemon:
             self._sandboxes.node_removed(event.number, event.sequence)
         elif event.action == "move":  # the kernel's word for another name
             self._sandboxes.look_at_all_again()
+
+    def _listener_failed(self, name: str) -> None:
+        """Look at all that any listener would have reported: what the failed one had taken is lost."""
+        log.error("changes may have been missed, looking at everything", extra={"listener": name})
+        self._host.read_later()
+        self._others.changes_were_lost()
+        self._sandboxes.look_at_all_again()
+        self._look_at_all()
 
     def _tell_contested(self) -> None:
         """Which devices nobody gets because several pools select them; once, until they are others."""

@@ -15,6 +15,7 @@ from nri_rdma.engine.evidence import Adopter
 from nri_rdma.engine.node_cache import NodeSource
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
 if TYPE_CHECKING:
@@ -32,11 +33,19 @@ class Others:
     """Whoever makes it closes it. A worker opens it (it imports YAML and, where a kubelet is, grpc: a start would be
     late for the first pod); until then no container with RDMA devices from others is answered for."""
 
-    def __init__(self, settings: Settings, node: NodeSource, workers: Workers, readers: Workers | None = None) -> None:
-        """`readers` read the node anew for a container that waits, so that it does not wait for attaches; by default
-        the workers."""
+    def __init__(
+        self,
+        settings: Settings,
+        node: NodeSource,
+        workers: Workers,
+        listeners: Listeners,
+        readers: Workers | None = None,
+    ) -> None:
+        """`listeners` notice that specs change, and `workers` read them. `readers` read the node anew for a container
+        that waits, so that it does not wait for attaches; by default the workers."""
         self._settings = settings
         self._workers = workers
+        self._listeners = listeners
         self._specs: CdiRegistry | None = None
         self._kubelet: KubeletDoor | None = None
         self._opening: Future[None] | None = None
@@ -65,11 +74,17 @@ class Others:
             self._opening.add_done_callback(_log_bug)
 
     def reread(self) -> Future[None]:
-        """Have a worker read the specs once more. Who asks while a reading is queued gets that one: it begins later."""
+        """Have a worker read the specs once more. Who asks while a reading is queued gets that one: it begins later. It
+        goes before attaches: a container of a pod whose devices are attached already may wait for it."""
         with self._queue_lock:
             if self._queued is None:
-                self._queued = self._workers.submit("specs", self._read_now)
+                self._queued = self._workers.submit("specs", self._read_now, urgent=True)
             return self._queued
+
+    def changes_were_lost(self) -> None:
+        """Have a worker read the specs once more, if they were read before."""
+        if self._specs is not None:
+            self._reread_later()
 
     @property
     def is_there(self) -> bool:
@@ -114,7 +129,12 @@ class Others:
         from nri_rdma.host.cdi.watch import CdiRegistry
 
         try:
-            self._specs = CdiRegistry(self._settings.cdi_dirs, lambda _registry: self.adopter.read_again())
+            self._specs = CdiRegistry(
+                self._settings.cdi_dirs,
+                lambda _registry: self.adopter.read_again(),
+                listeners=self._listeners,
+                read_later=self._reread_later,
+            )
         except OSError as error:
             self._unwatched = read_registry(self._settings.cdi_dirs)
             log.warning("CDI specs are read now and then: the kernel does not watch them", extra={"error": str(error)})
@@ -127,6 +147,9 @@ class Others:
     def _watch_again(self) -> None:
         self._watch()
         self.adopter.read_again()
+
+    def _reread_later(self) -> None:
+        self.reread().add_done_callback(_log_bug)
 
     def _read_now(self) -> None:
         with self._queue_lock:

@@ -20,6 +20,7 @@ from nri_rdma.host.netlink.uevents import RdmaUevents
 from nri_rdma.host.sysfs.scan import is_own, read_char_devices, scan
 from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.usage import HostUse, Watched
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.wire.uevent import Uevent
 
@@ -52,13 +53,15 @@ class HostNode:
         self.kernel = LinuxKernel(lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read)
         self._cache: Cache | None = None
 
-    def listen(self, cache: Cache, on_event: Callable[[Uevent], None], on_lost: Callable[[], None]) -> None:
+    def listen(
+        self, listeners: Listeners, cache: Cache, on_event: Callable[[Uevent], None], on_lost: Callable[[], None]
+    ) -> None:
         """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
         `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost. Raises OSError."""
         self._cache = cache
-        self._uevents = RdmaUevents(on_event, on_lost, self.read_later)
+        self._uevents = RdmaUevents(listeners, on_event, on_lost, self.read_later)
         self._link_events = LinkEvents(
-            open_link_socket(), lambda change: matters(change, self._watched), self.read_later
+            listeners, open_link_socket(), lambda change: matters(change, self._watched), self.read_later
         )
 
     def read_later(self) -> None:

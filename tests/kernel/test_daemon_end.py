@@ -1,6 +1,7 @@
 """The end of a daemon while a worker is busy: it comes in time, and takes nothing from under the worker."""
 
 import logging
+import os
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.errors import StateError
+from nri_rdma.tasks.listeners import Source
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 
@@ -77,3 +79,40 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
     assert running.wait(SOON)
     daemon.close()
     assert task.exception(SOON) is None
+
+
+def test_the_daemon_hears_of_a_listener_that_dies_and_looks_at_everything(tmp_path: Path) -> None:
+    """Memory may be wrong from then on, so the node is read again; namespaces and specs are looked at, too."""
+    daemon = _daemon(tmp_path)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._on_uevent, daemon._sandboxes.look_at_all_again)
+    readings = threading.Semaphore(0)
+    daemon._node.on_read.append(readings.release)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+
+    def die() -> None:
+        raise RuntimeError("a bug")
+
+    source = Source(name="dying", fd=read_end, read=die)
+    try:
+        daemon._listeners.add(source)
+        os.write(write_end, b"x")
+        assert readings.acquire(timeout=SOON)
+    finally:
+        daemon._listeners.remove(source)
+        daemon.close()
+        for fd in (read_end, write_end):
+            os.close(fd)
+
+
+def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None:
+    """One for all sources, and one for processes, whose limits are lifted before the runtime removes their cgroup."""
+    before = set(threading.enumerate())
+    daemon = _daemon(tmp_path)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._on_uevent, daemon._sandboxes.look_at_all_again)
+    named = {thread.name for thread in set(threading.enumerate()) - before}
+    others = ("node-reader", "worker", "planner", "netns")
+    assert {name for name in named if not name.startswith(others)} == {"listeners", "process-watcher"}
+    assert {it.source.name for it in daemon._listeners._listened} == {"namespaces", "uevents", "link events"}
+    daemon.close()
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not left & {"listeners", "process-watcher"}

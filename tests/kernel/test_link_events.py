@@ -20,6 +20,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.model.usage import Change, Watched
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.wire.rtnetlink import read_changes
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.inside import in_namespace
@@ -34,6 +35,13 @@ MAC = "02:11:00:00:00:{:02x}"
 FLOOD_S = 3.0
 READINGS_OF_A_FLOOD = 8
 """Two a second, and one more before and after."""
+
+
+@pytest.fixture
+def listeners() -> Iterator[Listeners]:
+    made = Listeners(rest_s=0.01)
+    yield made
+    made.close()
 
 
 class Running:
@@ -148,11 +156,14 @@ def flood(linux: LinuxMachine, name: str) -> Iterator[Callable[[], int]]:
 @pytest.mark.parametrize(
     ("name", "most"), [("rail0", READINGS_OF_A_FLOOD), ("other0", 0)], ids=["an RDMA netdev", "a pod's"]
 )
-def test_a_thousand_address_events_a_second_are_few_readings(linux: LinuxMachine, name: str, most: int) -> None:
+def test_a_thousand_address_events_a_second_are_few_readings(
+    linux: LinuxMachine, listeners: Listeners, name: str, most: int
+) -> None:
     rail = linux.add_link("rail0", MAC.format(0))
     linux.add_link("other0", MAC.format(1))
     to, readings = Watched(ifindexes=frozenset({rail})), []
     events = LinkEvents(
+        listeners,
         in_namespace(linux.kernel.host.fd, open_link_socket),  # type: ignore[attr-defined] # the real kernel's
         lambda change: matters(change, to),
         lambda: readings.append(time.monotonic()),
@@ -216,7 +227,7 @@ def test_a_pods_veth_is_no_news_of_the_link_whose_number_its_other_end_has(linux
     assert not [change for change in told if matters(change, Watched(ifindexes=frozenset({rail})))]
 
 
-def test_lost_news_are_a_reading(linux: LinuxMachine) -> None:
+def test_lost_news_are_a_reading(linux: LinuxMachine, listeners: Listeners) -> None:
     linux.add_link("rail0", MAC.format(0))
     heard = in_namespace(linux.kernel.host.fd, open_link_socket)  # type: ignore[attr-defined] # as above
     heard.setsockopt(1, 8, 1)  # SO_RCVBUF: the least there is
@@ -224,27 +235,62 @@ def test_lost_news_are_a_reading(linux: LinuxMachine) -> None:
     inside = ["nsenter", f"--net={linux.path(HOST)}", "ip", "-batch", "-"]
     subprocess.run(inside, input=batch, text=True, check=True)
     readings: list[float] = []
-    events = LinkEvents(heard, lambda _change: False, lambda: readings.append(time.monotonic()))
+    events = LinkEvents(listeners, heard, lambda _change: False, lambda: readings.append(time.monotonic()))
     try:
         wait_until(lambda: len(readings) == 1, "a reading", seconds=5)
     finally:
         events.close()
 
 
-def test_a_listener_that_fails_hears_of_the_next_change(linux: LinuxMachine) -> None:
+def test_a_listener_that_fails_is_asked_again_and_hears_of_the_next_change(
+    linux: LinuxMachine, listeners: Listeners
+) -> None:
+    """Until it has been asked in vain no more, nothing is answered from memory."""
     rail = linux.add_link("rail0", MAC.format(0))
-    asked: list[float] = []
+    told: list[bool] = []  # whether all counted as told while it was asked
 
-    def fail() -> None:
-        asked.append(time.monotonic())
-        raise RuntimeError("a listener that fails")
+    def fail_once() -> None:
+        told.append(events.is_all_told())
+        if len(told) == 1:
+            raise RuntimeError("a listener that fails")
 
     heard = in_namespace(linux.kernel.host.fd, open_link_socket)  # type: ignore[attr-defined] # as above
-    events = LinkEvents(heard, lambda change: rail in change.ifindexes, fail)
+    events = LinkEvents(listeners, heard, lambda change: rail in change.ifindexes, fail_once)
     try:
-        for number in (1, 2):
-            linux.set("rail0", up=number == 1)
-            wait_until(lambda number=number: len(asked) >= number, "the listener to be asked", seconds=5)  # type: ignore[misc] # a loop's value
+        linux.set("rail0", up=True)
+        wait_until(lambda: len(told) >= 1, "the listener to be asked", seconds=5)
+        assert not events.is_all_told()
+        wait_until(lambda: len(told) >= 2, "the listener to be asked again", seconds=5)
+        wait_until(events.is_all_told, "all to be told", seconds=5)
+        before = len(told)
+        linux.set("rail0", up=False)
+        wait_until(lambda: len(told) > before, "the listener to hear of the next change", seconds=5)
+    finally:
+        events.close()
+    assert not any(told)
+
+
+def test_what_a_change_matters_is_not_known_and_nothing_counts_as_told(
+    linux: LinuxMachine, listeners: Listeners
+) -> None:
+    linux.add_link("rail0", MAC.format(0))
+    readings: list[float] = []
+    asked = threading.Event()
+
+    def fail_once(_change: Change) -> bool:
+        if asked.is_set():
+            return False
+        asked.set()
+        raise RuntimeError("a bug")
+
+    heard = in_namespace(linux.kernel.host.fd, open_link_socket)  # type: ignore[attr-defined] # as above
+    events = LinkEvents(listeners, heard, fail_once, lambda: readings.append(time.monotonic()))
+    try:
+        linux.set("rail0", up=True)
+        assert asked.wait(5)
+        assert readings or not events.is_all_told()
+        wait_until(lambda: bool(readings), "a reading", seconds=5)
+        wait_until(events.is_all_told, "all to be told", seconds=5)
     finally:
         events.close()
 

@@ -18,6 +18,7 @@ from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.usage import HostSocket, HostUse, Watched
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
@@ -142,12 +143,14 @@ class Followed:
 
     def __init__(self, host: Host) -> None:
         self._workers = Workers(1)
+        self._listeners = Listeners()
         self.readings = 0
         self._to = Watched(ifindexes=frozenset(host.rails.values()), names=frozenset(RAILS))
         self._host = host
         self._events: LinkEvents | None = None
         self.source = NodeSource(self._read)
         self.events = self._events = LinkEvents(
+            self._listeners,
             in_namespace(host.kernel.host.fd, open_link_socket),
             lambda change: matters(change, self._to),
             self._read_later,
@@ -178,6 +181,7 @@ class Followed:
 
     def close(self) -> None:
         self.stop_listening()
+        self._listeners.close()
         self._workers.close()
 
 

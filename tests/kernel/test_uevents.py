@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.host.netlink.uevents import RdmaUevents
+from nri_rdma.tasks.listeners import TURN_S, Listeners
 from nri_rdma.wire.uevent import Uevent
 from tests.rig.deadline import wait_until
 
@@ -37,10 +38,11 @@ class Listener:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    listener = Listener()
-    uevents = RdmaUevents(listener.event, lambda: None, listener.quiet, subsystems=frozenset({HEARD}))
+    listener, listeners = Listener(), Listeners(rest_s=0.01)
+    uevents = RdmaUevents(listeners, listener.event, lambda: None, listener.quiet, subsystems=frozenset({HEARD}))
     yield listener
     uevents.close()
+    listeners.close()
 
 
 def change(device: Path) -> None:
@@ -80,3 +82,23 @@ def test_a_listener_that_fails_does_not_lose_the_quiet(listener: Listener) -> No
     change(HEARD_DEVICE)
     wait_until(lambda: bool(listener.quiet_at), "the quiet", seconds=5)
     assert len(listener.events) == 1
+
+
+def test_a_flood_of_events_of_other_devices_ends_the_turn(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other sources are listened to by the same thread."""
+    listeners = Listeners()
+    uevents = RdmaUevents(listeners, listener.event, lambda: None, listener.quiet)
+    uevents.close()
+    listeners.close()
+    begun = time.monotonic()
+
+    class Flood:
+        """A socket whose buffer is never empty."""
+
+        def recvfrom(self, _size: int) -> tuple[bytes, tuple[int, int]]:
+            assert time.monotonic() - begun < 20 * TURN_S, "the turn does not end"
+            return b"change@/devices/virtual/net/lo\0ACTION=change\0DEVPATH=/d\0SUBSYSTEM=net\0SEQNUM=1\0", (0, 1)
+
+    monkeypatch.setattr(uevents, "_socket", Flood())
+    uevents._take()
+    assert time.monotonic() - begun >= TURN_S

@@ -40,6 +40,7 @@ from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.device import Node
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from nri_rdma.ttrpc.wire import Request
 
@@ -93,7 +94,8 @@ class DryRun:
         self._workers, self._readers = Workers(), Workers(1, name="node-reader")
         self._spans = Recorder(capacity=0)
         allocations = Allocations()
-        self._others = Others(settings, self._node, self._workers)
+        self._listeners = Listeners(lambda _name: self._others.changes_were_lost())
+        self._others = Others(settings, self._node, self._workers, self._listeners)
         self._verdicts = Verdicts(
             report,
             lambda: attached_by_daemon(settings),
@@ -137,6 +139,7 @@ class DryRun:
             self._workers.close(CLOSE_WORKERS_S)
             self._readers.close(CLOSE_WORKERS_S)
             self._others.close()
+            self._listeners.close()
 
     def stop(self) -> None:
         """Have `run` return. For another thread."""

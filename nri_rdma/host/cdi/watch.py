@@ -1,8 +1,8 @@
 """The CDI devices of a node, in memory and up to date.
 
 DRA drivers write a spec for each claim moments before its container is created, so that the directories are watched
-with inotify. A burst of changes is one reading, which parses only files whose bytes have changed. A directory that does
-not exist is looked for in the nearest one that does.
+with inotify. A burst of changes is one reading by a worker, which parses only files whose bytes have changed. A
+directory that does not exist is looked for in the nearest one that does.
 
 Not noticed: a mount over a directory, a symbolic link on the way to it that changes, a directory further up that is
 renamed. `refresh` finds what these brought.
@@ -13,11 +13,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import logging
-import math
 import os
-import select
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -25,6 +22,8 @@ from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry, resolve
 from nri_rdma.host.cdi.folder import scan
 from nri_rdma.host.watch import inotify
+from nri_rdma.tasks.burst import Burst
+from nri_rdma.tasks.listeners import Listeners, Source
 
 log = logging.getLogger(__name__)
 
@@ -45,18 +44,22 @@ _ATTEMPTS = 8
 class CdiRegistry:
     """The devices of some directories, which rise in priority. Safe for use by several threads.
 
-    The first reading is done by who makes it, later ones in a thread of its own, which `close` joins. `on_change` is
-    called after each of these, and of `refresh`, in the thread that read; what it raises is logged. Raises OSError when
-    the node has no inotify instances left.
+    The first reading is done by who makes it. After a change `read_later` is called in the listening thread: it has a
+    worker call `refresh`. `on_change` is called after each `refresh`, in the thread that read; what it raises is
+    logged. Raises OSError when the node has no inotify instances left.
     """
 
     def __init__(
         self,
         directories: Iterable[Path],
         on_change: Callable[[Registry], None] | None = None,
+        *,
+        listeners: Listeners,
+        read_later: Callable[[], object],
     ) -> None:
         self._directories = tuple(directory.absolute() for directory in directories)
         self._on_change = on_change
+        self._read_later = read_later
         self._lock = threading.Lock()  # over watches and readings: a later reading is never replaced by an earlier
         self._parsed = _Parsed()
         self._inotify = inotify.Inotify()
@@ -66,9 +69,16 @@ class CdiRegistry:
         self.unwatched: tuple[Path, ...] = ()
         """Directories whose changes are not noticed, because the kernel refuses to watch them."""
         self._look()
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._serve, name="cdi-watcher", daemon=True)
-        self._thread.start()
+        self._burst = Burst(quiet_s=QUIET_S, longest_s=LONGEST_S)
+        self._listeners = listeners
+        self._source = Source(
+            name="CDI specs",
+            fd=self._inotify.fileno(),
+            read=self._take,
+            due_at=lambda: self._burst.due_at,
+            settle=self._settle,
+        )
+        listeners.add(self._source)
 
     @property
     def current(self) -> Registry:
@@ -82,31 +92,23 @@ class CdiRegistry:
 
     def refresh(self) -> Registry:
         """Read now. Blocks: for a worker."""
-        return self._look_and_tell()
-
-    def close(self) -> None:
-        """End and join the thread; again is no error. What was read stays."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        os.write(self._wake_write, b"x")
-        self._thread.join()
-        with self._lock:  # a refresh may be under way
-            self._inotify.close()
-            for fd in (self._wake_read, self._wake_write):
-                os.close(fd)
-
-    # Reading
-
-    def _look_and_tell(self) -> Registry:
         registry = self._look()
         if self._on_change is not None:
             try:
                 self._on_change(registry)
-            except Exception:  # the next change must not be lost to what this one's listener did
+            except Exception:  # the registry is read all the same, and the next change is reported again
                 log.exception("CDI registry")
         return registry
+
+    def close(self) -> None:
+        """Notice nothing any more; again is no error. What was read stays."""
+        self._listeners.remove(self._source)
+        with self._lock:  # a refresh may be under way
+            if not self._closed:
+                self._closed = True
+                self._inotify.close()
+
+    # Reading
 
     def _look(self) -> Registry:
         """Watch what there is now, then read: what changes in between is read again."""
@@ -136,9 +138,13 @@ class CdiRegistry:
                     log.warning("changes of CDI specs will not be noticed", extra=extra)
             else:
                 watches.setdefault(watch, _Watched()).add(name)
-        for watch in self._watches.keys() - watches.keys():
+        others = self._watches.keys() - watches.keys()
+        self._watches, self.unwatched = (
+            watches,
+            tuple(unwatched),
+        )  # first: the end of a watch that is removed is no news
+        for watch in others:
             self._inotify.remove(watch)
-        self._watches, self.unwatched = watches, tuple(unwatched)
 
     def _nearest(self, directory: Path) -> tuple[int, str]:
         """A watch on the directory and "", or on one above it and the name to wait for there. Raises OSError."""
@@ -159,29 +165,18 @@ class CdiRegistry:
                 missing = path
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
-    def _serve(self) -> None:
-        poll = select.poll()
-        poll.register(self._inotify, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        burst = _Burst()
-        while True:
-            ready = poll.poll(burst.patience_ms(time.monotonic()))
-            if any(fd == self._wake_read for fd, _ in ready):
-                return
-            if self._has_news():
-                burst.goes_on(time.monotonic())
-            if burst.is_over(time.monotonic()):
-                burst = _Burst()
-                try:
-                    self._look_and_tell()
-                except Exception:  # the thread must not end with what one reading met
-                    log.exception("CDI registry")
+    # Listening: without the lock, which a reading holds for as long as it parses. An event of a watch that is not in
+    # `_watches` yet was made before the reading that follows, which sees what it was about.
 
-    def _has_news(self) -> bool:
-        """Take the events there are; whether any of them is about CDI specs."""
-        with self._lock:
-            news = [self._is_news(event) for event in self._inotify.read()]
-        return any(news)
+    def _take(self) -> None:
+        """Take the events there are, and note whether any of them is about CDI specs."""
+        news = [self._is_news(event) for event in self._inotify.read()]
+        if any(news):
+            self._burst.note()
+
+    def _settle(self) -> None:
+        if self._burst.take():
+            self._read_later()
 
     def _is_news(self, event: inotify.FolderEvent) -> bool:
         if event.mask & inotify.Q_OVERFLOW:
@@ -202,30 +197,6 @@ class _Watched:
 
     def awaits(self, name: str) -> bool:
         return "" in self._names or name in self._names
-
-
-class _Burst:
-    """Changes that follow each other closely; times are those of the monotonic clock."""
-
-    def __init__(self) -> None:
-        self._first = math.inf
-        self._last = math.inf
-
-    def goes_on(self, now: float) -> None:
-        """There was a change."""
-        self._first, self._last = min(self._first, now), now
-
-    def is_over(self, now: float) -> bool:
-        """Whether it is time to read."""
-        return now >= self._end
-
-    def patience_ms(self, now: float) -> int | None:
-        """Until then; None without a change."""
-        return None if self._end == math.inf else max(0, math.ceil((self._end - now) * 1000))
-
-    @property
-    def _end(self) -> float:
-        return min(self._last + QUIET_S, self._first + LONGEST_S)
 
 
 class _Parsed:

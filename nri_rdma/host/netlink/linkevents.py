@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
-import os
 import select
 import socket
 import struct
@@ -20,12 +18,22 @@ import time
 from collections.abc import Callable
 
 from nri_rdma.host.netlink.datagrams import Datagrams
-from nri_rdma.host.netlink.pace import Pace
 from nri_rdma.model.usage import Change
+from nri_rdma.tasks.burst import Burst
+from nri_rdma.tasks.listeners import TURN_S, Listeners, Source
 from nri_rdma.wire import WireError
 from nri_rdma.wire.rtnetlink import DELROUTE, DST_LEN_AT, GROUPS, NEWROUTE, read_changes
 
 log = logging.getLogger(__name__)
+
+QUIET_S = 0.05
+"""A link that comes, or a bond that is made, is a handful of events; they are over when so much time passes without."""
+LATEST_S = 0.45
+"""A burst that does not end is not waited for any longer. It may be an attach of ours: 16 netdevs take 0.3 s, and to
+read the node meanwhile competes with it for the kernel's lock of all links, and tells what is half done."""
+INTERVAL_S = 0.5
+"""Between the beginnings of two readings, at the least. With the two above and the reading itself, what is known is
+never a second old."""
 
 _KERNEL = 0  # the port of the sender
 _BUFFER_BYTES = 1 << 20
@@ -51,28 +59,40 @@ def open_link_socket() -> socket.socket:
 
 
 class LinkEvents:
-    """Calls `on_change` after changes that matter, once for a burst and at most twice a second, in a thread of its own.
+    """Calls `on_change` after changes that matter, once for a burst and at most twice a second.
 
-    `matters` is asked about each change. When news were lost, `on_change` is called all the same. Owns `heard`, a
-    socket of open_link_socket; `close` joins the thread.
+    That is in the listening thread. `matters` is asked about each change. When news were lost, `on_change` is called
+    all the same. An `on_change` that raises is called again. Owns `heard`, a socket of open_link_socket.
     """
 
-    def __init__(self, heard: socket.socket, matters: Callable[[Change], bool], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        listeners: Listeners,
+        heard: socket.socket,
+        matters: Callable[[Change], bool],
+        on_change: Callable[[], None],
+    ) -> None:
         self._socket, self._datagrams = heard, Datagrams(heard)
         self._matters, self._on_change = matters, on_change
-        self._pace = Pace()
+        self._burst = Burst(quiet_s=QUIET_S, longest_s=LATEST_S, interval_s=INTERVAL_S)
         self._at_work = threading.Lock()
         self._closed = False
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
-        self._thread = threading.Thread(target=self._serve, name="link-events", daemon=True)
-        self._thread.start()
+        self._listeners = listeners
+        self._source = Source(
+            name="link events",
+            fd=heard.fileno(),
+            read=self._read,
+            due_at=lambda: self._burst.due_at,
+            settle=self._settle,
+        )
+        listeners.add(self._source)
 
     def is_all_told(self) -> bool:
         """Whether `on_change` has been called for all that the kernel has told so far. Never blocks."""
         if not self._at_work.acquire(blocking=False):
             return False
         try:
-            return not self._closed and self._pace.due_at is None and not self._has_news()
+            return not self._closed and self._burst.due_at is None and not self._has_news()
         finally:
             self._at_work.release()
 
@@ -81,62 +101,55 @@ class LinkEvents:
         with self._at_work:
             if not self._closed:
                 self._take()
-                self._pace.forget()
+                self._burst.forget()
 
     def close(self) -> None:
-        """End and join the thread. From then on nothing is known to be told."""
-        os.write(self._wake_write, b"x")
-        self._thread.join()
+        """Hear of nothing any more. From then on nothing is known to be told."""
+        self._listeners.remove(self._source)
         with self._at_work:
             self._closed = True
             self._socket.close()
             self._datagrams.close()
-        for fd in (self._wake_read, self._wake_write):
-            os.close(fd)
 
-    def _serve(self) -> None:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        while True:
-            ready = poll.poll(self._patience_ms())
-            if any(fd == self._wake_read for fd, _ in ready):
-                return
-            try:
-                with self._at_work:
-                    if ready:
-                        self._take()
-                    if self._pace.take(time.monotonic()):
-                        self._on_change()
-            except Exception:  # the next change must not be lost to what this one's listener did
-                log.exception("link events")
+    def _read(self) -> None:
+        with self._at_work:
+            self._take()
+
+    def _settle(self) -> None:
+        """Tell of the changes. It stays true that not all is told until `on_change` has returned."""
+        with self._at_work:
+            if self._burst.take():
+                try:
+                    self._on_change()
+                except BaseException:
+                    self._burst.note()
+                    raise
 
     def _has_news(self) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
 
-    def _patience_ms(self) -> int | None:
-        due_at = self._pace.due_at
-        return None if due_at is None else max(0, math.ceil((due_at - time.monotonic()) * 1000))
-
     def _take(self) -> None:
         """Note what there is. Within a flood the time is looked at again and again: it may be over only in hours."""
-        until = time.monotonic() + 0.05
+        until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:
                 data, sender = self._datagrams.receive()
                 if sender == _KERNEL and any(self._matters(change) for change in read_changes(data)):
-                    self._pace.note(time.monotonic())
+                    self._burst.note()
             except BlockingIOError:
                 return
             except OSError as error:  # ENOBUFS: more than the buffer holds
                 log.warning("news of links were lost, reading the node anew", extra={"error": error.strerror})
-                self._pace.note(time.monotonic())
+                self._burst.note()
                 return
             except WireError as error:
                 log.debug("news of a link cannot be read, rescanning the node", extra={"error": str(error)})
-                self._pace.note(time.monotonic())
+                self._burst.note()
+            except BaseException:  # what was taken may matter: nobody may believe that all is told
+                self._burst.note()
+                raise
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:

@@ -8,15 +8,13 @@ nodes, which the kernel makes anew. `rdma monitor` is silent about such a move (
 from __future__ import annotations
 
 import logging
-import math
-import os
-import select
 import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from nri_rdma.tasks.burst import Burst
+from nri_rdma.tasks.listeners import TURN_S, Listeners, Source
 from nri_rdma.wire import WireError
 from nri_rdma.wire.uevent import Uevent, read_uevent
 
@@ -43,14 +41,15 @@ def last_sequence() -> int:
 
 
 class RdmaUevents:
-    """Calls `on_event` for each event of an RDMA device and `on_quiet` after each burst, in a thread of its own.
+    """Calls `on_event` for each event of an RDMA device and `on_quiet` after each burst, in the listening thread.
 
-    When events were lost, `on_quiet` is called all the same, and `on_lost` before. `close` joins the thread. To be made
-    in the host's network namespace. Raises OSError.
+    When events were lost, `on_quiet` is called all the same, and `on_lost` before. `close` ends that. To be made in the
+    host's network namespace. Raises OSError.
     """
 
     def __init__(
         self,
+        listeners: Listeners,
         on_event: Callable[[Uevent], None],
         on_lost: Callable[[], None],
         on_quiet: Callable[[], None],
@@ -64,45 +63,30 @@ class RdmaUevents:
         )
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self._socket.bind((0, _KERNEL_GROUP))
-        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC)
-        self._quiet_at: float | None = None  # when the burst that is under way will be over
-        self._thread = threading.Thread(target=self._serve, name="uevents", daemon=True)
-        self._thread.start()
+        self._burst = Burst(quiet_s=QUIET_S)  # other devices' events do not make it longer
+        self._listeners = listeners
+        self._source = Source(
+            name="uevents",
+            fd=self._socket.fileno(),
+            read=self._take,
+            due_at=lambda: self._burst.due_at,
+            settle=self._settle,
+        )
+        listeners.add(self._source)
 
     def close(self) -> None:
-        """End and join the thread."""
-        os.write(self._wake_write, b"x")
-        self._thread.join()
+        """Hear of nothing any more."""
+        self._listeners.remove(self._source)
         self._socket.close()
-        for fd in (self._wake_read, self._wake_write):
-            os.close(fd)
 
-    def _serve(self) -> None:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
-        while True:
-            ready = poll.poll(self._patience_ms())
-            if any(fd == self._wake_read for fd, _ in ready):
-                return
-            try:
-                if ready:
-                    self._take()
-                if self._quiet_at is not None and time.monotonic() >= self._quiet_at:
-                    self._quiet_at = None
-                    self._on_quiet()
-            except Exception:  # the next event must not be lost to what this one's listener did
-                log.exception("uevents")
-
-    def _patience_ms(self) -> int | None:
-        """Until the burst is over; for ever when there is none. Other devices' events do not make it longer."""
-        if self._quiet_at is None:
-            return None
-        return max(0, math.ceil((self._quiet_at - time.monotonic()) * 1000))
+    def _settle(self) -> None:
+        if self._burst.take():
+            self._on_quiet()
 
     def _take(self) -> None:
-        """Hand on what there is."""
-        while True:
+        """Hand on what there is, until the turn is over."""
+        until = time.monotonic() + TURN_S
+        while time.monotonic() < until:
             try:
                 data, (sender, _groups) = self._socket.recvfrom(_DATAGRAM_MAX)
                 if sender != _KERNEL:
@@ -112,12 +96,12 @@ class RdmaUevents:
                 return
             except OSError as error:  # ENOBUFS: more than the buffer holds
                 log.warning("device events were lost, looking at all", extra={"error": error.strerror})
-                self._quiet_at = time.monotonic() + QUIET_S
+                self._burst.note()
                 self._on_lost()
                 return
             except WireError as error:
                 log.warning("a device event cannot be read", extra={"error": str(error)})
                 continue
             if event.subsystem in self._subsystems:
-                self._quiet_at = time.monotonic() + QUIET_S  # before the listener, which may fail
+                self._burst.note()  # before the listener, which may fail
                 self._on_event(event)

@@ -20,6 +20,7 @@ from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
@@ -180,11 +181,11 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
     folder.mkdir()
     (folder / "x.json").write_text(json.dumps(spec(NIC, 0, keys=MOVE)))
     settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
-    workers = Workers(1)
+    workers, listeners = Workers(1), Listeners()
     opened: list[Others] = []
 
     def make_adopter(daemon: Daemon) -> Adopter:
-        opened.append(Others(settings, daemon.node, workers))
+        opened.append(Others(settings, daemon.node, workers, listeners))
         return opened[0].adopter
 
     with daemon_on(world, tmp_path / "state", make_adopter=make_adopter) as node:
@@ -200,6 +201,7 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
         finally:
             workers.close()
             opened[0].close()
+            listeners.close()
 
 
 # Who told, and what is guessed

@@ -24,6 +24,7 @@ from nri_rdma.engine.synchronize import ListedContainer, brought_by
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import World
 from tests.unit.adopting import (
@@ -97,9 +98,10 @@ def late_on(world: World, tmp_path: Path) -> Iterator[Late]:
     settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
     workers, readers = Workers(1), Workers(1)
     opened: list[Others] = []
+    listeners = Listeners()
 
     def make_adopter(daemon: Daemon) -> Adopter:
-        opened.append(Others(settings, daemon.node, workers, readers))
+        opened.append(Others(settings, daemon.node, workers, listeners, readers))
         return opened[0].adopter
 
     with daemon_on(world, tmp_path / "state", make_adopter=make_adopter) as node:
@@ -114,6 +116,7 @@ def late_on(world: World, tmp_path: Path) -> Iterator[Late]:
             workers.close()
             readers.close()
             opened[0].close()
+            listeners.close()
 
 
 @pytest.fixture

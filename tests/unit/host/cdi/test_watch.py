@@ -14,10 +14,13 @@ from typing import TypeAlias
 
 import pytest
 
+from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.host.cdi import watch as watch_module
 from nri_rdma.host.cdi.watch import LONGEST_S, CdiRegistry
 from nri_rdma.host.watch import inotify
+from nri_rdma.tasks.listeners import Listeners
+from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 
 Watch: TypeAlias = Callable[..., CdiRegistry]
@@ -42,15 +45,32 @@ def comes_to(registry: CdiRegistry, *names: str) -> None:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    """Makes registries, which are closed at the end."""
+def listeners() -> Iterator[Listeners]:
+    made = Listeners()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def watch(listeners: Listeners) -> Iterator[Watch]:
+    """Makes registries that a worker reads, and closes them at the end."""
     made: list[CdiRegistry] = []
+    worker = Workers(1)
 
     def make(*directories: Path, on_change: Callable[[Registry], None] | None = None) -> CdiRegistry:
-        made.append(CdiRegistry(directories, on_change))
+        number = len(made)
+
+        def refresh() -> None:
+            made[number].refresh()
+
+        def read_later() -> None:
+            worker.submit("specs", refresh)
+
+        made.append(CdiRegistry(directories, on_change, listeners=listeners, read_later=read_later))
         return made[-1]
 
     yield make
+    worker.close()
     for registry in made:
         registry.close()
 
@@ -343,15 +363,65 @@ def test_a_listener_may_ask_for_the_registry_that_it_is_told_of(folder: Path, wa
     assert seen[0]
 
 
-def test_closing_ends_the_thread_and_what_was_read_stays(folder: Path) -> None:
-    registry = CdiRegistry([folder])
-    assert "cdi-watcher" in {thread.name for thread in threading.enumerate()}
+def test_closing_ends_the_watching_and_what_was_read_stays(folder: Path, listeners: Listeners) -> None:
+    noticed: list[float] = []
+    registry = CdiRegistry([folder], listeners=listeners, read_later=lambda: noticed.append(time.monotonic()))
+    put(folder / "c.json", spec("c"))
+    wait_until(lambda: bool(noticed), "the change to be noticed")
+    (folder / "c.json").unlink()
+    fd = registry._inotify.fileno()
     registry.close()
     registry.close()
-    assert "cdi-watcher" not in {thread.name for thread in threading.enumerate()}
+    assert "inotify" not in _what_is(fd)
+    assert registry._source not in [it.source for it in listeners._listened]
     assert list(registry.current.devices) == ["v/c=a"]
     (folder / "b.json").write_text(spec("b"))
     assert list(registry.refresh().devices) == ["v/c=a", "v/c=b"]
+
+
+def _what_is(fd: int) -> str:
+    link = Path(f"/proc/self/fd/{fd}")
+    return str(link.readlink()) if link.is_symlink() else ""
+
+
+def test_the_thread_that_listens_neither_parses_nor_waits_for_a_parse(
+    folder: Path, listeners: Listeners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsing, go = threading.Event(), threading.Event()
+    parsed_by: list[str] = []
+
+    def hold(data: bytes, file: str) -> Inspected:
+        parsed_by.append(threading.current_thread().name)
+        parsing.set()
+        assert go.wait(10)
+        return inspect(data, file)
+
+    worker = Workers(1, name="reader")
+    registry: CdiRegistry | None = None
+    noticed: list[float] = []
+
+    def refresh() -> None:
+        assert registry is not None
+        registry.refresh()
+
+    def read_later() -> None:
+        noticed.append(time.monotonic())
+        worker.submit("specs", refresh)
+
+    registry = CdiRegistry([folder], listeners=listeners, read_later=read_later)
+    try:
+        monkeypatch.setattr(watch_module, "inspect", hold)
+        put(folder / "b.json", spec("b"))
+        assert parsing.wait(10)
+        put(folder / "c.json", spec("c"))
+        wait_until(lambda: len(noticed) > 1, "the next change to be noticed during the parse")
+        go.set()
+        comes_to(registry, "a", "b", "c")
+    finally:
+        go.set()
+        worker.close()
+        registry.close()
+    assert set(parsed_by) == {"reader-0"}
 
 
 def test_readers_see_one_whole_registry_or_another(folder: Path, watch: Watch) -> None:

@@ -12,6 +12,7 @@ from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.door import KubeletDoor
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import Node, RdmaNetns
+from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.rig.kubelet import FakeKubelet, Mode, populate
@@ -72,7 +73,9 @@ def test_a_kubelet_that_is_not_opened_yet_is_unreachable_where_its_socket_is(wor
     """A daemon that has just started must not say that the pod has no GPU."""
     settings = Settings(cdi_dirs=(tmp_path,), kubelet_socket=tmp_path / "kubelet.sock")
     node = Node(devices=(), gpus=(), rdma_cm=None, rdma_netns=RdmaNetns.NONE, rdma_cgroup=False)
-    others = Others(settings, NodeSource(lambda: node), workers)
+    listeners = Listeners()
+    others = Others(settings, NodeSource(lambda: node), workers, listeners)
+    listeners.close()
     seen = [others.is_there]
     settings.kubelet_socket.touch()
     seen.append(others.is_there)

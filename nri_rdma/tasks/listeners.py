@@ -1,0 +1,192 @@
+"""One thread that listens to several file descriptors, each with a reader of its own.
+
+A source has short turns, so that no source keeps the others waiting. A source that raises is logged and rests for a
+while; the others go on. What it missed meanwhile stays in the kernel's buffer, whose overflow each source handles.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+TURN_S = 0.05
+"""The longest turn of a source; what is left then has to wait until the others had theirs."""
+REST_S = 1.0
+"""How long a source rests after it raised; twice as long after each further failure in a row."""
+LONGEST_REST_S = 60.0
+"""A source that never works again is tried, and reported to the owner, this often."""
+
+
+def _never() -> float | None:
+    return None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _nobody(_name: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Source:
+    """A file descriptor and who reads it. All calls come from the listening thread, one at a time, and never block."""
+
+    name: str
+    """For log lines."""
+    fd: int
+    read: Callable[[], None]
+    """Is called when there is something to read. Takes what there is, for at most TURN_S."""
+    due_at: Callable[[], float | None] = _never
+    """Returns when to call `settle`, in seconds of `time.monotonic`; None: there is no need."""
+    settle: Callable[[], None] = _nothing
+    """Is called at that time, whether or not there is something to read."""
+
+
+class _Listened:
+    """A source that is registered, and how long it rests."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.rests_until = -math.inf
+        self._failures = 0
+
+    def is_resting(self, now: float) -> bool:
+        return now < self.rests_until
+
+    def wakes_at(self, now: float) -> float:
+        """Return when the source needs a turn although there is nothing to read."""
+        if self.is_resting(now):
+            return self.rests_until
+        due_at = self.source.due_at()
+        return math.inf if due_at is None else due_at
+
+    def turn(self, events: int) -> None:
+        """Read and settle. Raises what the source raises."""
+        if events & select.POLLNVAL:
+            raise OSError(errno.EBADF, f"the descriptor of {self.source.name} was closed by somebody else")
+        if events:
+            self.source.read()
+        due_at = self.source.due_at()
+        is_due = due_at is not None and time.monotonic() >= due_at
+        if is_due:
+            self.source.settle()
+        if events or is_due:
+            self._failures = 0
+
+    def fail(self, rest_s: float) -> float:
+        """Have the source rest. Return for how many seconds."""
+        rest: float = min(rest_s * 2**self._failures, LONGEST_REST_S)
+        self._failures = min(self._failures + 1, 16)  # 2**16 s is far beyond the longest rest
+        self.rests_until = time.monotonic() + rest
+        return rest
+
+
+class Listeners:
+    """The owner of the listening thread: `close` ends and joins it.
+
+    `on_failure` is called in that thread with the name of a source that raised: what the source had taken may be lost,
+    so that the owner looks at everything itself. The source is listened to again after its rest.
+    """
+
+    def __init__(self, on_failure: Callable[[str], None] = _nobody, *, rest_s: float = REST_S) -> None:
+        self._on_failure, self._rest_s = on_failure, rest_s
+        self._listened: list[_Listened] = []
+        self._in_turn: Source | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._serve, name="listeners", daemon=True)
+        self._thread.start()
+
+    def add(self, source: Source) -> None:
+        """Listen to a source from now on. Whoever adds it removes it before its descriptor is closed. Once the thread
+        has ended nothing is listened to, and adding is no error."""
+        with self._changed:
+            if not self._closed:
+                self._listened.append(_Listened(source))
+                os.eventfd_write(self._wake, 1)
+
+    def remove(self, source: Source) -> None:
+        """Listen to a source no more; again is no error. Its turn, if it has one, is over when this returns, unless the
+        source itself calls."""
+        with self._changed:
+            self._listened = [it for it in self._listened if it.source is not source]
+            if not self._closed:
+                os.eventfd_write(self._wake, 1)
+            if threading.current_thread() is not self._thread:
+                self._changed.wait_for(lambda: self._in_turn is not source)
+
+    def close(self) -> None:
+        """End and join the thread; again is no error."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                listened = list(self._listened)
+            ready = self._wait(listened)
+            for it in listened:
+                self._give_turn(it, ready.get(it.source.fd, 0))
+
+    def _wait(self, listened: list[_Listened]) -> dict[int, int]:
+        """Return the events of the descriptors that are ready, when there are some or a source needs a turn."""
+        now, poll = time.monotonic(), select.poll()
+        poll.register(self._wake, select.POLLIN)
+        for it in listened:
+            if not it.is_resting(now):
+                poll.register(it.source.fd, select.POLLIN)
+        wakes_at = min((self._wakes_at(it, now) for it in listened), default=math.inf)
+        patience_ms = None if wakes_at == math.inf else max(0, math.ceil((wakes_at - now) * 1000))
+        ready = dict(poll.poll(patience_ms))
+        if ready.pop(self._wake, 0):
+            os.eventfd_read(self._wake)
+        return ready
+
+    def _wakes_at(self, it: _Listened, now: float) -> float:
+        try:
+            return it.wakes_at(now)
+        except Exception as error:  # noqa: BLE001 - as in a turn
+            self._fail(it, error)
+            return it.rests_until
+
+    def _give_turn(self, it: _Listened, events: int) -> None:
+        with self._changed:
+            if it not in self._listened or it.is_resting(time.monotonic()):
+                return
+            self._in_turn = it.source
+        try:
+            it.turn(events)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other sources must not end with this one
+            self._fail(it, error)
+        finally:
+            with self._changed:
+                self._in_turn = None
+                self._changed.notify_all()
+
+    def _fail(self, it: _Listened, error: Exception) -> None:
+        """Log what the source raised, have it rest, and report it to the owner."""
+        name, rest_s = it.source.name, it.fail(self._rest_s)
+        log.error("a listener failed", extra={"listener": name, "rest_s": rest_s}, exc_info=error)
+        try:
+            self._on_failure(name)
+        except Exception:  # the other sources must not end with the report of this one
+            log.exception("the failure of a listener was not handled", extra={"listener": name})

@@ -5,7 +5,7 @@ CreateContainer looks into it: every question is a look-up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from nri_rdma.cdi.meaning import CdiMeaning, Hardware, is_uverbs, meaning
 from nri_rdma.cdi.registry import Registry, ResolvedDevice
@@ -76,6 +76,15 @@ class Index:
         if isinstance(found, NriRdmaError):
             raise found.with_traceback(None)  # else it would grow with every raise
         return found
+
+    def meanings(self, names: Iterable[str]) -> tuple[tuple[str, CdiMeaning | NriRdmaError], ...]:
+        """Return those of these CDI devices that concern us, with what each means, or with what its spec does wrong."""
+        found = ((name, self._meanings.get(name)) for name in names)
+        return tuple(
+            (name, it.with_traceback(None) if isinstance(it, NriRdmaError) else it)
+            for name, it in found
+            if it is not None
+        )
 
     def nodes(self, name: str) -> Mapping[str, DeviceNumbers]:
         """The RDMA nodes of a container with this CDI device, by path, with the host's numbers; empty when it is none

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from nri_rdma.attach.numbers import Resolved, refuse_missing
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.survey import attached_requests
+from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, may_use_gpus
-from nri_rdma.decide.granted import Grant, wanted
+from nri_rdma.decide.granted import wanted
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
@@ -55,7 +56,7 @@ class Facts:
     default_memlock: int | None = None
     memlock_ceiling: int = UNLIMITED
     memlock_dropped_by: str = ""
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[CdiGrant, ...] = ()
     """The CDI devices that the containers would have, of those that concern us."""
     present: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """The device nodes that the containers have with them: by container, path to numbers."""
@@ -171,7 +172,7 @@ def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
     )
 
 
-def _own_grants(pod: PodManifest, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGrant, ...]:
     """Those to containers of this pod: a manifest may have several."""
     names = {container.name for container in pod.containers}
     return tuple(grant for grant in grants if grant.container in names)

@@ -39,7 +39,6 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.host_node import HostNode, resolve_on_host
@@ -135,34 +134,27 @@ class Daemon:
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers, self._listeners, self._readers)
-        self._placer = Placer(
+        self._engine = Engine.make(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
-            allocations=self._allocations,
-            adopter=self._others.adopter,
-            readers=self._readers,
-            spans=self._spans,
-            annotation_prefix=settings.annotation_prefix,
-        )
-        self._placer.memlock = MemlockBounds(default=settings.memlock.bytes)
-        self._engine = Engine(
-            placer=self._placer,
+            reservations=self._allocations,
+            evidence=self._others.evidence,
             attachments=self._sandboxes,
             workers=self._workers,
+            readers=self._readers,
             spans=self._spans,
             limits=self._limits,
+            prefix=settings.annotation_prefix,
             waits=settings.waits,
+            memlock=MemlockBounds(default=settings.memlock.bytes),
         )
-        self._reloader = Reloader(settings, reread or (lambda: settings), self._placer)
+        self._reloader = Reloader(settings, reread or (lambda: settings), self._engine.placer)
         self._door = door or self._runner()
         self._runtime = RuntimeFacts()
         self._control = ControlServer(
             DaemonFacts(
                 settings=settings,
-                node=self._node,
                 engine=self._engine,
-                allocations=self._allocations,
-                sandboxes=self._sandboxes,
                 spans=self._spans,
                 runtime=self._runtime_view,
                 reload_error=lambda: self._reloader.error,
@@ -247,7 +239,8 @@ class Daemon:
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
         """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        self._placer.memlock = replace(self._placer.memlock, ceiling=memlock_ceiling(runtime_pid))
+        offering = self._engine.placer.offering
+        offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._leftovers)
 
     def _configured(self, runtime: RuntimeFacts) -> None:
@@ -295,7 +288,7 @@ class Daemon:
 
     def _tell_contested(self) -> None:
         """Which devices nobody gets because several pools select them; once, until they are others."""
-        contested = contested_words(self._placer.policy, self._node.current)
+        contested = contested_words(self._engine.placer.offering.policy, self._node.current)
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
@@ -349,10 +342,10 @@ def _log_reload_bug(done: Future[None]) -> None:
 def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
     """Before the first event of the session; from then on it stays so."""
     applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, engine.placer.memlock.ceiling)
+    wanted = default_memlock(setting, engine.placer.offering.memlock.ceiling)
     dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
     default = wanted if applied else None
-    engine.placer.memlock = replace(engine.placer.memlock, dropped_by=dropped_by, default=default)
+    engine.placer.offering.memlock = replace(engine.placer.offering.memlock, dropped_by=dropped_by, default=default)
     if wanted is not None and not applied:
         log.warning(
             "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",

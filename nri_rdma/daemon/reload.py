@@ -47,15 +47,15 @@ class Reloader:
             log.warning("configuration refused, the old one goes on", extra={"error": self.error})
         else:
             self._settings, self.error = settings, ""
-            pools = ", ".join(self._placer.policy.pools)
+            pools = ", ".join(self._placer.offering.policy.pools)
             log.info("configuration read again", extra={"pools": pools, "rules": len(settings.rules)})
 
     def _take(self, settings: Settings) -> None:
         refuse_fixed(self._settings, settings)
         policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
-        refuse_contested(policy, self._placer.node)
-        self._placer.policy = policy
-        self._placer.adopter.adoption = settings.adopt
+        refuse_contested(policy, self._placer.node.cache.current)
+        self._placer.offering.policy = policy
+        self._placer.evidence.adoption = settings.adopt
         set_log_level(settings.log_level)
 
 

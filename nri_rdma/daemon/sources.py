@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeSource
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.allocation import PodAllocation
@@ -54,7 +54,7 @@ class Others:
         self._unwatched = _NO_SPECS
         self._cancel: Callable[[], None] = lambda: None
         self._is_closed = False
-        self.adopter = Adopter(
+        self.evidence = EvidenceCollector(
             node=lambda: node.current,
             registry=self._registry,
             prefix=settings.annotation_prefix,
@@ -63,8 +63,8 @@ class Others:
             reread_node=lambda: node.refresh_in(readers or workers),
             is_ready=False,
         )
-        self.adopter.adoption = settings.adopt
-        node.on_read.append(self.adopter.read_again)
+        self.evidence.adoption = settings.adopt
+        node.on_read.append(self.evidence.specs.read_again)
 
     def open_later(self) -> None:
         """Have a worker read the specs, and again whenever they change, and connect to the kubelet if it is there.
@@ -119,7 +119,7 @@ class Others:
         self._watch()
         self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers)
         self._kubelet.begin()
-        self.adopter.set_ready()
+        self.evidence.specs.set_ready()
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})
 
     def _watch(self) -> None:
@@ -131,7 +131,7 @@ class Others:
         try:
             self._specs = CdiRegistry(
                 self._settings.cdi_dirs,
-                lambda _registry: self.adopter.read_again(),
+                lambda _registry: self.evidence.specs.read_again(),
                 listeners=self._listeners,
                 read_later=self._reread_later,
             )
@@ -146,7 +146,7 @@ class Others:
 
     def _watch_again(self) -> None:
         self._watch()
-        self.adopter.read_again()
+        self.evidence.specs.read_again()
 
     def _reread_later(self) -> None:
         self.reread().add_done_callback(_log_bug)

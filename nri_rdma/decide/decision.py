@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.gpus import PodGpus, informed
-from nri_rdma.decide.granted import Grant, Wanted, granted, wanted, with_grants
+from nri_rdma.decide.granted import Wanted, granted, wanted, with_grants
 from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_memlock
 from nri_rdma.decide.scoping import scoped
@@ -43,7 +44,7 @@ class Question:
     """What the kubelet allocated; None: it did not say."""
     gpus: PodGpus | None = None
     """What the kubelet said of the pod's GPUs, also that it came too late; None: nobody was asked."""
-    grants: tuple[Grant, ...] = ()
+    grants: tuple[CdiGrant, ...] = ()
     """The CDI devices that ask for something."""
     adoption: Adoption = field(default_factory=Adoption)
     node: Node

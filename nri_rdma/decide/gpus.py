@@ -216,7 +216,7 @@ def _of_node(path: str, major: int | None, minor: int | None, names: GpuNames) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class GpuEvidence:
     """What a container that is made shows of its GPUs: the numbers of its device nodes, the CDI devices that the
     runtime tells, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged one has all nodes of the host, which
     says nothing."""
@@ -227,7 +227,7 @@ class Shown:
     is_privileged: bool = False
 
 
-def of_shown(shown: Shown, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
+def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
     """The GPUs of a container that is made, by the surest of what it shows."""
     named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
     if named:

@@ -1,46 +1,21 @@
 """What others gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what follows from it.
 
-Pure. A Grant is one CDI device in one container, and how that is known. What it means for us is in its spec
-(nri_rdma.cdi.meaning): a spec with our key asks for something; for one without, the administrator's word counts.
+Pure. A spec with our key asks for something (nri_rdma.cdi.meaning); for one without, the administrator's word counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
-from nri_rdma.cdi.meaning import CdiMeaning, label_of
+from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.cdi.meaning import label_of
 from nri_rdma.decide.placement import Holding, Placed, Taken
 from nri_rdma.decide.policy import Asker, admit_granted
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption
 from nri_rdma.model.device import CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
 from nri_rdma.model.request import DeviceRequest, Mode, Scope
-
-
-class Source(StrEnum):
-    """How it is known that a container has a CDI device, the surest first."""
-
-    KUBELET = "kubelet"
-    RUNTIME = "runtime"
-    NODES = "device nodes"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """A CDI device of a container. `problem`: what is wrong with its spec, where it is one of those that ask us."""
-
-    container: str
-    name: str
-    source: Source
-    meaning: CdiMeaning | None = None
-    problem: NriRdmaError | None = None
-
-    @property
-    def vendor(self) -> str:
-        """Who names it: what stands before the slash."""
-        return self.name.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +26,18 @@ class Wanted:
     devices: tuple[RdmaDevice, ...]
 
 
-def wanted(grants: Iterable[Grant], adoption: Adoption) -> tuple[Wanted, ...]:
+def wanted(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
     """What is to be attached for these grants: a CDI device in several containers is one request for all of them.
 
     Raises the problem of a spec that asks us for something which cannot be read: its container must not start without.
     """
-    by_name: dict[str, list[Grant]] = {}
+    by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
         by_name.setdefault(grant.name, []).append(grant)
     return tuple(item for same in by_name.values() for item in _wanted_for(same, adoption))
 
 
-def _wanted_for(same: list[Grant], adoption: Adoption) -> Iterator[Wanted]:
+def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
     first = same[0]
     if first.problem is not None:
         raise first.problem
@@ -89,6 +64,20 @@ def _wanted_for(same: list[Grant], adoption: Adoption) -> Iterator[Wanted]:
             cdi_device=first.name,
         )
         yield Wanted(request=request, devices=meaning.devices)
+
+
+def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoption: Adoption) -> bool:
+    """Return whether these CDI devices ask for anything that no attached request covers for their containers."""
+    requests = tuple(attached)
+    bare = [
+        grant
+        for grant in grants
+        if not any(it.cdi_device == grant.name and it.scope.covers(grant.container) for it in requests)
+    ]
+    try:
+        return bool(wanted(bare, adoption))
+    except NriRdmaError:
+        return True
 
 
 def granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:

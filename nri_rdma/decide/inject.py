@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.decide.policy import Admitted
+from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceNumbers, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits, env_name
@@ -71,6 +72,30 @@ def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -
             if (char.major, char.minor) == numbers and char.path != path:
                 return device, char
     return None
+
+
+def refuse_conflicts(
+    edits: ContainerEdits, present: Mapping[str, DeviceNumbers], devices: Iterable[RdmaDevice], where: str
+) -> tuple[tuple[CharDevice, DeviceNumbers], ...]:
+    """Return our nodes that replace others of the container, with the others' numbers, which belong to no device (a CDI
+    file may be stale).
+
+    Raise PlacementError where one of ours would hide the node of another RDMA device at the same path: two parties want
+    the container to have different devices of one name, and neither may win in silence.
+    """
+    replaced = tuple((ours, present[ours.path]) for ours in edits.char_devices if ours.path in present)
+    for ours, theirs in replaced:
+        found = shown_as(ours.path, theirs, devices)
+        if found is not None:
+            device, char = found
+            raise PlacementError(
+                ErrorCode.PATH_CONFLICT,
+                f"{ours.path} of the container is {theirs[0]}:{theirs[1]} already, {char.path} of {device.name};"
+                f" this pod's is {ours.major}:{ours.minor}",
+                where=where,
+                hint="let only one give it devices; the other is a device plugin, CDI or an NRI plugin before this one",
+            )
+    return replaced
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:

@@ -2,11 +2,11 @@
 
 A door makes values of what it hears and calls one Engine:
 
-    engine.run_pod(pod, annotations, deadline, asker)       # RunPodSandbox: plan, refuse, begin to attach
-    edits = engine.create_container(                        # CreateContainer: from memory
-        pod.sandbox_id, str(pod), annotations, "main", (), {}, deadline
-    )
-    engine.stop_pod(pod.sandbox_id, deadline)               # StopPodSandbox: give everything back
+    engine.run_pod(pod, annotations, deadline, asker)           # RunPodSandbox: plan, refuse, begin to attach
+    container = KnownContainer(pod=pod, name="main", annotations=annotations)
+    edits = engine.create_container(container, deadline)        # CreateContainer: from memory
+    engine.start_container(pod.sandbox_id, "main", cgroups_path)
+    engine.stop_pod(pod.sandbox_id, deadline)                   # StopPodSandbox: give everything back
 
 Calls raise NriRdmaError to refuse, and return before their deadline, which is in seconds of `time.monotonic`. An attach
 that takes longer goes on in a worker. `create_container` is the barrier: it answers only when everything that the pod
@@ -16,11 +16,16 @@ only the container shows.
 
 Where to look:
 
-- `run_pod`, `create_container`, `synchronize`: the main paths, from top to bottom.
-- `placer` gathers what decides (request, kubelet, GPUs, node) into a Question; `nri_rdma.decide.decision` answers it;
-  `reservations` decides and reserves in one step.
-- `evidence` finds out what others gave to containers; `late` attaches what nobody announced at the pod's start.
-- `barrier`, `alignment_check`, `limiter`: what a container meets on its way.
+- `run_pod`, `create_container`, `start_container`, `synchronize`: the main paths, from top to bottom.
+- `engine`: the interface, and `Engine.make`, which wires everything below.
+- `asking` gathers what a pod asks for, `offering` what the node offers; `placer` makes a Question of them, which
+  `nri_rdma.decide.decision` answers; `reservations` decides and reserves in one step.
+- `container`: what a door says of a container. `specs`, `kubelet`, `evidence`: what others gave to it. `rereading`:
+  what is read again because nothing explains a container's devices. `late`: attaches what nobody announced when the
+  pod started.
+- `view`: everything that the engine knows at one moment, for those who show it.
+- `barrier`, `alignment_check`, `limiter`: what a container meets on its way. `refusals`: the errors that it may meet.
+- `parts`: what the attachments of one sandbox gave to whom. `verifier`: whether a running pod lacks any of it.
 - `sandbox`: all that is remembered of a sandbox besides its attachments, and the table of its life.
 - `guard`: the answer to the OCI hook that lets no container start without its devices.
 

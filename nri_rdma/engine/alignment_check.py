@@ -4,40 +4,41 @@ is strict."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TypeAlias
 
 from nri_rdma.decide.alignment import Alignment, alignment_of, is_strict, refuse_far
-from nri_rdma.decide.gpus import Shown
+from nri_rdma.decide.gpus import of_shown
 from nri_rdma.decide.inject import AttachedRequest
-from nri_rdma.engine.evidence import Adopter
-from nri_rdma.engine.sandbox import Aligned
+from nri_rdma.engine.container import ShowGpus
+from nri_rdma.engine.sandbox import Aligned, Sandboxes
+from nri_rdma.engine.specs import SpecCache
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 
 log = logging.getLogger(__name__)
 
-Show: TypeAlias = Callable[[], Shown]
-"""Returns the GPU evidence of a container; called only when that is needed."""
-
 
 class AlignmentCheck:
     """Safe for use by several threads."""
 
-    def __init__(self, evidence: Adopter, spans: Recorder) -> None:
-        self._evidence = evidence
+    def __init__(self, specs: SpecCache, sandboxes: Sandboxes, spans: Recorder) -> None:
+        self._specs = specs
+        self._sandboxes = sandboxes
         self._spans = spans
 
-    def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Show | None) -> None:
-        """Check the container now if one of its requests is strict; other containers do not wait for the check."""
-        if shown is not None and is_strict(attached, container):
-            self.check(pod, attached, container, shown())
+    def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
+        """Check the container now if one of its requests is strict; other containers do not wait for the check. `gpus`
+        returns what the container shows of its GPUs."""
+        if is_strict(attached, container):
+            self.check(pod, attached, container, gpus)
 
-    def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, shown: Shown) -> None:
+    def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
         """Check whether the container's devices are next to its GPUs. Raise PlacementError where a strict request
         requires it and they are not."""
-        evidence = self._evidence
-        alignment = alignment_of(attached, container, evidence.gpus_shown(shown), evidence.gpu_names)
+        now = self._specs.now
+        if not now.gpu_names.gpus:
+            return
+        shown = of_shown(gpus(), now.gpu_names, now.registry.devices)
+        alignment = alignment_of(attached, container, shown, now.gpu_names)
         if alignment is None:
             return
         with self._spans.span("align", _alignment_words(alignment)):
@@ -47,7 +48,7 @@ class AlignmentCheck:
 
     def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
         """Remember the container's alignment; log it once where it is bad."""
-        alignments, alignment = self._evidence.sandboxes.take(sandbox_id).alignments, aligned.alignment
+        alignments, alignment = self._sandboxes.take(sandbox_id).alignments, aligned.alignment
         is_news = alignments.get(aligned.container) != aligned
         alignments[aligned.container] = aligned
         if is_news and (alignment.is_far or alignment.contradiction):

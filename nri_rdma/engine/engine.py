@@ -1,4 +1,5 @@
-"""The interface for doors: one engine serves every door. The steps are in run_pod, create_container and synchronize.
+"""The interface for doors: one engine serves every door. The steps are in run_pod, create_container, start_container
+and synchronize.
 
 Fail closed: what cannot be given is refused with an error, and a container whose pod asked for devices gets no edits
 before they are attached. Calls have a deadline in seconds of `time.monotonic` and return before it.
@@ -12,30 +13,35 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
+from typing import Self
 
-from nri_rdma.attach.attachment import attached_of
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.alignment_check import AlignmentCheck, Show
+from nri_rdma.decide.decision import MemlockBounds
+from nri_rdma.decide.policy import Policy
+from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.barrier import Barrier
+from nri_rdma.engine.container import Container, Listed, ShowGpus
 from nri_rdma.engine.create_container import ContainerCreation
-from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.limiter import Limiter, Limits
+from nri_rdma.engine.node_cache import NodeReader, NodeSource
+from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.reservations import Allocations
 from nri_rdma.engine.run_pod import PodStart
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
-from nri_rdma.engine.synchronize import Listed, Synchronizer
+from nri_rdma.engine.start_container import ContainerStart
+from nri_rdma.engine.synchronize import Synchronizer
+from nri_rdma.engine.verifier import Verifier
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.model.waits import Waits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
-
-_TOLD_ANSWERS = 2
-"""The kubelet recreates a container whose last start failed: the repeated answer is logged once."""
 
 
 class Engine:
@@ -44,47 +50,83 @@ class Engine:
     def __init__(
         self,
         *,
+        attachments: Attachments,
         placer: Placer,
+        barrier: Barrier,
+        pods: PodStart,
+        containers: ContainerCreation,
+        starts: ContainerStart,
+        synchronizer: Synchronizer,
+    ) -> None:
+        self.attachments = attachments
+        self.placer = placer
+        self._known = placer.evidence.sandboxes
+        self.barrier = barrier
+        self._pods = pods
+        self.asks = pods.asks
+        """Returns whether a pod with these annotations asks us for anything."""
+        self._containers = containers
+        self._starts = starts
+        self.synchronizer = synchronizer
+
+    @classmethod
+    def make(
+        cls,
+        *,
+        node: NodeSource,
+        policy: Policy,
+        reservations: Allocations,
+        evidence: EvidenceCollector,
         attachments: Attachments,
         workers: Workers,
+        readers: Workers,
         spans: Recorder,
         limits: Limits,
+        prefix: str,
         waits: Waits = Waits(),  # noqa: B008 - frozen
-    ) -> None:
-        known = placer.adopter.sandboxes
+        memlock: MemlockBounds = MemlockBounds(),  # noqa: B008 - frozen
+    ) -> Self:
+        """Wire an engine. `workers` attach and compare, `readers` rescan the node, `prefix` is that of our annotations,
+        `memlock` is what is known of the runtime and RLIMIT_MEMLOCK before it connects."""
+        known = evidence.sandboxes
         known.is_attached = attachments.knows
-        self.placer = placer
-        self.adopter = placer.adopter
-        self._attachments = attachments
-        self._known = known
-        self._barrier = Barrier(attachments, known, spans, waits)
-        self._limiter = Limiter(limits, spans)
-        self._alignment = AlignmentCheck(placer.adopter, spans)
-        self._late = LateAttach(attachments, spans, placer, self._barrier)
-        self._pods = PodStart(attachments, known, placer, self._barrier)
-        self._containers = ContainerCreation(
-            attachments, known, placer, self._barrier, self._late, self._alignment, spans
+        offering = Offering(node, policy, memlock)
+        placer = Placer(
+            node=NodeReader(node, readers),
+            offering=offering,
+            reservations=reservations,
+            evidence=evidence,
+            spans=spans,
+            prefix=prefix,
         )
-        self.synchronizer = Synchronizer(attachments, workers, spans, placer, self._late, self._limiter, self._pods.run)
+        barrier = Barrier(attachments, known, spans, waits)
+        limiter = Limiter(limits, spans)
+        alignment = AlignmentCheck(evidence.specs, known, spans)
+        late = LateAttach(attachments, spans, placer, barrier)
+        pods = PodStart(attachments, placer, barrier)
+        verifier = Verifier(attachments, evidence, limiter, prefix)
 
-    @property
-    def waits(self) -> Waits:
-        """Return how long a runtime is kept waiting."""
-        return self._barrier.waits
+        def start(item: Listed, deadline: float) -> None:
+            pods.run(item.pod, item.annotations, deadline, item.asker)
 
-    @waits.setter
-    def waits(self, waits: Waits) -> None:
-        self._barrier.waits = waits
+        return cls(
+            attachments=attachments,
+            placer=placer,
+            barrier=barrier,
+            pods=pods,
+            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans),
+            starts=ContainerStart(attachments, limiter, alignment),
+            synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
+        )
 
     @property
     def unserved(self) -> tuple[Unserved, ...]:
-        """Return the pods that ask for devices and run, or wait, without them."""
-        found = (it for known in self._known.all() for it in (known.unserved, known.failure))
-        return tuple(it for it in found if it is not None)
+        """The pods that ask for devices and run, or wait, without them."""
+        return self._known.unserved()
 
-    def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod with these annotations asks us for anything."""
-        return self.placer.asks(annotations)
+    def may_ask(self, annotations: Mapping[str, str]) -> bool:
+        """Return whether a pod with these annotations may get something: it asks, or its CDI devices may."""
+        return self.asks(annotations) or self.placer.evidence.kubelet.asks_about_devices
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
@@ -93,7 +135,7 @@ class Engine:
 
     def knows(self, sandbox_id: str) -> bool:
         """Return whether the sandbox has attachments."""
-        return self._attachments.knows(sandbox_id)
+        return self.attachments.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
         """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
@@ -101,61 +143,39 @@ class Engine:
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
         return lacks or self.knows(sandbox_id)
 
-    def create_container(
-        self,
-        sandbox_id: str,
-        pod_name: str,
-        annotations: Mapping[str, str],
-        container: str,
-        present_env: Collection[str],
-        present_devices: Mapping[str, tuple[int, int]],
-        deadline: float,
-        brought: Brought | None = None,
-        shown: Show | None = None,
-    ) -> ContainerEdits:
+    def concerns(self, container: Container) -> bool:
+        """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container
+        has RDMA devices from others."""
+        if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations):
+            return True
+        return self.placer.evidence.concerns(container)
+
+    def create_container(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
 
-        `brought`: RDMA devices that the container already has from CDI or a device plugin, or None. If their spec asks
-        for more and it was not attached at pod start, it is attached here. `shown` returns the container's GPU
-        evidence; None: the node has no GPUs. Only strict requests are checked here; the others are checked when the
-        container starts.
+        If the container's CDI devices ask for more than was attached at pod start, that is attached here.
         """
-        return self._containers.create(
-            sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
-        )
+        return self._containers.create(container, deadline)
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """Record that CreateContainer of this container is being answered. `status` shows the container's use while its
         cgroup exists, and shows it as not started until it starts."""
-        sandbox = next(iter(self._attachments.of(sandbox_id)), None)
-        if sandbox is None:
-            return
-        sandbox.remember_container(container, cgroups_path)
-        if sandbox.answered(container) == _TOLD_ANSWERS:
-            log.warning(
-                "the container did not start after our last answer: somebody else refused it",
-                extra={"pod": str(sandbox.pod), "container": container, "next": "see the events of the pod"},
-            )
+        self._starts.created(sandbox_id, container, cgroups_path)
 
-    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
+    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None) -> None:
         """Write the limits that the runtime was not given: the container's cgroup exists and its process does not run
-        yet. `shown` returns its GPU evidence, as for `create_container`. Raise LimitsError, or PlacementError where a
-        strict request does not fit the GPUs."""
-        parts = self._attachments.of(sandbox_id)
-        if parts:
-            parts[0].started(container)
-            self._limiter.limit_all(parts, container, cgroups_path)
-            if shown is not None:
-                self._alignment.check(parts[0].pod, attached_of(parts)[0], container, shown())
+        yet. `gpus` returns its GPU evidence. Raise LimitsError, or PlacementError where a strict request does not fit
+        the GPUs."""
+        self._starts.start(sandbox_id, container, cgroups_path, gpus)
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Detach everything, as far as the deadline allows; the rest continues in the background. Never raises."""
         self.forget(sandbox_id)
-        was_ending = all(sandbox.ends for sandbox in self._attachments.of(sandbox_id))
-        undo = self._attachments.end(sandbox_id)
+        was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
+        undo = self.attachments.end(sandbox_id)
         if undo is None:
             return
-        by = min(deadline, time.monotonic() + self.waits.barrier_s) if was_ending else deadline
+        by = min(deadline, time.monotonic() + self.barrier.waits.barrier_s) if was_ending else deadline
         try:
             undo.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):
@@ -168,8 +188,8 @@ class Engine:
     def recovered(self) -> None:
         """Handle that the journals of an earlier daemon were read, and their attachments not yet adopted. An attach
         that is retried and fails for good is reported to its containers."""
-        for sandbox in self._attachments.all():
-            sandbox.attach_done.add_done_callback(partial(self._pods.remember_failure, sandbox.pod))
+        for it in self.attachments.all():
+            it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
         """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""

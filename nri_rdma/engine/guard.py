@@ -17,7 +17,7 @@ from pathlib import Path
 from nri_rdma.attach.attachment import Attachment, Unstarted
 from nri_rdma.attach.record import Phase
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.engine.barrier import returning
+from nri_rdma.engine.refusals import returning
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.device import CharDevice, DeviceNumbers
 from nri_rdma.observe.spans import Recorder

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Attachment, attached_of
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.decide.inject import rdma_max
+from nri_rdma.engine.parts import attached_of
 from nri_rdma.observe.spans import Recorder
 
 

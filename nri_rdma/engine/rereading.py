@@ -6,17 +6,15 @@ gets the readings that were begun for it, so that it comes to an end however slo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import CancelledError, Future
-from typing import TypeAlias
 
-from nri_rdma.engine.sandbox import KEPT_CONTAINERS, Begun, NodesAt, Sandboxes
+from nri_rdma.cdi.grants import NodesAt
+from nri_rdma.engine.sandbox import KEPT_CONTAINERS, Begun, Sandboxes
+from nri_rdma.engine.specs import Read
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.tasks.waiting import all_settled
-
-Read: TypeAlias = Callable[[], Future[None]]
-"""Starts a reading in a worker when called. The reading is done when its result is known."""
 
 
 class Rereading:

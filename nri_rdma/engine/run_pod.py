@@ -14,13 +14,16 @@ from functools import partial
 
 from nri_rdma.attach.attachment import Again, Attachment, Chosen
 from nri_rdma.attach.attachments import ATTEMPTS, Attachments
-from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.barrier import Barrier, returning
-from nri_rdma.engine.placer import Asked, Placer
-from nri_rdma.engine.sandbox import LifeEvent, Sandboxes, Unserved
+from nri_rdma.engine.asking import Asked
+from nri_rdma.engine.barrier import Barrier
+from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.refusals import returning
+from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.waiting import all_settled, wait
+from nri_rdma.text.annotations import asks
 
 _OLDER_S = 60.0
 """How long a planner may wait for a fresh scan of the node once the pod's previous sandbox has been detached."""
@@ -29,12 +32,15 @@ _OLDER_S = 60.0
 class PodStart:
     """Starts pods, whichever door they come through. Safe for use by several threads."""
 
-    def __init__(self, attachments: Attachments, known: Sandboxes, placer: Placer, barrier: Barrier) -> None:
+    def __init__(self, attachments: Attachments, placer: Placer, barrier: Barrier) -> None:
         self._attachments = attachments
-        self._known = known
+        self._known = placer.evidence.sandboxes
         self._placer = placer
         self._barrier = barrier
         self._lock = threading.Lock()
+        self.asks = partial(asks, prefix=placer.prefix)
+        """Returns whether a pod with these annotations asks us for anything. Every pod of the node pays for the
+        call."""
 
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
@@ -44,7 +50,7 @@ class PodStart:
             return
         with self._lock:
             known = self._attachments.of(pod.sandbox_id)
-            if any(sandbox.ends for sandbox in known):
+            if any(it.now.ends for it in known):
                 raise returning(pod)
             if known or not self._known.step(pod.sandbox_id, LifeEvent.RUN):
                 return  # seen already, in Synchronize: the runtime may deliver a sandbox's events twice
@@ -61,9 +67,10 @@ class PodStart:
         observed."""
 
         def choose(by: float | None) -> Chosen:
-            return self._placer.choose(pod, asked, asker, by)
+            placed = self._placer.choose(pod, asked, asker, by)
+            return Chosen(placed=placed, rdma_cm=self._placer.node.cache.current.rdma_cm)
 
-        again = Again(read=self._placer.read_node, choose=lambda: choose(None))
+        again = Again(read=self._placer.node.rescan, choose=lambda: choose(None))
         attempts = 1 if self._barrier.waits.blocking else ATTEMPTS
         older = self._attachments.end_older(pod)
         if older and not all_settled(older, min(deadline, time.monotonic() + self._barrier.waits.barrier_s)):
@@ -89,7 +96,7 @@ class PodStart:
         """Remember the failure of an attach that went on after RunPodSandbox was answered, to report it to the pod's
         containers."""
         error = None if done.cancelled() else done.exception()
-        is_ended = any(it.ends and not it.is_given_up for it in self._attachments.of(pod.sandbox_id))
+        is_ended = any(it.now.ends and not it.now.is_given_up for it in self._attachments.of(pod.sandbox_id))
         if error is None or is_ended or (isinstance(error, NriRdmaError) and error.code is ErrorCode.RETURNING):
             return  # the attach succeeded, or the sandbox is being detached anyway
         self._known.take(pod.sandbox_id).failure = Unserved(pod=pod, why=str(error))

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
+from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.decide.alignment import Alignment
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
@@ -25,10 +26,6 @@ KEPT_ENDED = 1024
 """Ids of sandboxes that were stopped: containers may be created after the end."""
 KEPT_CONTAINERS = 256
 """Names of containers that are remembered per sandbox: ephemeral ones may be added for as long as a pod lives."""
-
-NodesAt = frozenset[tuple[str, tuple[int, int]]]
-"""Paths in a container, with major and minor of the device nodes there."""
-
 
 _T = TypeVar("_T")
 
@@ -135,6 +132,9 @@ class Sandbox:
 
     sandbox_id: str
     life: Life = Life.IDLE
+    was_stopped: bool = False
+    """Whether a sandbox of this id was stopped before: then nothing is attached late, since a start that races the stop
+    may be what is remembered here."""
     failure: Unserved | None = None
     """Its attach failed after RunPodSandbox was answered, and was undone."""
     unserved: Unserved | None = None
@@ -148,6 +148,13 @@ class Sandbox:
     sightings: dict[str, tuple[Sighting, ...]] = field(default_factory=dict)
     alignments: dict[str, Aligned] = field(default_factory=dict)
 
+    def remember_late_failure(self, container: str, why: str) -> None:
+        """Remember why a late attach for a container failed, until that is reported."""
+        failed = self.late_failures.setdefault(container, LateFailure())
+        failed.times, failed.why, failed.is_told = failed.times + 1, why, False
+        if len(self.late_failures) > KEPT_CONTAINERS:
+            del self.late_failures[next(iter(self.late_failures))]  # the oldest; the newest has yet to be reported
+
 
 class Sandboxes:
     """All sandboxes of which anything is remembered, oldest first. Safe for use by several threads."""
@@ -156,8 +163,10 @@ class Sandboxes:
         """`is_attached` returns whether the sandbox of an id has attachments: such a sandbox is not forgotten."""
         self.is_attached = is_attached
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Sandbox] = OrderedDict()
-        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._known: OrderedDict[str, Sandbox | None] = OrderedDict()
+        """By id; None for those that were stopped."""
+        self._ended = 0
+        """How many of them are None."""
 
     def get(self, sandbox_id: str) -> Sandbox | None:
         """Return what is remembered of the sandbox, if anything is. Takes no lock."""
@@ -175,21 +184,19 @@ class Sandboxes:
         STOP drops everything but the id. Nothing else drops an object here: a worker may be about to write to it.
         """
         with self._lock:
-            known = self._known.get(sandbox_id)
-            idle = Life.ENDED if sandbox_id in self._ended else Life.IDLE
-            after = LIFE.get((known.life if known is not None else idle, event))
+            after = LIFE.get((self._life(sandbox_id), event))
             if after is None:
                 return False
             if after is Life.ENDED:
-                self._known.pop(sandbox_id, None)
-                self._remember_end(sandbox_id)
+                self._end(sandbox_id)
             else:
                 self._take(sandbox_id).life = after
             return True
 
     def has_ended(self, sandbox_id: str) -> bool:
         """Return whether the sandbox was stopped, as far back as that is remembered."""
-        return sandbox_id in self._ended
+        known = self._known.get(sandbox_id)
+        return known.was_stopped if known is not None else sandbox_id in self._known
 
     def is_missed(self, sandbox_id: str) -> bool:
         """Return whether the sandbox started while nobody listened, and a worker has not decided about it yet."""
@@ -199,14 +206,19 @@ class Sandboxes:
     def keep(self, sandbox_ids: Collection[str]) -> None:
         """Forget all other sandboxes: they ended, and no event said so."""
         with self._lock:
-            for sandbox_id, sandbox in list(self._known.items()):
-                if sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
-                    del self._known[sandbox_id]
+            for sandbox in self._all():
+                if sandbox.sandbox_id not in sandbox_ids and sandbox.life not in {Life.STARTING, Life.DECIDING}:
+                    del self._known[sandbox.sandbox_id]
 
     def all(self) -> tuple[Sandbox, ...]:
-        """Return all of them, oldest first."""
+        """Return those that were not stopped, oldest first."""
         with self._lock:
-            return tuple(self._known.values())
+            return self._all()
+
+    def unserved(self) -> tuple[Unserved, ...]:
+        """Return the pods that ask for devices and run, or wait, without them."""
+        found = (it for sandbox in self.all() for it in (sandbox.unserved, sandbox.failure))
+        return tuple(it for it in found if it is not None)
 
     def sightings(self) -> tuple[Sighting, ...]:
         """Return the containers with RDMA devices from others."""
@@ -218,22 +230,36 @@ class Sandboxes:
 
     # With the lock
 
+    def _all(self) -> tuple[Sandbox, ...]:
+        return tuple(it for it in self._known.values() if it is not None)
+
+    def _life(self, sandbox_id: str) -> Life:
+        known = self._known.get(sandbox_id)
+        if known is not None:
+            return known.life
+        return Life.ENDED if sandbox_id in self._known else Life.IDLE
+
     def _take(self, sandbox_id: str) -> Sandbox:
         found = self._known.get(sandbox_id)
         if found is None:
-            found = self._known[sandbox_id] = Sandbox(sandbox_id=sandbox_id)
+            was_stopped = sandbox_id in self._known
+            self._ended -= was_stopped
+            found = self._known[sandbox_id] = Sandbox(sandbox_id=sandbox_id, was_stopped=was_stopped)
             self._evict()
         return found
 
-    def _remember_end(self, sandbox_id: str) -> None:
-        self._ended[sandbox_id] = None
-        while len(self._ended) > KEPT_ENDED:
-            self._ended.popitem(last=False)
+    def _end(self, sandbox_id: str) -> None:
+        was_counted = sandbox_id in self._known and self._known.pop(sandbox_id) is None
+        self._known[sandbox_id] = None
+        self._ended += not was_counted
+        if self._ended > KEPT_ENDED:
+            del self._known[next(key for key, known in self._known.items() if known is None)]
+            self._ended -= 1
 
     def _evict(self) -> None:
-        excess = len(self._known) - KEPT_SANDBOXES
+        excess = len(self._known) - self._ended - KEPT_SANDBOXES
         if excess > 0:
-            idle = (it for it in self._known.values() if it.life is Life.IDLE and not self.is_attached(it.sandbox_id))
+            idle = (it for it in self._all() if it.life is Life.IDLE and not self.is_attached(it.sandbox_id))
             for sandbox in [it for it, _ in zip(idle, range(excess), strict=False)]:
                 del self._known[sandbox.sandbox_id]
 

@@ -5,30 +5,23 @@ The list comes with Synchronize, which is answered at once; a worker compares.
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from nri_rdma.attach.attachment import Attachment, attached_of
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
-from nri_rdma.attach.record import Phase
-from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.evidence import Adopter, Brought
-from nri_rdma.engine.late import LateAttach
-from nri_rdma.engine.limiter import Limiter
-from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.container import Listed
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
-from nri_rdma.errors import LimitsError, NotReadyError, NriRdmaError
-from nri_rdma.model.device import CharDevice
-from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import env_name
+from nri_rdma.engine.verifier import Verifier
+from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
+from nri_rdma.text.annotations import asks
 
 log = logging.getLogger(__name__)
 
@@ -40,31 +33,8 @@ _TAKEN_UP_S = 60.0
 """How long a worker waits until an earlier daemon's attachments are adopted or undone; then it goes on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedContainer:
-    """A created or running container of a pod, with its device nodes (path to major and minor) and the names of its
-    variables."""
-
-    name: str
-    devices: Mapping[str, tuple[int, int]]
-    cgroups_path: str = ""
-    cdi_devices: tuple[str, ...] = ()
-    is_privileged: bool = False
-    env: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """A pod in the runtime's list."""
-
-    pod: Pod
-    annotations: Mapping[str, str]
-    containers: tuple[ListedContainer, ...]
-    asker: Asker = field(default_factory=Asker)
-
-
-StartPod = Callable[[Pod, Mapping[str, str], float, Asker], None]
-"""Starts a pod: pod, annotations, deadline in seconds of `time.monotonic`, asker. Raises NriRdmaError."""
+StartPod: TypeAlias = Callable[[Listed, float], None]
+"""Starts a listed pod, with a deadline in seconds of `time.monotonic`. Raises NriRdmaError."""
 
 
 class Synchronizer:
@@ -75,20 +45,20 @@ class Synchronizer:
         attachments: Attachments,
         workers: Workers,
         spans: Recorder,
-        placer: Placer,
-        late: LateAttach,
-        limiter: Limiter,
+        evidence: EvidenceCollector,
+        verifier: Verifier,
+        prefix: str,
         start: StartPod,
     ) -> None:
+        """`prefix` is that of our annotations; `start` starts a pod that was missed."""
         self._attachments = attachments
         self._workers = workers
         self._spans = spans
-        self._placer = placer
-        self._adopter = placer.adopter
-        self._late = late
-        self._limiter = limiter
+        self._evidence = evidence
+        self._verifier = verifier
+        self._prefix = prefix
         self._start = start
-        self._known = placer.adopter.sandboxes
+        self._known = evidence.sandboxes
         self.count = 0
         """How many pods were found, since this daemon started, that had started without what they ask for."""
 
@@ -142,7 +112,7 @@ class Synchronizer:
             {
                 item.pod.sandbox_id: Unserved(pod=item.pod, why=why)
                 for item in pods
-                if (why := self._limit_again(item) or self._why_unserved(item))
+                if (why := self._verifier.why_unserved(item))
             }
         )
 
@@ -170,7 +140,7 @@ class Synchronizer:
     def _await_specs(self) -> None:
         """Wait, in a worker, for the specs: without them a container's missing CDI devices are not seen."""
         try:
-            self._adopter.await_ready(None, time.monotonic() + _SPECS_S)
+            self._evidence.specs.await_ready(None, time.monotonic() + _SPECS_S)
         except NotReadyError as error:
             log.warning("pods are looked at without CDI specs", extra={"error": str(error)})
 
@@ -180,7 +150,7 @@ class Synchronizer:
         return (
             not item.containers
             and bool(item.pod.netns_path)  # of one that has stopped, and of one on the host's network, nothing is told
-            and self._placer.asks(item.annotations)
+            and asks(item.annotations, self._prefix)
             and not self._attachments.knows(item.pod.sandbox_id)
         )
 
@@ -190,83 +160,8 @@ class Synchronizer:
         try:
             if self._attachments.is_there(item.pod):
                 log.info("the pod started while nobody listened", extra={"pod": str(item.pod)})
-                self._start(item.pod, item.annotations, time.monotonic() + _MISSED_S, item.asker)
+                self._start(item, time.monotonic() + _MISSED_S)
         except NriRdmaError as error:
             log.warning("the pod gets nothing", extra={"pod": str(item.pod), "error": str(error)})
         finally:
             self._known.step(item.pod.sandbox_id, LifeEvent.DECIDED)
-
-    def _why_unserved(self, item: Listed) -> str:
-        """Return why the containers of a pod lack what it asks for; "" when they do not."""
-        parts = self._attachments.of(item.pod.sandbox_id)
-        if (not parts or parts[0].part) and item.containers and self._placer.asks_for_devices(item.annotations):
-            return "its containers were made while nri-rdma was away"
-        early = [it.name for it in item.containers if any(_was_made_before(it.name, sandbox) for sandbox in parts)]
-        if early:
-            return f"container {', '.join(early)} was made while nri-rdma was away"
-        if any(sandbox.record is None or sandbox.state is not Phase.ATTACHED for sandbox in parts):
-            return ""
-        attached, rdma_cm = attached_of(parts)
-        bare = [
-            container.name for container in item.containers if self._is_bare(item.pod, container, attached, rdma_cm)
-        ]
-        return f"container {', '.join(bare)} was made while nri-rdma was away" if bare else ""
-
-    def _is_bare(
-        self,
-        pod: Pod,
-        container: ListedContainer,
-        attached: tuple[AttachedRequest, ...],
-        rdma_cm: CharDevice | None,
-    ) -> bool:
-        """Return whether a running container lacks what we would have given it."""
-        if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
-            return True
-        own = (item.admitted.request for item in attached if item.admitted.request.scope.covers(container.name))
-        # Nodes come with a CDI device itself: that we were asked is told by our variables.
-        if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
-            return True
-        brought = brought_by(
-            self._adopter, pod, Asker(namespace=pod.namespace, host_network=not pod.netns_path), container
-        )
-        return brought is not None and self._late.lacks(self._adopter.grants(brought), attached)
-
-    def _limit_again(self, item: Listed) -> str:
-        """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
-
-        A container that started while the daemon was down, or between its last answer and its end, has no limits yet.
-        """
-        parts = tuple(it for it in self._attachments.of(item.pod.sandbox_id) if it.state is Phase.ATTACHED)
-        lacking = []
-        for container in item.containers:
-            try:
-                self._limiter.limit_all(parts, container.name, container.cgroups_path, also_one=True)
-            except LimitsError as error:
-                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
-                    lacking.append(str(error))
-        return " ".join(lacking)
-
-
-def brought_by(adopter: Adopter, pod: Pod, asker: Asker, container: ListedContainer) -> Brought | None:
-    """Return what an existing container has from others; None when that is nothing of ours."""
-    brought = Brought(
-        pod=pod,
-        asker=asker,
-        container=container.name,
-        cdi_devices=container.cdi_devices,
-        devices=container.devices,
-        is_privileged=container.is_privileged,
-        was_there=True,
-    )
-    return brought if adopter.concerns(brought) else None
-
-
-def _was_made_before(container: str, sandbox: Attachment) -> bool:
-    """Return whether a container exists although the attach of what it asks for is not done, or failed: no container is
-    answered before that, so it was created without us."""
-    done = sandbox.attach_done
-    if done.done() and done.exception() is None:
-        return False
-    return sandbox.record is None or any(
-        item.admitted.request.scope.covers(container) for item in sandbox.record.attached
-    )

@@ -17,7 +17,7 @@ from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import SpecFile, resolve
 from nri_rdma.decide.policy import Asker
 from nri_rdma.doors.nri.plugin import Plugin
-from nri_rdma.engine.evidence import Brought
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.sandbox import Sighting
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
@@ -31,7 +31,7 @@ from nri_rdma.ttrpc.wire import Request
 from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
-from tests.unit.lifecycle_rig import PREFIX, Daemon, MakeAdopter, uverbs
+from tests.unit.lifecycle_rig import PREFIX, Daemon, MakeEvidence, uverbs
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 VENDOR = "dra.example.com"
@@ -87,13 +87,13 @@ class Node(Daemon):
     hidden: frozenset[str] = frozenset()
     """RDMA devices that the host does not see, because they are in a pod's namespace."""
 
-    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None) -> None:
+    def __init__(self, rig: Rig, make_evidence: MakeEvidence | None = None) -> None:
         self.before_read: Callable[[], None] = lambda: None
-        super().__init__(rig, make_adopter)
+        super().__init__(rig, make_evidence)
         self.rdma_cm = RDMA_CM
         self.node.refresh()
         self.kubelet = Kubelet()
-        self.adopter.kubelet = self.kubelet
+        self.evidence.kubelet.kubelet = self.kubelet
 
     def specify(self, *specs: dict[str, object]) -> None:
         files = [
@@ -103,7 +103,7 @@ class Node(Daemon):
             for number, spec in enumerate(specs)
         ]
         self.registry = resolve(files)
-        self.adopter.read_again()
+        self.evidence.specs.read_again()
 
     def create(
         self,
@@ -120,28 +120,20 @@ class Node(Daemon):
         pod = pod or make_pod()
         nodes = (*map(uverbs, numbers), *([RDMA_CM] if numbers else []))
         devices = {node.path: (node.major, node.minor) for node in nodes}
-        brought = Brought(
+        made = KnownContainer(
             pod=pod,
+            name=container,
+            annotations=annotations or {},
             asker=Asker(namespace=pod.namespace, host_network=not pod.netns_path),
-            container=container,
-            cdi_devices=cdi,
             devices=devices,
+            cdi_devices=cdi,
             is_privileged=is_privileged,
             net_devices=net_devices,
         )
-        return self.engine.create_container(
-            pod.sandbox_id,
-            str(pod),
-            annotations or {},
-            container,
-            (),
-            devices,
-            time.monotonic() + seconds,
-            brought if self.adopter.concerns(brought) else None,
-        )
+        return self.engine.create_container(made, time.monotonic() + seconds)
 
     def seen(self) -> list[Sighting]:
-        return list(self.adopter.sandboxes.sightings())
+        return list(self.evidence.sandboxes.sightings())
 
     def _read(self) -> NodeModel:
         self.before_read()
@@ -226,12 +218,12 @@ def node(world: World, tmp_path: Path) -> Iterator[Node]:
 
 @contextmanager
 def daemon_on(
-    world: World, state: Path, *specs: dict[str, object], make_adopter: MakeAdopter | None = None
+    world: World, state: Path, *specs: dict[str, object], make_evidence: MakeEvidence | None = None
 ) -> Iterator[Node]:
     """A daemon that starts on this world, with the journal that an earlier one left in `state`."""
     rig = Rig(state=state, world=world, resolve=lambda known: known)
     try:
-        made = Node(rig, make_adopter)
+        made = Node(rig, make_evidence)
         made.specify(*specs)
         unreadable = rig.sandboxes.recover(lambda record: made.allocations.hold(record.key, record.holdings))
         assert unreadable == ()

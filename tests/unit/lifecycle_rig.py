@@ -13,10 +13,10 @@ from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.inventory import assemble
 from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
@@ -37,8 +37,8 @@ def uverbs(number: int) -> CharDevice:
     return CharDevice(kind=CharKind.UVERBS, path=path, major=231, minor=192 + number, mode=0o666, uid=0, gid=0)
 
 
-MakeAdopter: TypeAlias = "Callable[[Daemon], Adopter]"
-"""Makes the adopter of a daemon whose node is there already."""
+MakeEvidence: TypeAlias = "Callable[[Daemon], EvidenceCollector]"
+"""Makes the evidence of a daemon whose node is there already."""
 
 
 RAILS = tuple(f"rail{number}" for number in range(4))
@@ -47,7 +47,7 @@ RAILS = tuple(f"rail{number}" for number in range(4))
 class Daemon:
     """A engine wired as daemon.py does, on a fake kernel."""
 
-    def __init__(self, rig: Rig, make_adopter: MakeAdopter | None = None, waits: Waits = BLOCKING) -> None:
+    def __init__(self, rig: Rig, make_evidence: MakeEvidence | None = None, waits: Waits = BLOCKING) -> None:
         self.rig = rig
         self.reads = 0
         self.broken: Exception | None = None
@@ -57,22 +57,19 @@ class Daemon:
         """The CDI specs of the node; `specify` gives it others."""
         self.node = NodeSource(self._read)
         self.cgroups = rig.state / "cgroup"
-        self.adopter = (make_adopter or make_plain_adopter)(self)
-        self.node.on_read.append(self.adopter.read_again)
-        self.engine = Engine(
-            placer=Placer(
-                node=self.node,
-                policy=default_policy(True),
-                allocations=self.allocations,
-                adopter=self.adopter,
-                readers=rig.workers,
-                spans=rig.spans,
-                annotation_prefix=PREFIX,
-            ),
+        self.evidence = (make_evidence or make_plain_evidence)(self)
+        self.node.on_read.append(self.evidence.specs.read_again)
+        self.engine = Engine.make(
+            node=self.node,
+            policy=default_policy(True),
+            reservations=self.allocations,
+            evidence=self.evidence,
             attachments=rig.sandboxes,
             workers=rig.workers,
+            readers=rig.workers,
             spans=rig.spans,
             limits=ContainerLimits(self.cgroups, NoProcesses()),
+            prefix=PREFIX,
             waits=waits,
         )
         rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
@@ -85,8 +82,8 @@ class Daemon:
     def edits(
         self, sandbox_id: str = "sandbox-1", annotations: Mapping[str, str] = ONE, seconds: float = SOON
     ) -> ContainerEdits:
-        deadline = time.monotonic() + seconds
-        return self.engine.create_container(sandbox_id, "ml/train", annotations, "main", (), {}, deadline)
+        container = KnownContainer(pod=replace(make_pod(), sandbox_id=sandbox_id), name="main", annotations=annotations)
+        return self.engine.create_container(container, time.monotonic() + seconds)
 
     def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
         self.engine.stop_pod(sandbox_id, time.monotonic() + seconds)
@@ -135,6 +132,6 @@ class Daemon:
         self.allocations.release(sandbox_id)
 
 
-def make_plain_adopter(daemon: Daemon) -> Adopter:
+def make_plain_evidence(daemon: Daemon) -> EvidenceCollector:
     """One that takes the daemon's registry for complete."""
-    return Adopter(node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX)
+    return EvidenceCollector(node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX)

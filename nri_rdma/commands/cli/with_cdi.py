@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
 from nri_rdma.cdi.index import Index
 from nri_rdma.cdi.names import parse_qualified
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.commands.cli.gather import FactsSource
-from nri_rdma.decide.granted import Grant
-from nri_rdma.decide.granted import Source as Known
-from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
+from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.host.cdi.folder import read_registry
 from nri_rdma.text.manifest import PodManifest
 
@@ -31,7 +30,7 @@ def with_registry(
     """The same with specs that were read; `where` names the directories."""
     index = Index(registry, source.facts.node, source.facts.annotation_prefix)
     containers = {container.name for pod in pods for container in pod.containers}
-    grants: list[Grant] = []
+    grants: list[CdiGrant] = []
     present: dict[str, Mapping[str, tuple[int, int]]] = {}
     for text in told:
         container, _, name = text.partition("=")
@@ -41,16 +40,9 @@ def with_registry(
             raise _refused(text, f"no pod has a container {container}", f"there are {', '.join(sorted(containers))}")
         if name not in registry.devices:
             raise _refused(text, f"no spec in {where} has the CDI device {name}", "see `nri-rdma cdi list`")
-        grants.append(_grant(index, container, name))
+        grants += grants_of(index, container, {name: Origin.RUNTIME})
         present[container] = {**present.get(container, {}), **index.nodes(name)}
     return replace(source, facts=replace(source.facts, grants=tuple(grants), present=present))
-
-
-def _grant(index: Index, container: str, name: str) -> Grant:
-    try:
-        return Grant(container=container, name=name, source=Known.RUNTIME, meaning=index.meaning(name))
-    except NriRdmaError as problem:
-        return Grant(container=container, name=name, source=Known.RUNTIME, problem=problem)
 
 
 def _refused(text: str, what: str, hint: str) -> SettingError:

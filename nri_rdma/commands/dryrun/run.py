@@ -31,8 +31,8 @@ from nri_rdma.doors.nri.peer import memlock_ceiling
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
+from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
@@ -93,33 +93,32 @@ class DryRun:
         self._node = NodeSource(lambda: read_host(settings, self._kernel)[2])
         self._workers, self._readers = Workers(), Workers(1, name="node-reader")
         self._spans = Recorder(capacity=0)
-        allocations = Allocations()
+        reservations = Allocations()
         self._listeners = Listeners(lambda _name: self._others.changes_were_lost())
         self._others = Others(settings, self._node, self._workers, self._listeners)
-        self._verdicts = Verdicts(
-            report,
-            lambda: attached_by_daemon(settings),
-            placer=Placer(
-                node=self._node,
-                policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
-                allocations=allocations,
-                adopter=self._others.adopter,
-                readers=self._readers,
-                spans=self._spans,
-                annotation_prefix=settings.annotation_prefix,
-            ),
-            attachments=Attachments(
-                FindingOut(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
-                self._workers,
-                on_gone=allocations.release,
-                schedule=without_pause,
-            ),
+        attachments = Attachments(
+            FindingOut(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
+            self._workers,
+            on_gone=reservations.release,
+            schedule=without_pause,
+        )
+        self._engine = Engine.make(
+            node=self._node,
+            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+            reservations=reservations,
+            evidence=self._others.evidence,
+            attachments=attachments,
             workers=self._workers,
+            readers=self._readers,
             spans=self._spans,
             limits=NoLimits(),
+            prefix=settings.annotation_prefix,
             waits=patient(settings.waits),
+            memlock=MemlockBounds(default=settings.memlock.bytes),
         )
-        self._verdicts.placer.memlock = MemlockBounds(default=settings.memlock.bytes)
+        self._verdicts = Verdicts(
+            self._engine, attachments, self._workers, report, lambda: attached_by_daemon(settings)
+        )
         identity = dry_identity(settings)
         self._door = Runner(str(settings.nri_socket), self._make_plugin, name=identity.name, index=identity.index)
 
@@ -146,12 +145,12 @@ class DryRun:
         self._door.stop()
 
     def _make_plugin(self, runtime_pid: int) -> Unheard:
-        placer = self._verdicts.placer
-        placer.memlock = replace(placer.memlock, ceiling=memlock_ceiling(runtime_pid))
+        offering = self._engine.placer.offering
+        offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
         return Unheard(Plugin(self._verdicts, self._spans, self._synchronized, self._configured))
 
     def _configured(self, runtime: RuntimeFacts) -> None:
-        set_memlock(self._verdicts, self._settings.memlock, runtime)
+        set_memlock(self._engine, self._settings.memlock, runtime)
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()

@@ -12,19 +12,18 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias  # Any: the arguments of Engine
+from typing import Protocol, TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.decide.inject import NOTHING
-from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.alignment_check import Show
+from nri_rdma.engine.container import Container, Listed, ShowGpus
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import Brought
-from nri_rdma.engine.synchronize import Listed, brought_by
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -84,25 +83,46 @@ class _Seen:
     has: tuple[str, ...] = ()
 
 
-class Verdicts(Engine):
-    """An Engine that reports instead of answering. Its tasks are those of nri_rdma.commands.dryrun.tasks."""
+class Verdicts:
+    """Stands between the runtime's door and an engine: reports instead of answering. The engine's tasks are those of
+    nri_rdma.commands.dryrun.tasks."""
 
-    def __init__(self, report: Report, attached: Callable[[], Attached], *, workers: Workers, **engine: Any) -> None:
-        """`attached` says what a daemon beside this one has attached."""
-        super().__init__(workers=workers, **engine)
+    def __init__(
+        self,
+        engine: Engine,
+        attachments: Attachments,
+        workers: Workers,
+        report: Report,
+        attached: Callable[[], Attached],
+    ) -> None:
+        """`attached` returns what a daemon beside this one has attached."""
+        self.engine = engine
+        self._attachments = attachments
         self._workers = workers
         self._report = report
         self._attached = attached
         self._telling = threading.RLock()
         self._seen: dict[str, _Seen] = {}
 
-    def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Every pod is of interest, and reported."""
+    def may_ask(self, annotations: Mapping[str, str]) -> bool:
+        """Return True: every pod is reported."""
         return True
 
+    def knows(self, sandbox_id: str) -> bool:
+        """Return whether something would be attached to the sandbox."""
+        return self.engine.knows(sandbox_id)
+
     def remembers(self, sandbox_id: str) -> bool:
-        """Whether the pod was reported."""
+        """Return whether the pod was reported."""
         return sandbox_id in self._seen
+
+    def concerns(self, container: Container) -> bool:
+        """Return True: every container is reported."""
+        return True
+
+    def forget(self, sandbox_id: str) -> None:
+        """Forget a sandbox that was stopped."""
+        self.engine.forget(sandbox_id)
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Report what the pod would get. Never raises for what it asks."""
@@ -111,38 +131,25 @@ class Verdicts(Engine):
         seen = self._seen[pod.sandbox_id] = _Seen(pod)
         self._decide(seen, annotations, deadline, asker, was_there=False)
 
-    def create_container(
-        self,
-        sandbox_id: str,
-        pod_name: str,
-        annotations: Mapping[str, str],
-        container: str,
-        present_env: Collection[str],
-        present_devices: Mapping[str, tuple[int, int]],
-        deadline: float,
-        brought: Brought | None = None,
-        shown: Show | None = None,
-    ) -> ContainerEdits:
+    def create_container(self, container: Container, deadline: float) -> ContainerEdits:
         """Report what the container would get, and give it nothing. Never raises for what its pod asks."""
-        seen = self._seen.get(sandbox_id)
+        seen = self._seen.get(container.sandbox_id)
         if seen is not None:
-            seen.decided.wait(min(self.waits.barrier_s, deadline - time.monotonic()))
+            seen.decided.wait(min(self.engine.barrier.waits.barrier_s, deadline - time.monotonic()))
         refusal = seen.refusal if seen is not None else None
         served = seen is not None and bool(seen.has)
         edits = NOTHING
         if refusal is None and not served:
             try:
-                edits = super().create_container(
-                    sandbox_id, pod_name, annotations, container, present_env, present_devices, deadline, brought, shown
-                )
+                edits = self.engine.create_container(container, deadline)
             except NriRdmaError as error:
                 refusal = error
         with self._telling:
             self._report.container(
                 ContainerVerdict(
-                    sandbox_id=sandbox_id,
-                    pod_name=pod_name,
-                    container=container,
+                    sandbox_id=container.sandbox_id,
+                    pod_name=container.pod_name,
+                    container=container.name,
                     edits=edits,
                     refusal=refusal,
                     served=served,
@@ -153,13 +160,13 @@ class Verdicts(Engine):
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """The container got nothing from us: its start is no matter of ours."""
 
-    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, shown: Show | None = None) -> None:
+    def start_container(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None) -> None:
         """No cgroup is touched."""
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """What the pod would have held is free."""
         seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
-        super().stop_pod(sandbox_id, deadline)
+        self.engine.stop_pod(sandbox_id, deadline)
         if seen is not None:
             with self._telling:
                 self._report.ended(seen.pod)
@@ -177,7 +184,7 @@ class Verdicts(Engine):
         for sandbox_id in gone:
             self.stop_pod(sandbox_id, time.monotonic())
         attached = self._attached()
-        self.adopter.await_ready(None, time.monotonic() + LISTED_S)
+        self.engine.placer.evidence.specs.await_ready(None, time.monotonic() + LISTED_S)
         for item, seen in new:
             if self._has_ended(seen):
                 continue
@@ -185,13 +192,10 @@ class Verdicts(Engine):
             seen.has = attached.get(item.pod.sandbox_id, ())
             self._decide(seen, item.annotations, until, item.asker, was_there=True)
             if self._has_ended(seen):  # meanwhile
-                super().stop_pod(item.pod.sandbox_id, until)
+                self.engine.stop_pod(item.pod.sandbox_id, until)
                 continue
             for it in item.containers:
-                brought = brought_by(self.adopter, item.pod, item.asker, it)
-                self.create_container(
-                    item.pod.sandbox_id, str(item.pod), item.annotations, it.name, it.env, it.devices, until, brought
-                )
+                self.create_container(item.container(it), until)
 
     def _has_ended(self, seen: _Seen) -> bool:
         return self._seen.get(seen.pod.sandbox_id) is not seen
@@ -201,7 +205,7 @@ class Verdicts(Engine):
     ) -> None:
         try:
             if not seen.has:
-                super().run_pod(seen.pod, annotations, deadline, asker)
+                self.engine.run_pod(seen.pod, annotations, deadline, asker)
         except NriRdmaError as refusal:
             self._tell(seen, None, refusal, was_there)
             return

@@ -32,7 +32,9 @@ class ControlServer:
     def __init__(self, facts: DaemonFacts) -> None:
         self._facts = facts
         self._started = time.time()
-        self._guard = Guard(facts.sandboxes.of, facts.spans, facts.settings.annotation_prefix, facts.settings.state_dir)
+        self._guard = Guard(
+            facts.engine.attachments.of, facts.spans, facts.settings.annotation_prefix, facts.settings.state_dir
+        )
         self._server = Server(
             {
                 (SERVICE, "Status"): self._status,
@@ -65,7 +67,7 @@ class ControlServer:
         return answer
 
     def _guard_document(self) -> dict[str, Any]:
-        return guard_document(self._guard.contacts, self._facts.sandboxes.all())
+        return guard_document(self._guard.contacts, self._facts.engine.attachments.all())
 
     def _trace(self, call: Call) -> bytes:
         request = pb.TraceRequest.FromString(call.payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any  # Any: generated messages
 
-from nri_rdma.decide.gpus import VISIBLE_DEVICES, Shown
+from nri_rdma.decide.gpus import VISIBLE_DEVICES, GpuEvidence
 from nri_rdma.decide.inject import ENV_PREFIXES
 from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -110,10 +110,10 @@ def is_privileged(container: Any) -> bool:
     )
 
 
-def shown_gpus(container: Any) -> Shown:
+def shown_gpus(container: Any) -> GpuEvidence:
     """What tells of the GPUs of a container. Of two values of a variable the last counts."""
     visible = [entry for entry in container.env if entry.startswith(_VISIBLE)]
-    return Shown(
+    return GpuEvidence(
         nodes=tuple(device_numbers(container).values()),
         cdi_devices=cdi_devices(container),
         visible=visible[-1].removeprefix(_VISIBLE) if visible else None,

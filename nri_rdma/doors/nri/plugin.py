@@ -13,28 +13,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol  # Any: generated messages
 
+from nri_rdma.doors.nri.container import NriContainer
 from nri_rdma.doors.nri.messages import (
     EVENTS,
     asker_from,
-    brings_devices,
     cdi_devices,
     container_name,
     create_response,
     device_numbers,
     env_names,
     event_mask,
-    has_our_names,
     is_privileged,
-    net_devices,
     pod_from,
     shown_gpus,
 )
 from nri_rdma.doors.nri.runtimes import Abilities, abilities_of
-from nri_rdma.engine.alignment_check import Show
-from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import Brought
-from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.engine.container import Container, Listed, ListedContainer, ShowGpus
+from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import Request
@@ -72,6 +69,24 @@ class Refusals(Protocol):
         """The runtime has just told of these sandboxes."""
 
 
+class PodEngine(Protocol):
+    """What a door asks: nri_rdma.engine.engine.Engine, or who stands before it."""
+
+    def may_ask(self, annotations: Mapping[str, str]) -> bool: ...
+    def knows(self, sandbox_id: str) -> bool: ...
+    def remembers(self, sandbox_id: str) -> bool: ...
+    def concerns(self, container: Container) -> bool: ...
+    def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None: ...
+    def create_container(self, container: Container, deadline: float) -> ContainerEdits: ...
+    def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None: ...
+    def start_container(
+        self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None = None
+    ) -> None: ...
+    def stop_pod(self, sandbox_id: str, deadline: float) -> None: ...
+    def forget(self, sandbox_id: str) -> None: ...
+    def synchronize(self, pods: Collection[Listed]) -> object: ...
+
+
 HandleChange = Callable[[Any, Request], bytes]
 """Handles an event that comes as an RPC of its own or as a StateChange; both messages have pod and container."""
 
@@ -85,7 +100,7 @@ class Plugin:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PodEngine,
         spans: Recorder,
         on_synchronized: Callable[[RuntimeFacts], None],
         on_configured: Callable[[RuntimeFacts], None] = lambda _runtime: None,
@@ -136,7 +151,7 @@ class Plugin:
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
         annotations = message.pod.annotations
-        if not self._engine.asks(annotations) and not self._engine.adopter.asks_kubelet:
+        if not self._engine.may_ask(annotations):
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):
@@ -149,58 +164,17 @@ class Plugin:
         return _EMPTY
 
     def _create_container(self, request: Request) -> bytes:
-        message = pb.CreateContainerRequest.FromString(request.payload)
-        pod, container = message.pod, message.container
-        asks = self._engine.knows(pod.id) or self._engine.asks(pod.annotations)
-        if not asks and not self._may_bring(pod.id, container):
+        payload = request.payload
+        message = pb.CreateContainerRequest.FromString(payload)
+        container = NriContainer(message, payload)
+        if not self._engine.concerns(container):
             return _EMPTY
-        devices = device_numbers(container)
-        brought = self._brought(message, devices, request)
-        if not asks and brought is None:
-            return _EMPTY
-        name = container_name(container)
-        with self._event("CreateContainer", pod, request) as span:
-            span.attributes["k8s.container.name"] = name
-            edits = self._engine.create_container(
-                pod.id,
-                f"{pod.namespace}/{pod.name}",
-                pod.annotations,
-                name,
-                env_names(container) if has_our_names(request.payload) else (),
-                devices,
-                self._deadline(request),
-                brought,
-                self._shown(container),
-            )
+        with self._event("CreateContainer", message.pod, request) as span:
+            span.attributes["k8s.container.name"] = container.name
+            edits = self._engine.create_container(container, self._deadline(request))
             answer: bytes = create_response(edits, whole_rdma_max=self._whole_rdma_max).SerializeToString()
-            self._engine.container_created(pod.id, name, container.linux.cgroups_path)
+            self._engine.container_created(container.sandbox_id, container.name, container.cgroups_path)
         return answer
-
-    def _may_bring(self, sandbox_id: str, container: Any) -> bool:
-        """Whether the container may have RDMA devices from others: what every container of the node pays for."""
-        adopter = self._engine.adopter
-        names_matter = adopter.is_relevant and (container.CDI_devices or adopter.was_told(sandbox_id))
-        return bool(names_matter) or brings_devices(container, adopter.majors)
-
-    def _brought(self, message: Any, devices: Mapping[str, tuple[int, int]], request: Request) -> Brought | None:
-        """What the container has from others; None when that is nothing of ours. `devices` are its nodes."""
-        adopter, container = self._engine.adopter, message.container
-        if not adopter.may_be_ours(devices) and not (
-            adopter.is_relevant and (container.CDI_devices or adopter.was_told(message.pod.id))
-        ):
-            return None
-        pod = pod_from(message.pod)
-        adopter.await_ready(pod, self._deadline(request))
-        brought = Brought(
-            pod=pod,
-            asker=asker_from(message.pod, pod),
-            container=container_name(container),
-            cdi_devices=cdi_devices(container),
-            devices=devices,
-            is_privileged=is_privileged(container),
-            net_devices=net_devices(container),
-        )
-        return brought if adopter.concerns(brought) else None
 
     def _start(self, message: Any, request: Request) -> bytes:
         """The runtime waits with the container's process: what is raised here fails the start."""
@@ -210,12 +184,9 @@ class Plugin:
         with self._event("StartContainer", pod, request) as span:
             name = container_name(container)
             span.attributes["k8s.container.name"] = name
-            self._engine.start_container(pod.id, name, container.linux.cgroups_path, self._shown(container))
+            gpus = partial(shown_gpus, container)
+            self._engine.start_container(pod.id, name, container.linux.cgroups_path, gpus)
         return _EMPTY
-
-    def _shown(self, container: Any) -> Show | None:
-        """What tells of the container's GPUs, on a node that has some."""
-        return partial(shown_gpus, container) if self._engine.adopter.gpu_names.gpus else None
 
     def _end_pod(self, event: str, message: Any, request: Request) -> bytes:
         """StopPodSandbox and RemovePodSandbox never fail: CRI-O would retry the stop for ever."""

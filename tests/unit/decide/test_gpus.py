@@ -11,10 +11,10 @@ from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.registry import ResolvedDevice, SpecFile, resolve
 from nri_rdma.decide.gpus import (
     NOBODY_TOLD,
+    GpuEvidence,
     GpuNames,
     KnownGpus,
     PodGpus,
-    Shown,
     informed,
     is_gpu_resource,
     of_cdi_device,
@@ -238,24 +238,24 @@ def test_a_claim_of_a_gpu_driver_that_nobody_can_read_is_a_problem() -> None:
     ],
 )
 def test_visible_devices_name_gpus(visible: str, gpus: tuple[Gpu, ...]) -> None:
-    known = of_shown(Shown(visible=visible), NAMES, {})
+    known = of_shown(GpuEvidence(visible=visible), NAMES, {})
     assert known == KnownGpus(gpus=tuple(gpu.pci for gpu in gpus), source="NVIDIA_VISIBLE_DEVICES")
 
 
 @pytest.mark.parametrize("visible", [None, "", "none", "void", "/var/run/nvidia-container-devices"])
 def test_visible_devices_that_name_none_say_nothing(visible: str | None) -> None:
-    assert of_shown(Shown(visible=visible), NAMES, {}) == NOBODY_TOLD
+    assert of_shown(GpuEvidence(visible=visible), NAMES, {}) == NOBODY_TOLD
 
 
 def test_all_visible_devices_may_be_the_word_of_an_image() -> None:
-    known = of_shown(Shown(visible="all"), NAMES, {})
+    known = of_shown(GpuEvidence(visible="all"), NAMES, {})
     assert (known.gpus, known.is_default) == ((N0.pci, N1.pci), True)
 
 
 @pytest.mark.parametrize("visible", ["MIG-12345678-1234-1234-1234-123456789abc", "GPU-", "GPU-x", "12", "0,9"])
 def test_a_visible_device_that_the_node_does_not_have_is_a_problem(visible: str) -> None:
     named = visible.rpartition(",")[2]
-    known = of_shown(Shown(visible=visible), NAMES, {})
+    known = of_shown(GpuEvidence(visible=visible), NAMES, {})
     assert known.problem == f"NVIDIA_VISIBLE_DEVICES names {named}, no GPU that this node is known to have"
 
 
@@ -265,7 +265,9 @@ def test_a_beginning_that_two_gpus_share_names_neither() -> None:
 
 
 def test_cdi_devices_are_surer_than_nodes_and_nodes_than_visible_devices() -> None:
-    shown = Shown(nodes=((195, 255), (195, 1), (226, 2)), cdi_devices=("vendor.example.com/gpu=numbered",), visible="1")
+    shown = GpuEvidence(
+        nodes=((195, 255), (195, 1), (226, 2)), cdi_devices=("vendor.example.com/gpu=numbered",), visible="1"
+    )
     assert of_shown(shown, NAMES, _specs()) == KnownGpus(gpus=(A0.pci,), source="its CDI devices")
     by_nodes = replace(shown, cdi_devices=("nic.example.com/nic=n1",))
     assert of_shown(by_nodes, NAMES, _specs()) == KnownGpus(gpus=(N0.pci, N1.pci), source="its device nodes")
@@ -274,7 +276,7 @@ def test_cdi_devices_are_surer_than_nodes_and_nodes_than_visible_devices() -> No
 
 
 def test_the_nodes_of_a_privileged_container_say_nothing() -> None:
-    shown = Shown(nodes=((195, 0), (195, 1)), is_privileged=True)
+    shown = GpuEvidence(nodes=((195, 0), (195, 1)), is_privileged=True)
     assert of_shown(shown, NAMES, {}) == NOBODY_TOLD
     assert of_shown(replace(shown, visible=UUIDS[0]), NAMES, {}).gpus == (N0.pci,)
 
@@ -311,7 +313,7 @@ def test_a_request_for_some_of_the_pods_gpus_is_for_these() -> None:
 
 
 def test_a_variable_that_nobody_needs_so_long_is_not_read() -> None:
-    found = of_shown(Shown(visible="0," * 500_000), NAMES, {})
+    found = of_shown(GpuEvidence(visible="0," * 500_000), NAMES, {})
     assert (found.gpus, found.problem) == ((), "NVIDIA_VISIBLE_DEVICES has 1000000 characters")
 
 

@@ -18,8 +18,8 @@ from nri_rdma.attach.numbers import Resolved
 from nri_rdma.attach.record import Phase
 from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, Pool, Rule, policy_of
-from nri_rdma.engine.evidence import Brought
-from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
@@ -99,7 +99,7 @@ def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after move-netdev"
     begun = time.monotonic()
     daemon.start(seconds=0.05)
-    daemon.engine.waits = Waits(barrier_s=0.2)
+    daemon.engine.barrier.waits = Waits(barrier_s=0.2)
     error = _refusal(NotReadyError, daemon.edits)
     assert time.monotonic() - begun < 1.5
     assert error.what.startswith("network is not ready")
@@ -456,7 +456,7 @@ def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_contain
 def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "before move-netdev"
     daemon.start(seconds=0.01)
-    daemon.engine.waits = Waits(barrier_s=0.2)
+    daemon.engine.barrier.waits = Waits(barrier_s=0.2)
     begun = time.monotonic()
     for _ in range(10):
         assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
@@ -470,7 +470,7 @@ def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> 
 @pytest.fixture
 def overlapped(daemon: Daemon) -> Daemon:
     """A daemon with the settings that are the default, but for the machine that may be slow."""
-    daemon.engine.waits = Waits(barrier_s=0.2)
+    daemon.engine.barrier.waits = Waits(barrier_s=0.2)
     return daemon
 
 
@@ -492,7 +492,7 @@ def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, worl
 
 
 def test_a_wait_for_the_sandbox_lets_a_quick_attach_end_first(overlapped: Daemon) -> None:
-    overlapped.engine.waits = Waits(sandbox_s=SOON)
+    overlapped.engine.barrier.waits = Waits(sandbox_s=SOON)
     overlapped.start()
     assert overlapped.sandbox().state is Phase.ATTACHED
 
@@ -573,7 +573,7 @@ def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(
     add_rail(world, "rail1")
     add_rail(world, "rail2")
     overlapped.rig.sandboxes._planners = planners = Workers(2, name="planner")
-    overlapped.engine.placer._readers = readers = Workers(1, name="reader")
+    overlapped.engine.placer.node.readers = readers = Workers(1, name="reader")
     overlapped.rig.gate.fail_at = "after move-netdev"
     goes_on, read = threading.Event(), overlapped.node._read
     world.add_namespace("/run/netns/pod-3")
@@ -715,15 +715,13 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     daemon.start()
-    brought = Brought(pod=make_pod(), asker=Asker(namespace="ml"), container="main", cdi_devices=(), devices={})
 
-    def adopt(_brought: Brought, _deadline: float) -> tuple[()]:
+    def await_concerned(*_arguments: object) -> bool:
         daemon.stop()
-        return ()
+        return False
 
-    monkeypatch.setattr(daemon.engine._late, "adopt", adopt)
-    deadline = time.monotonic() + SOON
-    work = partial(daemon.engine.create_container, "sandbox-1", "ml/train", ONE, "main", (), {}, deadline, brought)
+    monkeypatch.setattr(EvidenceCollector, "await_concerned", await_concerned)
+    work = daemon.edits
     assert _refusal(NotReadyError, work).code is ErrorCode.RETURNING
 
 
@@ -823,7 +821,7 @@ def _drop(_value: object) -> None:
 
 def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
     daemon.start()
-    daemon.engine.placer.policy = policy_of(
+    daemon.engine.placer.offering.policy = policy_of(
         (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
     )
     assert daemon.edits().char_devices
@@ -850,7 +848,7 @@ def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon,
 
 def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
     rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
-    daemon.engine.placer.policy = policy_of((), (rule,), allow_default_pool=True)
+    daemon.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     with pytest.raises(PlacementError):
         daemon.start()
     asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
@@ -860,7 +858,7 @@ def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
 
 def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
     pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
-    daemon.engine.placer.policy = policy_of(pools, (), allow_default_pool=False)
+    daemon.engine.placer.offering.policy = policy_of(pools, (), allow_default_pool=False)
     with pytest.raises(PlacementError) as caught:
         daemon.start()
     assert caught.value.code is ErrorCode.NOT_IN_POOL

@@ -15,7 +15,7 @@ import pytest
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Others
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
@@ -63,8 +63,8 @@ class Rereading:
         self.asked: list[Future[None]] = []
         self._is_over = False
 
-    def make_adopter(self, daemon: Daemon) -> Adopter:
-        return Adopter(
+    def make_evidence(self, daemon: Daemon) -> EvidenceCollector:
+        return EvidenceCollector(
             node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, reread=self._ask
         )
 
@@ -89,7 +89,7 @@ def rereading() -> Rereading:
 @pytest.fixture
 def early(world: World, tmp_path: Path, rereading: Rereading) -> Iterator[Node]:
     """A node that has read a spec of one device, and that containers come to before it has read others."""
-    with daemon_on(world, tmp_path, spec(FOREIGN, 1), make_adopter=rereading.make_adopter) as made:
+    with daemon_on(world, tmp_path, spec(FOREIGN, 1), make_evidence=rereading.make_evidence) as made:
         yield made
 
 
@@ -111,17 +111,17 @@ def test_a_container_with_a_cdi_device_that_no_spec_has_yet_waits_for_another_re
 def test_a_cdi_device_that_the_kubelet_names_before_any_spec_has_it_is_waited_for_too(
     early: Node, rereading: Rereading
 ) -> None:
-    early.adopter.read_again()  # now with its kubelet
+    early.evidence.specs.read_again()  # now with its kubelet
     early.kubelet.give(make_pod(), "trainer", NIC)
     early.start(annotations={}, seconds=NOT_KNOWN_YET_S)
-    assert early.adopter.was_told("sandbox-1")
+    assert early.evidence.kubelet.allocated("sandbox-1") is not None
     assert_not_ready(refusal(lambda: early.create("trainer", 0, seconds=NOT_KNOWN_YET_S)))
     assert rereading.asked
 
 
 def test_a_cdi_device_that_no_later_reading_finds_is_not_ours(early: Node, rereading: Rereading) -> None:
     assert_not_ready(refusal(lambda: early.create("trainer", 0, cdi=(NIC,), seconds=NOT_KNOWN_YET_S)))
-    early.adopter.read_again()
+    early.evidence.specs.read_again()
     rereading.end()
     assert early.create("trainer", 0, cdi=(NIC,)) == ContainerEdits()
 
@@ -140,7 +140,7 @@ def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_contai
 ) -> None:
     broken = CdiError(ErrorCode.CDI_SYNTAX, "it is no JSON", file="/cdi/broken.json", hint="mend it")
     early.registry = replace(early.registry, problems=(broken,))
-    early.adopter.read_again()
+    early.evidence.specs.read_again()
     rereading.end()
     assert "/cdi/broken.json" in str(refusal(lambda: early.create("trainer", 0, cdi=(NIC,))))
 
@@ -156,18 +156,18 @@ def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) 
         assert go.wait(SOON)
         return node.registry
 
-    adopter = Adopter(node=lambda: node.node.current, registry=registry, prefix=PREFIX, is_ready=False)
+    evidence = EvidenceCollector(node=lambda: node.node.current, registry=registry, prefix=PREFIX, is_ready=False)
     opening.set()
-    reader = threading.Thread(target=adopter.set_ready)
+    reader = threading.Thread(target=evidence.specs.set_ready)
     reader.start()
     try:
         assert reading.wait(SOON)
-        assert_not_ready(refusal(lambda: adopter.await_ready(make_pod(), time.monotonic())))
+        assert_not_ready(refusal(lambda: evidence.specs.await_ready(make_pod(), time.monotonic())))
     finally:
         go.set()
         reader.join()
-    adopter.await_ready(make_pod(), time.monotonic())
-    assert adopter.is_relevant
+    evidence.specs.await_ready(make_pod(), time.monotonic())
+    assert evidence.specs.now.is_relevant
 
 
 def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask(
@@ -184,11 +184,11 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
     workers, listeners = Workers(1), Listeners()
     opened: list[Others] = []
 
-    def make_adopter(daemon: Daemon) -> Adopter:
+    def make_evidence(daemon: Daemon) -> EvidenceCollector:
         opened.append(Others(settings, daemon.node, workers, listeners))
-        return opened[0].adopter
+        return opened[0].evidence
 
-    with daemon_on(world, tmp_path / "state", make_adopter=make_adopter) as node:
+    with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:
         opened[0].open_later()
         workers.submit("specs", lambda: None).result(SOON)  # after the opening: it has the same key
         container = container_message("trainer", 0, cdi=(NIC,))
@@ -302,14 +302,14 @@ def test_what_the_kubelet_told_of_a_pod_that_runs_outlives_thousands_that_came_a
     calls = Calls(node)
     node.kubelet.give(make_pod(), "trainer", NIC)
     calls.run(sandbox_message(make_pod()))
-    assert node.adopter.was_told("sandbox-1")
+    assert node.evidence.kubelet.allocated("sandbox-1") is not None
     node.kubelet.given.clear()
     node.kubelet.others = PodAllocation()
     for number in range(4097):
         job = sandbox_message(make_pod(f"job-{number}", uid=f"uid-of-job-{number}", path=""))
         calls.run(job)
         calls.end(job)
-    assert node.adopter.was_told("sandbox-1")
+    assert node.evidence.kubelet.allocated("sandbox-1") is not None
 
 
 def test_a_container_with_cdi_devices_that_are_not_ours_leaves_no_span(node: Node) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nri_rdma.engine as package
 from nri_rdma.decide.policy import Asker
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.model.pod import Pod
 from tests.rig.node import load
 from tests.rig.systree import build_tree
@@ -30,6 +31,8 @@ def test_the_calls_of_the_guide_give_a_pod_its_device_and_take_it_back(tmp_path:
             "annotations": {"rdma.noderesource.dev/pod": "1"},
             "deadline": time.monotonic() + 5,
             "asker": Asker(namespace="default"),
+            "KnownContainer": KnownContainer,
+            "cgroups_path": "/guide/main",
         }
         exec(compile(code, package.__file__ or "", "exec"), facts)
         edits = facts["edits"]

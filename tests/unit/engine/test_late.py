@@ -14,8 +14,8 @@ from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.engine.sandbox import KEPT_CONTAINERS
-from nri_rdma.engine.synchronize import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -312,9 +312,9 @@ def test_a_claims_memlock_that_the_runtime_does_not_set_is_refused_as_an_annotat
     node: Node, code: ErrorCode, is_told: bool
 ) -> None:
     if code is ErrorCode.RUNTIME_TOO_OLD:
-        node.engine.placer.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
+        node.engine.placer.offering.memlock = MemlockBounds(dropped_by="containerd 1.7.0")
     else:
-        node.engine.placer.memlock = MemlockBounds(ceiling=4096)
+        node.engine.placer.offering.memlock = MemlockBounds(ceiling=4096)
     node.specify(spec(NIC, 0, keys=MOVE))
     if is_told:
         node.kubelet.give(make_pod(), "trainer", NIC)
@@ -384,7 +384,7 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
     node: Node,
 ) -> None:
     pod = make_pod()
-    node.engine.waits = Waits(barrier_s=SOON)
+    node.engine.barrier.waits = Waits(barrier_s=SOON)
     node.specify(spec(NIC, 0, own=MOVE))
     node.kubelet.give(pod, "main", NIC)
     node.rig.gate.fail_at = "after move-netdev"
@@ -402,10 +402,7 @@ def test_an_attempt_that_finds_its_spec_gone_holds_nothing_and_the_claim_is_atta
 
 
 def test_the_newest_failure_of_a_sandbox_is_remembered_however_many_there_were(node: Node) -> None:
-    pod, failed = make_pod(), Future[None]()
-    failed.set_exception(OSError("no"))
+    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
     for number in range(KEPT_CONTAINERS + 1):
-        node.engine._late._remember(pod, f"c{number}", failed)
-    known = node.adopter.sandboxes.get(pod.sandbox_id)
-    assert known is not None
+        known.remember_late_failure(f"c{number}", "no")
     assert (len(known.late_failures), f"c{KEPT_CONTAINERS}" in known.late_failures) == (KEPT_CONTAINERS, True)

@@ -13,14 +13,15 @@ from typing import TypeVar
 
 import pytest
 
+from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Others
 from nri_rdma.decide.policy import Asker
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.container import KnownContainer
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.rereading import Rereading
-from nri_rdma.engine.sandbox import LifeEvent, NodesAt, Sandboxes
-from nri_rdma.engine.synchronize import ListedContainer, brought_by
+from nri_rdma.engine.sandbox import LifeEvent, Sandboxes
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
@@ -100,11 +101,11 @@ def late_on(world: World, tmp_path: Path) -> Iterator[Late]:
     opened: list[Others] = []
     listeners = Listeners()
 
-    def make_adopter(daemon: Daemon) -> Adopter:
+    def make_evidence(daemon: Daemon) -> EvidenceCollector:
         opened.append(Others(settings, daemon.node, workers, listeners, readers))
-        return opened[0].adopter
+        return opened[0].evidence
 
-    with daemon_on(world, tmp_path / "state", make_adopter=make_adopter) as node:
+    with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:
         made = Late(node=node, folder=folder, readers=readers)
         made.write(spec(FOREIGN, 1))
         opened[0].open_later()
@@ -226,7 +227,7 @@ def test_nodes_that_nobody_explains_are_let_through_once_by_readings_that_ended_
 
 
 def test_nodes_that_nobody_explains_are_refused_after_one_reading_where_that_is_enforced(late: Late) -> None:
-    late.node.adopter.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
+    late.node.evidence.adoption = Adoption(others=VendorAdoption(adopt=Adopt.ENFORCE))
     reads = late.node.reads
     told = refusal(lambda: ask_again(lambda: late.node.create("main", 0)))
     assert told.code is ErrorCode.NOT_ALLOCATED
@@ -264,10 +265,12 @@ def test_another_container_of_a_claim_waits_for_no_reading_while_its_device_is_o
 
 def test_a_container_that_was_there_before_us_waits_for_no_reading(late: Late) -> None:
     late.hold_readings()
-    running = ListedContainer(name="main", devices={uverbs(3).path: (231, 195)})
-    brought = brought_by(late.node.adopter, make_pod(), Asker(namespace="ml", host_network=False), running)
-    assert brought is not None
-    late.node.adopter.await_known(brought, {}, time.monotonic())
+    asker = Asker(namespace="ml", host_network=False)
+    running = KnownContainer(
+        pod=make_pod(), name="main", asker=asker, devices={uverbs(3).path: (231, 195)}, was_there=True
+    )
+    assert late.node.evidence.concerns(running)
+    late.node.evidence.await_known(running, {}, time.monotonic())
 
 
 # Readings that fail
@@ -297,15 +300,15 @@ def test_a_container_is_refused_where_the_specs_cannot_be_read(world: World, tmp
     failed: Future[None] = Future()
     failed.set_exception(OSError("no descriptor is left"))
 
-    def make_adopter(daemon: Daemon) -> Adopter:
-        return Adopter(
+    def make_evidence(daemon: Daemon) -> EvidenceCollector:
+        return EvidenceCollector(
             node=lambda: daemon.node.current,
             registry=lambda: Registry(devices={}),
             prefix=PREFIX,
             reread=lambda: failed,
         )
 
-    with daemon_on(world, tmp_path, make_adopter=make_adopter) as node:
+    with daemon_on(world, tmp_path, make_evidence=make_evidence) as node:
         told = refusal(lambda: node.create("trainer", 0))
     assert told.code is ErrorCode.NOT_READY
     assert "no descriptor is left" in str(told)

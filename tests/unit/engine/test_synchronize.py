@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.pod import Pod
 from tests.unit.adopting import MOVE, NIC, Node, node, on_host, refusal, spec, world

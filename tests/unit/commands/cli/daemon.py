@@ -26,10 +26,10 @@ from nri_rdma.decide.policy import Asker, default_policy
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
 from nri_rdma.doors.nri.plugin import Plugin
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.limits import ContainerLimits
@@ -81,35 +81,29 @@ class InsideDaemon:
         self.sandboxes = Attachments(
             Work(site, SecondLooks(self.kernel, self.workers, start_timer)), self.workers, on_gone=self._gone
         )
-        self.engine = Engine(
-            placer=Placer(
-                node=self._source,
-                policy=default_policy(allow_exclusive=True),
-                allocations=self.allocations,
-                adopter=Adopter(
-                    node=lambda: self._source.current,
-                    registry=lambda: Registry(devices={}),
-                    prefix=self.settings.annotation_prefix,
-                ),
-                readers=self.workers,
-                spans=self.spans,
-                annotation_prefix=self.settings.annotation_prefix,
+        self.engine = Engine.make(
+            node=self._source,
+            policy=default_policy(allow_exclusive=True),
+            reservations=self.allocations,
+            evidence=EvidenceCollector(
+                node=lambda: self._source.current,
+                registry=lambda: Registry(devices={}),
+                prefix=self.settings.annotation_prefix,
             ),
             attachments=self.sandboxes,
             workers=self.workers,
+            readers=self.workers,
             spans=self.spans,
             limits=ContainerLimits(self.settings.cgroup_root, NoProcesses()),
+            prefix=self.settings.annotation_prefix,
             waits=BLOCKING,
+            memlock=MemlockBounds(default=MEMLOCK),
         )
-        self.engine.placer.memlock = MemlockBounds(default=MEMLOCK)
         self.settings_now = self.settings
         self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
         self.facts = DaemonFacts(
             settings=self.settings,
-            node=self._source,
             engine=self.engine,
-            allocations=self.allocations,
-            sandboxes=self.sandboxes,
             spans=self.spans,
             runtime=lambda: RuntimeView(
                 link="disconnected", name="", version="", nri="", lacks=(), launched=False, error=""
@@ -155,7 +149,7 @@ class InsideDaemon:
     def edits(self, pod: Pod, annotations: Mapping[str, str], container: str) -> ContainerEdits:
         """What CreateContainer is answered."""
         deadline = time.monotonic() + 5
-        return self.engine.create_container(pod.sandbox_id, str(pod), annotations, container, (), {}, deadline)
+        return self.engine.create_container(KnownContainer(pod=pod, name=container, annotations=annotations), deadline)
 
     def add_rdma_devices(self) -> None:
         """Have the kernel know the node's RDMA devices, shown in every network namespace; without, only sysfs does."""

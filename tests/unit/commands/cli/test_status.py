@@ -6,9 +6,9 @@ from functools import partial
 
 from nri_rdma.commands.cli.screen import TextTable
 from nri_rdma.commands.cli.status import _age, _facts, _tables
-from nri_rdma.decide.gpus import Shown
+from nri_rdma.decide.gpus import GpuEvidence
 from nri_rdma.doors.control.client import ask_status
-from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
@@ -41,7 +41,7 @@ def test_it_shows_link_guard_memlock_devices_and_sandboxes(daemon: InsideDaemon)
 def test_devices_are_shown_beside_the_gpus_of_their_containers(daemon: InsideDaemon) -> None:
     attached = daemon.start_pod("one", {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"})
     for container, node in (("near", (195, 2)), ("far", (195, 7))):
-        daemon.engine.start_container(attached.sandbox_id, container, "", partial(Shown, nodes=(node,)))
+        daemon.engine.start_container(attached.sandbox_id, container, "", partial(GpuEvidence, nodes=(node,)))
     told = [" ".join(line.split()) for line in status(daemon, 120).splitlines()]
     assert "default/one near aligned: PHB its device nodes" in told
     assert "default/one far mlx5_2 is SYS from GPU 0000:f8:00.0 its device nodes" in told

@@ -6,7 +6,7 @@ from typing import Any
 from nri_rdma.attach.journal import Journal
 from nri_rdma.commands.doctor import guard, service
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.engine.synchronize import Listed, ListedContainer
+from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench

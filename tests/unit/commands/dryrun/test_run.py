@@ -25,9 +25,9 @@ from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import Rule, policy_of
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
-from nri_rdma.engine.evidence import Adopter
+from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.reservations import Allocations
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import Mode
@@ -59,33 +59,28 @@ class Looking:
         self.before_read: Callable[[], None] = lambda: None
         self.reporter = Reporter(as_json=True)
         node = NodeSource(self._read)
-        self.verdicts = Verdicts(
-            self.reporter,
-            lambda: self.attached,
-            placer=Placer(
-                node=node,
-                policy=policy_of((), (), allow_default_pool=True),
-                allocations=self.allocations,
-                adopter=Adopter(
-                    node=lambda: node.current,
-                    registry=lambda: Registry(devices={}),
-                    prefix="rdma.noderesource.dev",
-                ),
-                readers=inside.workers,
-                spans=Recorder(capacity=0),
-                annotation_prefix="rdma.noderesource.dev",
+        attachments = Attachments(
+            FindingOut(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
+            inside.workers,
+            on_gone=self.allocations.release,
+            schedule=without_pause,
+        )
+        engine = Engine.make(
+            node=node,
+            policy=policy_of((), (), allow_default_pool=True),
+            reservations=self.allocations,
+            evidence=EvidenceCollector(
+                node=lambda: node.current, registry=lambda: Registry(devices={}), prefix="rdma.noderesource.dev"
             ),
-            attachments=Attachments(
-                FindingOut(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
-                inside.workers,
-                on_gone=self.allocations.release,
-                schedule=without_pause,
-            ),
+            attachments=attachments,
             workers=inside.workers,
+            readers=inside.workers,
             spans=Recorder(capacity=0),
             limits=NoLimits(),
+            prefix="rdma.noderesource.dev",
             waits=patient(BLOCKING),
         )
+        self.verdicts = Verdicts(engine, attachments, inside.workers, self.reporter, lambda: self.attached)
         self.runner = Runner(str(folder / "nri.sock"), self._make, name="nri-rdma-dry-run", index="89")
         self.runtime = FakeRuntime(folder / "nri.sock")
         self._thread = threading.Thread(target=self.runner.run)
@@ -254,7 +249,7 @@ def test_the_second_pod_sees_the_first_ones_devices_taken_until_that_has_stopped
 
 def test_pods_that_are_there_are_reported_with_their_labels_and_containers(looking: Looking) -> None:
     rule = Rule(name="ml", where="FILE:1", pod_labels=(("team", ("ml",)),))
-    looking.verdicts.placer.policy = policy_of((), (rule,), allow_default_pool=True)
+    looking.verdicts.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     pod = looking.pod("old", "1", labels={"team": "ml"})
     looking.runtime.pods = [pod, looking.pod("stranger", "1")]
     looking.runtime.containers = [nri.Container(id="c", pod_sandbox_id=pod.id, name="main", env=["NCCL_IB_HCA=mine"])]

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from nri_rdma.doors.control import status
+from nri_rdma.doors.control import attachments
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, RpcError
@@ -105,7 +105,7 @@ def test_a_container_that_crashes_and_starts_again_is_no_news(door: Door, caplog
 def test_a_container_that_waits_long_for_its_start_is_shown(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime, pod = _started(door)
     create(runtime, pod)
-    monkeypatch.setattr(status, "UNSTARTED_S", -1.0)
+    monkeypatch.setattr(attachments, "UNSTARTED_S", -1.0)
     assert _unstarted(door) == [{"container": "main", "answers": 1}]
     runtime.close()
 
@@ -116,6 +116,6 @@ def test_containers_of_a_list_of_pods_wait_for_no_start(door: Door, monkeypatch:
     runtime.disconnect()
     runtime.accept(SOON)
     wait_until(lambda: len(door.facts) == 2, "the list")
-    monkeypatch.setattr(status, "UNSTARTED_S", -1.0)
+    monkeypatch.setattr(attachments, "UNSTARTED_S", -1.0)
     assert _unstarted(door) == []
     runtime.close()

@@ -55,7 +55,7 @@ def test_rules_know_a_pods_namespace_runtime_handler_and_labels(door: Door, own_
         runtime_handlers=("nvidia",),
         pod_labels=(("team", ("ml",)),),
     )
-    door.inside.engine.placer.policy = policy_of((), (rule,), allow_default_pool=True)
+    door.inside.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
     runtime = connected(door, own_rpcs=own_rpcs)
     with pytest.raises(RpcError, match="POLICY-DENIED: no rule lets a pod of namespace default ask pool default"):
         runtime.run_pod_sandbox(make_pod(door.inside, "stranger"))

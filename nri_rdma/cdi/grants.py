@@ -1,0 +1,130 @@
+"""Which CDI devices a container has, as far as names and device nodes tell. Pure.
+
+A CdiGrant is one CDI device in one container, and how that is known. What the device means for us is in its spec
+(nri_rdma.cdi.meaning).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from nri_rdma.cdi.index import Index
+from nri_rdma.cdi.meaning import CdiMeaning
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.device import DeviceId, DeviceNumbers, RdmaDevice
+
+NodesAt = frozenset[tuple[str, DeviceNumbers]]
+"""Paths in a container, with major and minor of the device nodes there."""
+Attached = Mapping[str, frozenset[DeviceId]]
+"""CDI devices that a sandbox has something attached for, with the RDMA devices."""
+
+
+class Origin(StrEnum):
+    """How it is known that a container has a CDI device, the surest first."""
+
+    KUBELET = "kubelet"
+    RUNTIME = "runtime"
+    NODES = "device nodes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CdiGrant:
+    """A CDI device of a container. `problem`: what is wrong with its spec, where it is one of those that ask us."""
+
+    container: str
+    name: str
+    origin: Origin
+    meaning: CdiMeaning | None = None
+    problem: NriRdmaError | None = None
+
+    @property
+    def vendor(self) -> str:
+        """The vendor and class of the device: what stands before the slash."""
+        return self.name.partition("/")[0]
+
+    @property
+    def devices(self) -> tuple[RdmaDevice, ...]:
+        """The RDMA devices of the node that the CDI device is about, as far as they are on the host."""
+        return self.meaning.devices if self.meaning is not None else ()
+
+
+def grants_of(index: Index, container: str, names: Mapping[str, Origin]) -> tuple[CdiGrant, ...]:
+    """Return those of these CDI devices that concern us, as grants of the container."""
+    return tuple(
+        CdiGrant(
+            container=container,
+            name=name,
+            origin=names[name],
+            meaning=found if isinstance(found, CdiMeaning) else None,
+            problem=found if isinstance(found, NriRdmaError) else None,
+        )
+        for name, found in index.meanings(names)
+    )
+
+
+def grants_in(
+    index: Index,
+    container: str,
+    named: Mapping[str, Origin],
+    nodes: Mapping[str, DeviceNumbers],
+    attached: Attached,
+) -> tuple[CdiGrant, ...]:
+    """Return the CDI devices of a container that concern us, each with its surest origin.
+
+    `named` are those that kubelet and runtime report; they explain the container's device nodes. Only other nodes are
+    matched: first with what the sandbox has attached, then with other devices. Without `nodes` nothing is matched.
+    """
+    names = names_in(index, named, nodes, attached)
+    grants = grants_of(index, container, names)
+    found = {grant.name for grant in grants}
+    moved = (name for name in names if name in attached and name not in found)
+    # Devices that moved to the pod are known only by being in its sandbox.
+    return (*grants, *(CdiGrant(container=container, name=name, origin=names[name]) for name in moved))
+
+
+def names_in(
+    index: Index, named: Mapping[str, Origin], nodes: Mapping[str, DeviceNumbers], attached: Attached
+) -> Mapping[str, Origin]:
+    """Return the container's CDI devices as far as known, ours or not, reported or recognised by their nodes."""
+    if not nodes:
+        return named
+    explained = {device.id for grant in grants_of(index, "", named) for device in grant.devices}
+    explained.update(device for name in named for device in attached.get(name, ()))
+    recognised = dict.fromkeys(_recognised(index, nodes, attached, explained), Origin.NODES)
+    return {**named, **{name: origin for name, origin in recognised.items() if name not in named}}
+
+
+def unexplained(
+    index: Index, named: Mapping[str, Origin], nodes: Mapping[str, DeviceNumbers], attached: Attached
+) -> NodesAt:
+    """Return those of a container's nodes that no known CDI device explains."""
+    names = {*names_in(index, named, nodes, attached), *index.recognise(nodes)}
+    explained = {node for name in names for node in index.nodes(name).items()}
+    devices = (device for grant in grants_of(index, "", dict.fromkeys(names, Origin.NODES)) for device in grant.devices)
+    numbers = {(char.major, char.minor) for device in devices for char in device.char_devices}
+    paths = {path for name in attached if index.has_paths(name, nodes) for path in index.paths(name)}
+    return frozenset(
+        (path, number)
+        for path, number in nodes.items()
+        if path not in paths and number not in numbers and (path, number) not in explained
+    )
+
+
+def devices_of(grants: Iterable[CdiGrant]) -> frozenset[DeviceId]:
+    """Return the ids of the RDMA devices that these grants are about."""
+    return frozenset(device.id for grant in grants for device in grant.devices)
+
+
+def _recognised(
+    index: Index, nodes: Mapping[str, DeviceNumbers], attached: Attached, explained: Collection[DeviceId]
+) -> Iterator[str]:
+    for name in index.recognise(nodes):
+        own = devices_of(grants_of(index, "", {name: Origin.NODES}))
+        if own and own <= set(explained):
+            continue
+        yield next((other for other, ids in attached.items() if own and own <= ids), name)
+    for name, ids in attached.items():  # devices that moved to the pod are known by their paths
+        if not ids <= set(explained) and index.has_paths(name, nodes):
+            yield name

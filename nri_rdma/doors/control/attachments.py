@@ -1,0 +1,86 @@
+"""Attachments and their containers in the status document, as JSON values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any  # Any: JSON documents
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.decide.inventory import netdev_of
+from nri_rdma.engine.sandbox import Aligned
+from nri_rdma.host.cgroup import read_rdma_use
+
+UNSTARTED_S = 30.0
+"""A container that was answered for starts sooner, or something keeps it from it."""
+
+
+def attachment_document(attachment: Attachment) -> dict[str, Any]:
+    """Return one attachment: its pod, state, devices and moved netdevs, and its containers that did not start."""
+    record = attachment.now.record
+    return {
+        "id": attachment.pod.sandbox_id,
+        "part": attachment.part,
+        "pod": str(attachment.pod),
+        "uid": attachment.pod.uid,
+        "state": str(attachment.shown),
+        "devices": [item.device.name for it in record.attached for item in it.devices] if record is not None else [],
+        "isolation": str(record.isolation or "") if record is not None else "",
+        "moves": [_move(move) for move in record.plan.moves] if record is not None else [],
+        "undo_error": attachment.now.undo_error,
+        "unstarted": list(_unstarted(attachment, time.monotonic())),
+    }
+
+
+def rdma_use_of(attachments: Sequence[Attachment], cgroup_root: Path) -> Iterator[dict[str, Any]]:
+    """Yield what containers use and may use, read from their cgroups now: of the devices that were given to them, and
+    of any other that they use or are limited for. A container whose cgroup is gone has none."""
+    for attachment in attachments:
+        own = [it for it in attachments if it.pod.sandbox_id == attachment.pod.sandbox_id]
+        for container, cgroups_path in attachment.containers.copy().items():
+            given = _devices_given(own, container)
+            for use in read_rdma_use(cgroup_root, cgroups_path):
+                if use.device in given or use.is_noteworthy:
+                    yield {
+                        "pod": str(attachment.pod),
+                        "sandbox": attachment.pod.sandbox_id,
+                        "container": container,
+                        **asdict(use),
+                    }
+
+
+def alignment_document(item: Aligned) -> dict[str, Any]:
+    """Return how near a container's devices are to its GPUs: by its farthest pair, pair by pair, and in words."""
+    alignment = item.alignment
+    return {
+        "pod": item.pod,
+        "container": item.container,
+        "gpus": [str(pci) for pci in alignment.gpus],
+        "gpus_from": alignment.source,
+        "distance": alignment.worst.name if alignment.worst is not None else None,
+        "pairs": [{"device": it.device, "gpu": str(it.gpu), "distance": it.far.name} for it in alignment.pairs],
+        "words": alignment.words,
+        "problem": alignment.contradiction or alignment.problem,
+    }
+
+
+def _devices_given(parts: Iterable[Attachment], container: str) -> frozenset[str]:
+    """Return the names of the devices that the attachments of a sandbox gave to a container."""
+    records = [now.record for now in [it.now for it in parts] if now.record is not None]
+    covering = (it for record in records for it in record.attached if it.admitted.request.scope.covers(container))
+    return frozenset(item.device.name for it in covering for item in it.devices)
+
+
+def _unstarted(attachment: Attachment, now: float) -> Iterator[dict[str, Any]]:
+    """Containers that were answered for and did not start: again, or for longer than a start takes."""
+    for container, item in attachment.unstarted.copy().items():
+        if item.answers > 1 or now - item.since > UNSTARTED_S:
+            yield {"container": container, "answers": item.answers, "seconds": round(now - item.since, 1)}
+
+
+def _move(move: NetdevMove) -> dict[str, Any]:
+    """A netdev that is in a pod, as it was on the host."""
+    return {"device": move.device, "pod_name": move.pod_name, "netdev": asdict(netdev_of(move.link))}

@@ -1,0 +1,57 @@
+"""What a pod asks for: its annotations, and what the kubelet allocated to it where that matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nri_rdma.decide.decision import narrowed
+from nri_rdma.decide.gpus import PodGpus, gpus_of, may_use_gpus, source_words
+from nri_rdma.decide.scoping import scope_words
+from nri_rdma.engine.kubelet import KubeletEvidence
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import DeviceRequest, PodRequest
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.text.annotations import parse_pod_request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A pod's request as written, and what the kubelet reports: its allocation, and its GPUs."""
+
+    request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
+    allocation: PodAllocation | None = None
+    gpus: PodGpus | None = None
+
+
+NOTHING_ASKED = Asked()
+
+
+def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: KubeletEvidence, spans: Recorder) -> Asked:
+    """Return what the pod asks for, with the kubelet's answer if that matters here. Raise RequestError."""
+    with spans.span("parse"):
+        request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
+    asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
+    asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)
+    if not (asks_gpus or asks_scope or kubelet.asks_about_devices):
+        return Asked(request=request)
+    with spans.span("kubelet") as span:
+        word = kubelet.ask(pod)
+        allocation = word.allocation
+        gpus = kubelet.gpus_told(word) if asks_gpus else None
+        span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
+        span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)
+        if asks_gpus:
+            span.attributes.update(_gpu_words(narrowed(request, allocation, gpus).requests))
+    return Asked(request=request, allocation=allocation, gpus=gpus)
+
+
+def _gpu_words(requests: Iterable[DeviceRequest]) -> dict[str, str]:
+    """Return a span's attributes for the GPUs that requests are for."""
+    asking = tuple(filter(may_use_gpus, requests))
+    return {
+        "rdma.gpus": ",".join(map(str, gpus_of(asking))),
+        "rdma.gpus.source": ", ".join(dict.fromkeys(filter(None, map(source_words, asking)))),
+        "rdma.gpus.problem": "; ".join(dict.fromkeys(item.gpus_problem for item in asking if item.gpus_problem)),
+    }

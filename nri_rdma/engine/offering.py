@@ -1,0 +1,73 @@
+"""What the node offers now: its last scan under the administrator's policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nri_rdma.cdi.grants import CdiGrant
+from nri_rdma.decide.decision import MemlockBounds, Question
+from nri_rdma.decide.policy import Offer, Policy, offer
+from nri_rdma.engine.asking import Asked
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.device import Node
+from nri_rdma.model.pool import Asker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offered:
+    """What a policy offers on a node; computed once per policy and node, not per pod."""
+
+    policy: Policy
+    node: Node
+    offer: Offer
+    has_ties: bool
+    """Whether some device of the node cannot be had exclusively."""
+
+    @classmethod
+    def of(cls, policy: Policy, node: Node) -> _Offered:
+        has_ties = any(device.ties for device in node.devices)
+        return cls(policy=policy, node=node, offer=offer(policy, node), has_ties=has_ties)
+
+
+class Offering:
+    """Safe for use by several threads."""
+
+    def __init__(self, node: NodeSource, policy: Policy, memlock: MemlockBounds) -> None:
+        self._node = node
+        self.policy = policy
+        """What this node offers to whom. A new policy applies to new pods; existing pods keep what they have."""
+        self.memlock = memlock
+        """What the runtime does with RLIMIT_MEMLOCK."""
+        self._offered = _Offered.of(policy, node.current)
+        node.on_read.append(self._node_was_read)
+
+    def question(
+        self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption
+    ) -> Question:
+        """Return the question of this moment: what `owner` asks for, and what is true of node, policy and runtime."""
+        offered = self._offered_on(self._node.current)
+        return Question(
+            owner=owner,
+            asker=asker,
+            adoption=adoption,
+            node=offered.node,
+            policy=offered.policy,
+            offer=offered.offer,
+            has_ties=offered.has_ties,
+            memlock=self.memlock,
+            request=asked.request,
+            allocation=asked.allocation,
+            gpus=asked.gpus,
+            grants=grants,
+        )
+
+    def _node_was_read(self) -> None:
+        """Compute the node's offers after a scan, so that no pod waits for it."""
+        self._offered_on(self._node.current)
+
+    def _offered_on(self, node: Node) -> _Offered:
+        policy, offered = self.policy, self._offered
+        if offered.policy is not policy or offered.node is not node:
+            self._offered = offered = _Offered.of(policy, node)
+        return offered

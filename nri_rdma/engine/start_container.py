@@ -1,0 +1,48 @@
+"""StartContainer: the last moment before a container's process runs. Its cgroup exists."""
+
+from __future__ import annotations
+
+import logging
+
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.engine.alignment_check import AlignmentCheck
+from nri_rdma.engine.container import ShowGpus
+from nri_rdma.engine.limiter import Limiter
+from nri_rdma.engine.parts import attached_of
+
+log = logging.getLogger(__name__)
+
+_REPORTED_ANSWERS = 2
+"""The kubelet recreates a container whose last start failed: the repeated answer is logged once."""
+
+
+class ContainerStart:
+    """Handles the start of containers for every door. Safe for use by several threads."""
+
+    def __init__(self, attachments: Attachments, limiter: Limiter, alignment: AlignmentCheck) -> None:
+        self._attachments = attachments
+        self._limiter = limiter
+        self._alignment = alignment
+
+    def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
+        """Record that CreateContainer of this container is being answered."""
+        attachment = next(iter(self._attachments.of(sandbox_id)), None)
+        if attachment is None:
+            return
+        attachment.remember_container(container, cgroups_path)
+        if attachment.answered(container) == _REPORTED_ANSWERS:
+            log.warning(
+                "the container did not start after our last answer: somebody else refused it",
+                extra={"pod": str(attachment.pod), "container": container, "next": "see the events of the pod"},
+            )
+
+    def start(self, sandbox_id: str, container: str, cgroups_path: str, gpus: ShowGpus | None) -> None:
+        """Write the limits that the runtime was not given, and check the container's devices against its GPUs, which
+        `gpus` returns (None: nobody knows). Raise LimitsError, or PlacementError where a strict request does not fit
+        the GPUs."""
+        parts = self._attachments.of(sandbox_id)
+        if parts:
+            parts[0].started(container)
+            self._limiter.limit_all(parts, container, cgroups_path)
+            if gpus is not None:
+                self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)

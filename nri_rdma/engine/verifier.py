@@ -1,0 +1,89 @@
+"""Verifies what pods that run already have: whether a container lacks what its pod asks for, or its limits."""
+
+from __future__ import annotations
+
+import errno
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.record import Phase
+from nri_rdma.decide.inject import AttachedRequest, inject
+from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.engine.evidence import EvidenceCollector
+from nri_rdma.engine.limiter import Limiter
+from nri_rdma.engine.parts import attached_of
+from nri_rdma.errors import LimitsError
+from nri_rdma.model.device import CharDevice
+from nri_rdma.model.request import env_name
+from nri_rdma.text.annotations import asks_for_devices
+
+_WHILE_AWAY = "made while nri-rdma was away"
+
+
+class Verifier:
+    """For a worker: it reads and writes cgroups."""
+
+    def __init__(self, attachments: Attachments, evidence: EvidenceCollector, limiter: Limiter, prefix: str) -> None:
+        """`prefix` is that of our annotations."""
+        self._attachments = attachments
+        self._evidence = evidence
+        self._limiter = limiter
+        self._prefix = prefix
+
+    def why_unserved(self, item: Listed) -> str:
+        """Return why the containers of a pod lack what it asks for, or their limits; "" when they do not."""
+        parts = self._attachments.of(item.pod.sandbox_id)
+        return self._limit_again(item, parts) or self._why_bare(item, parts)
+
+    def _limit_again(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
+        """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
+
+        A container that started while the daemon was down, or between its last answer and its end, has no limits yet.
+        """
+        attached = tuple(it for it in parts if it.now.phase is Phase.ATTACHED)
+        lacking = []
+        for container in item.containers:
+            try:
+                self._limiter.limit_all(attached, container.name, container.cgroups_path, also_one=True)
+            except LimitsError as error:
+                if error.errno != errno.ENOENT:  # it has not started yet, or has ended
+                    lacking.append(str(error))
+        return " ".join(lacking)
+
+    def _why_bare(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
+        if (not parts or parts[0].part) and item.containers and asks_for_devices(item.annotations, self._prefix):
+            return f"its containers were {_WHILE_AWAY}"
+        early = [it.name for it in item.containers if any(_was_made_before(it.name, part) for part in parts)]
+        if early:
+            return f"container {', '.join(early)} was {_WHILE_AWAY}"
+        if any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in parts):
+            return ""
+        attached, rdma_cm = attached_of(parts)
+        bare = [it.name for it in item.containers if self._is_bare(item, it, attached, rdma_cm)]
+        return f"container {', '.join(bare)} was {_WHILE_AWAY}" if bare else ""
+
+    def _is_bare(
+        self,
+        item: Listed,
+        container: ListedContainer,
+        attached: tuple[AttachedRequest, ...],
+        rdma_cm: CharDevice | None,
+    ) -> bool:
+        """Return whether a running container lacks what we would have given it."""
+        if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
+            return True
+        own = (it.admitted.request for it in attached if it.admitted.request.scope.covers(container.name))
+        # Nodes come with a CDI device itself: that we were asked is told by our variables.
+        if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
+            return True
+        known = item.container(container)
+        return self._evidence.concerns(known) and self._evidence.lacks(self._evidence.grants(known, {}), attached)
+
+
+def _was_made_before(container: str, attachment: Attachment) -> bool:
+    """Return whether a container exists although the attach of what it asks for is not done, or failed: no container is
+    answered before that, so it was created without us."""
+    done, record = attachment.attach_done, attachment.now.record
+    if done.done() and done.exception() is None:
+        return False
+    return record is None or any(item.admitted.request.scope.covers(container) for item in record.attached)

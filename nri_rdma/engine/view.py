@@ -1,0 +1,61 @@
+"""What an engine knows at one moment, for those who show it: control socket, metrics, web page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.decide.decision import MemlockBounds
+from nri_rdma.decide.placement import Taken
+from nri_rdma.decide.policy import Policy
+from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
+from nri_rdma.model.adoption import Adoption
+from nri_rdma.model.device import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A snapshot; each field is true of its own moment, and all are taken within microseconds."""
+
+    node: Node
+    policy: Policy
+    adoption: Adoption
+    memlock: MemlockBounds
+    taken: Taken
+    """Who holds which device."""
+    attachments: tuple[Attachment, ...]
+    """Oldest first; their `now` goes on."""
+    namespaces_held: int
+    """How many network namespaces are held open."""
+    specs_are_read: bool
+    kubelet_tells: bool
+    """Whether a kubelet has reported what it allocated."""
+    sightings: tuple[Sighting, ...]
+    """Containers with RDMA devices from others."""
+    alignments: tuple[Aligned, ...]
+    """How near the devices of containers are to their GPUs."""
+    unserved: tuple[Unserved, ...]
+    """Pods that run, or wait, without what they ask for."""
+    unserved_count: int
+    """How many were found since the start."""
+
+
+def view_of(engine: Engine) -> View:
+    """Return what the engine knows now."""
+    placer, evidence = engine.placer, engine.placer.evidence
+    return View(
+        node=placer.node.cache.current,
+        policy=placer.offering.policy,
+        adoption=evidence.adoption,
+        memlock=placer.offering.memlock,
+        taken=placer.reservations.taken(),
+        attachments=engine.attachments.all(),
+        namespaces_held=engine.attachments.held(),
+        specs_are_read=evidence.specs.now.majors is not None,
+        kubelet_tells=evidence.kubelet.tells,
+        sightings=evidence.sandboxes.sightings(),
+        alignments=evidence.sandboxes.alignments(),
+        unserved=engine.unserved,
+        unserved_count=engine.synchronizer.count,
+    )

@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nri_rdma.decide.assignment import cheapest
-from nri_rdma.decide.topology import Distance, below_root, distance
+from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
-from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pci import PciAddress, below_root
 
 _MAX_NEIGHBOURS = 15
 """Of a group of free devices; more are as many as that."""

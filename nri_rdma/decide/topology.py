@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from nri_rdma.model.device import DeviceId, Node, RdmaDevice
-from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pci import PciAddress, below_root
 
 
 class Distance(IntEnum):
@@ -97,8 +97,3 @@ def _inside_root(root: str, a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
     if shared == 0:
         return Distance.PHB
     return Distance.PIX if max(len(a), len(b)) - shared <= 2 else Distance.PXB
-
-
-def below_root(root: str, path: tuple[str, ...]) -> tuple[str, ...]:
-    """The way of a device: root port, bridges and function; the root complex itself may head the path or not."""
-    return path[1:] if path[:1] == (root,) else path

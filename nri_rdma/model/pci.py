@@ -30,3 +30,9 @@ def parse_pci_address(text: str) -> PciAddress | None:
     if int(device, 16) > 0x1F:
         return None
     return PciAddress(int(domain or "0", 16), int(bus, 16), int(device, 16), int(function))
+
+
+def below_root(root: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a function's way from its root complex: root port, bridges and function. The root complex itself may head
+    the path or not."""
+    return path[1:] if path[:1] == (root,) else path

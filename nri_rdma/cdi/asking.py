@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nri_rdma.cdi.document import read_document
-from nri_rdma.cdi.meaning import refuse_key_of_pods
+from nri_rdma.cdi.meaning import is_uverbs, refuse_key_of_pods
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.reading import Inspected, inspect, line_of
-from nri_rdma.cdi.spec import Spec
+from nri_rdma.cdi.spec import Device, Spec
 from nri_rdma.errors import RequestError
 from nri_rdma.text.yaml import Path
 
@@ -34,20 +34,27 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
     """The annotations that are ours and cannot be read, by their path."""
-    for key, text in spec.annotations:
-        yield from _wrong_at(("annotations", key), text, prefix)
+    counts = [_count(spec, device) for device in spec.devices]
+    for key, text in spec.annotations:  # they are for each device that has none of its own
+        yield from _wrong_at(("annotations", key), text, prefix, max(counts, default=1))
     for number, device in enumerate(spec.devices):
         for key, text in device.annotations:
-            yield from _wrong_at(("devices", number, "annotations", key), text, prefix)
+            yield from _wrong_at(("devices", number, "annotations", key), text, prefix, counts[number])
 
 
-def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str) -> Iterator[tuple[Path, RequestError]]:
+def _count(spec: Spec, device: Device) -> int:
+    """Return how many RDMA devices a CDI device is about: its uverbs nodes; one where only its netdevs tell."""
+    nodes = {node.path for node in (*spec.edits.device_nodes, *device.edits.device_nodes) if is_uverbs(node)}
+    return max(1, len(nodes))
+
+
+def _wrong_at(path: tuple[str | int, ...], text: str, prefix: str, count: int) -> Iterator[tuple[Path, RequestError]]:
     from nri_rdma.text.requests import read_granted  # late: where no spec asks us, nobody needs YAML
 
     key = str(path[-1])
     try:
         refuse_key_of_pods(key, prefix, "")
         if key == prefix:
-            read_granted(text, key, "cdi", None)
+            read_granted(text, key, "cdi", count)
     except RequestError as error:
         yield path, error

@@ -44,6 +44,7 @@ class Sole:
 
     def _lock_runtime(self, nri_socket: Path, by: float) -> None:
         """The folder may not be there yet: the runtime makes it the same way, when it starts."""
+        nri_socket = nri_socket.resolve()  # another daemon may be told of it by a link
         try:
             nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fds.append(_open(nri_socket.with_name(f"{nri_socket.name}.nri-rdma.lock")))

@@ -1,6 +1,8 @@
 """What specs ask of us is looked at before a container does."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,23 @@ def test_what_is_good_or_none_of_ours_is_no_problem() -> None:
 def test_a_file_that_is_no_spec_is_told_as_such_alone() -> None:
     (error,) = inspect_asking(b'{"cdiVersion": "0.6.0", "kind": "a.b/c"}', "a.json", PREFIX).problems
     assert "devices" in error.what
+
+
+@pytest.mark.parametrize(("nodes", "is_good"), [(1, True), (2, False)])
+def test_a_fixed_name_is_for_a_cdi_device_of_one_rdma_device(nodes: int, is_good: bool) -> None:
+    text = "{mode: exclusive, interface: {name: net1, addresses: [192.0.2.7/24]}}"
+    document = json.loads(spec({PREFIX: text}))
+    edits = document["devices"][0]["containerEdits"]
+    edits["deviceNodes"] = [{"path": f"/dev/infiniband/uverbs{number}"} for number in range(nodes)]
+    for place in (document["devices"][0], document):
+        document["annotations"] = document["devices"][0]["annotations"] = {}
+        place["annotations"] = {PREFIX: text}
+        problems = inspect_asking(json.dumps(document).encode(), "a.json", PREFIX).problems
+        assert (problems == ()) is is_good
+
+
+def test_the_first_spec_of_the_documentation_is_good() -> None:
+    page = (Path(__file__).parents[3] / "docs/cdi.md").read_text()
+    (block, *_) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert "interface" in block
+    assert inspect_asking(block.encode(), "claim.yaml", PREFIX).problems == ()

@@ -37,6 +37,15 @@ def test_a_second_daemon_of_a_runtime_is_refused_and_keeps_no_state_directory(tm
     Sole(tmp_path / "b", tmp_path / "run/nri.sock").release()
 
 
+def test_a_second_daemon_that_is_told_of_the_socket_by_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/nri.sock").touch()
+    (tmp_path / "link.sock").symlink_to("run/nri.sock")
+    first = Sole(tmp_path / "a", tmp_path / "run/nri.sock")
+    assert f"(pid {os.getpid()}) answers this runtime" in _refused(tmp_path / "b", tmp_path / "link.sock")
+    first.release()
+
+
 def test_a_daemon_waits_for_one_that_is_about_to_end(tmp_path: Path) -> None:
     first = Sole(tmp_path / "state", tmp_path / "nri.sock")
     ending = threading.Timer(0.1, first.release)

@@ -18,7 +18,7 @@ from nri_rdma.model.edits import RDMA_MAX
 
 RDMA_CURRENT = "rdma.current"
 RDMA_PEAK = "rdma.peak"
-"""Only kernels that free the limits of a removed cgroup have it: 7.2 has, 6.12 has not."""
+"""Only kernels that free the limits of a removed cgroup have this file: 7.2 has it, 6.12 has not."""
 _HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
     errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and delete the pod",
@@ -27,12 +27,12 @@ _HINTS = {
 }
 _SYSTEMD_DEFAULT_SLICE = "system.slice"
 _CRUN_SUBGROUP = "container"
-"""crun puts a container of systemd's style one level deeper, and its limits with it."""
+"""crun puts a container of the systemd driver one level deeper, and its limits with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """How many there are, and how many there may be; None is no limit (``max``)."""
+    """A number of objects, and its limit; None is no limit (``max``)."""
 
     used: int
     limit: int | None
@@ -40,7 +40,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaUse:
-    """What the processes of a container use of one device."""
+    """The objects of one RDMA device that the processes of a container use."""
 
     device: str
     hca_handle: Counted
@@ -48,12 +48,12 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Whether it is more than what every cgroup says of every device of the host."""
+        """Whether the use differs from what every cgroup reports for every device of the host."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 
 def has_rdma_controller(cgroup_root: Path) -> bool:
-    """Whether containers can have rdma limits: a unified (v2) hierarchy that hands the rdma controller down.
+    """Return whether containers can have rdma limits: whether a unified (v2) hierarchy hands the rdma controller down.
 
     Through NRI a limit can only be set as a unified value, which no runtime takes on cgroup v1.
     """
@@ -65,7 +65,8 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
 
 
 def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-    """Give a container's cgroup these lines of rdma.max. Raises LimitsError, which calls the container `where`.
+    """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as
+    `where`.
 
     Nothing is created: a file that is not there is an error.
     """
@@ -96,7 +97,8 @@ def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], w
 
 
 def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
-    """Take away all rdma limits of a container's cgroup. Raises OSError; ValueError for a path that is none."""
+    """Remove all rdma limits of a container's cgroup. Raises OSError, or ValueError for a path that is no cgroup
+    path."""
     file = _folder(cgroup_root, cgroups_path) / RDMA_MAX
     limited = [device for device, limits in _parse(file.read_text()).items() if set(limits.values()) != {None}]
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -108,19 +110,21 @@ def lift_rdma_max(cgroup_root: Path, cgroups_path: str) -> None:
 
 
 def outlived_by_limits(cgroup_root: Path, cgroups_path: str) -> bool:
-    """Whether the kernel keeps the limits of this cgroup when it is removed; False for one that is not there. Raises
-    ValueError for a path that is none."""
+    """Return whether the kernel keeps the limits of this cgroup after its removal; False for a cgroup that does not
+    exist. Raises ValueError for a path that is no cgroup path."""
     folder = _folder(cgroup_root, cgroups_path)
     return (folder / RDMA_MAX).exists() and not (folder / RDMA_PEAK).exists()
 
 
 def processes_of(cgroup_root: Path, cgroups_path: str) -> tuple[int, ...]:
-    """The processes in a container's cgroup; 0 is one that this process cannot see. Raises OSError, ValueError."""
+    """Return the processes in a container's cgroup; 0 is a process that this one cannot see. Raises OSError,
+    ValueError."""
     return tuple(int(word) for word in (_folder(cgroup_root, cgroups_path) / "cgroup.procs").read_text().split())
 
 
 def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
-    """What a container uses of each device of the host, and may; nothing when its cgroup is gone or cannot be read."""
+    """Return what a container uses of each device of the host, with its limits; nothing when its cgroup is gone or
+    unreadable."""
     try:
         folder = _folder(cgroup_root, cgroups_path)
         limits, current = ((folder / name).read_text() for name in (RDMA_MAX, RDMA_CURRENT))
@@ -130,7 +134,7 @@ def read_rdma_use(cgroup_root: Path, cgroups_path: str) -> tuple[RdmaUse, ...]:
 
 
 def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
-    """The same from the texts of rdma.max and rdma.current."""
+    """Return the use by device, from the texts of rdma.max and rdma.current."""
     may, has = _parse(limits), _parse(current)
     return tuple(
         RdmaUse(
@@ -144,7 +148,8 @@ def rdma_use(limits: str, current: str) -> tuple[RdmaUse, ...]:
 
 
 def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
-    """``mlx5_0 hca_handle=2 hca_object=max``, a line per device; ``max`` is None. What is no number counts as none."""
+    """Parse lines such as ``mlx5_0 hca_handle=2 hca_object=max``, one per device; ``max`` is None, and no number counts
+    as none."""
     found = {}
     for line in text.splitlines():
         device, _, rest = line.partition(" ")
@@ -154,10 +159,10 @@ def _parse(text: str) -> Mapping[str, Mapping[str, int | None]]:
 
 
 def cgroup_of(cgroups_path: str) -> PurePosixPath:
-    """Where below the root a container's cgroup is, from the OCI spec's cgroupsPath.
+    """Return the path of a container's cgroup below the root, from the OCI spec's cgroupsPath.
 
     Absolute (the cgroupfs driver), or ``SLICE:PREFIX:NAME`` (the systemd driver), of which runtimes make the scope
-    ``PREFIX-NAME.scope`` in the slice. Raises ValueError for anything else, and for what would leave the root.
+    ``PREFIX-NAME.scope`` in the slice. Raises ValueError for any other form, and for a path that leads out of the root.
     """
     if "\0" in cgroups_path:
         raise ValueError("its path holds a zero byte")
@@ -180,7 +185,7 @@ def _systemd_parts(cgroups_path: str) -> list[str]:
 
 
 def _slices(name: str) -> list[str]:
-    """systemd puts ``a-b.slice`` into ``a.slice``; ``-.slice`` is the root."""
+    """Return the folders of a systemd slice: systemd puts ``a-b.slice`` into ``a.slice``; ``-.slice`` is the root."""
     stem = name.removesuffix(".slice")
     if stem == "-":
         return []

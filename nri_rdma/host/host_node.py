@@ -1,4 +1,4 @@
-"""This host's node: read from sysfs and the kernel, and read anew when the kernel tells that something changed."""
+"""This host's node: read from sysfs and the kernel, and read again when the kernel reports a change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Cache(Protocol):
-    """Who keeps the node that `HostNode.read` returned last."""
+    """The owner of the node that `HostNode.read` returned last."""
 
     @property
     def is_current(self) -> bool:
@@ -39,11 +39,11 @@ class Cache(Protocol):
 
 
 class HostNode:
-    """Reads the node from sysfs and from `kernel`. It hears of no change before `listen`."""
+    """Reads the node from sysfs and from `kernel`. Before `listen` it gets no reports of changes."""
 
     def __init__(self, settings: Settings, readers: Workers, on_read: Callable[[], None]) -> None:
-        """`on_read` is called after each reading that `read_later` asked for, also one that failed. Raises
-        InventoryError, KernelError or OSError when the node cannot be read."""
+        """Prepare to read the node. `on_read` is called after each reading that `read_later` requested, also after a
+        failed one. Raises InventoryError, KernelError or OSError when the node cannot be read."""
         self._settings = settings
         self._readers = readers
         self._on_read = on_read
@@ -65,18 +65,19 @@ class HostNode:
         )
 
     def read_later(self) -> None:
-        """Devices or their netdevs came, went or are used otherwise: the next pod is placed on what there is now."""
+        """Request a reading because devices or their netdevs came, went or are used otherwise: the next pod is placed
+        on the newest node."""
         if self._cache is not None:
             self._cache.refresh_in(self._readers).add_done_callback(self._was_read)
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop listening."""
         for events in (self._uevents, self._link_events):
             if events is not None:
                 events.close()
 
     def read(self) -> Node:
-        """Read the node as it is now. Its netdevs are watched from then on. Raises KernelError, OSError."""
+        """Read the node as it is now, and watch its netdevs from then on. Raises KernelError, OSError."""
         if self._link_events is not None:
             self._link_events.take_in()
         found, use, node = read_host(self._settings, self.kernel)
@@ -84,12 +85,13 @@ class HostNode:
         return node
 
     def _is_as_read(self) -> bool:
-        """Whether the kernel has told of no change since the node was read."""
+        """Return whether the kernel has reported no change since the node was read."""
         events, cache = self._link_events, self._cache
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
 
     def _was_read(self, done: Future[None]) -> None:
-        """What was known of the node stays when that failed; a pod that it refuses has it read again."""
+        """Handle the end of a reading. After a failed reading the previous node stays; a pod that it refuses requests
+        another reading."""
         error = None if done.cancelled() else done.exception()
         if error is not None:
             log.warning("the node was not read anew", extra={"error": str(error)})
@@ -97,7 +99,8 @@ class HostNode:
 
 
 def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:
-    """What sysfs shows now, how the host uses its links, and the node that is with what the kernel says of both."""
+    """Return the scan of sysfs, the host's use of its links, and the node that results with what the kernel reports of
+    both."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
     node = assemble(
@@ -112,7 +115,7 @@ def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, N
 
 
 def resolve_on_host(settings: Settings, known: Resolved) -> Resolved:
-    """The character devices as they are now: their numbers change when a device moves. Raises AttachError."""
+    """Return the present character devices: their numbers change when a device moves. Raises AttachError."""
     now = read_char_devices(settings.sysfs_root, settings.dev_root, known.devices)
     gone = [device.name for device in known.devices if device.id not in now.by_device]
     if gone:

@@ -23,21 +23,22 @@ _GONE = (errno.ENOENT, errno.ENODEV)
 
 
 class ContainerLimits:
-    """Sets the limits of containers, and takes them away at their end. Safe for use by several threads."""
+    """Sets the limits of containers, and removes them when the containers end. Safe for use by several threads."""
 
     def __init__(self, cgroup_root: Path, processes: Processes) -> None:
         self._root = cgroup_root
         self._processes = processes
-        self._lock = threading.Lock()  # from before a process is watched until it is known whose end is told
+        self._lock = threading.Lock()  # from before a process is watched until its end can be assigned to its container
         self._limited: dict[ProcessIdentity, str] = {}
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
-        """Give a container's cgroup these lines of rdma.max. Raises LimitsError, which calls the container `where`."""
+        """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as
+        `where`."""
         write_rdma_max(self._root, cgroups_path, lines, where)
 
     def lift_at_end(self, cgroups_path: str, where: str) -> None:
-        """Take away the limits of a container that is there, whoever wrote them, when it ends. Never raises: nothing is
-        refused for what may happen after it."""
+        """Remove the limits of a running container when it ends, whoever wrote them. Never raises: a container is not
+        refused for what may happen after its end."""
         try:
             if outlived_by_limits(self._root, cgroups_path):
                 self._watch(cgroups_path)
@@ -45,7 +46,7 @@ class ContainerLimits:
             log.warning("its rdma limits will outlive it", extra={"container": where, "error": str(error)})
 
     def process_gone(self, process: ProcessIdentity) -> None:
-        """To be called when a watched process has ended; others than containers' may be."""
+        """Handle the end of a watched process, which need not be a container's."""
         with self._lock:
             cgroups_path = self._limited.pop(process, None)
         if cgroups_path is not None:

@@ -21,12 +21,12 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 SUFFIXES = (".json", ".yaml")
 MAX_FILES = 4096
-"""Of one directory: sixteen claims for each of 250 pods."""
+"""Most files read from one directory: sixteen claims for each of 250 pods. The rest is not read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderScan:
-    """The readable specs of some directories, what is wrong with the others, and every file that was looked at."""
+    """The readable specs of some directories, the problems of the unreadable ones, and every file that was found."""
 
     specs: tuple[SpecFile, ...]
     problems: tuple[CdiError, ...]
@@ -34,13 +34,13 @@ class FolderScan:
 
 
 def read_registry(directories: Iterable[Path]) -> Registry:
-    """The devices of the directories, which rise in priority. One that does not exist has none."""
+    """Return the devices of the directories, the lowest priority first. A directory that does not exist has none."""
     found = scan(directories)
     return resolve(found.specs, found.problems)
 
 
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
-    """Read all specs of the directories, which rise in priority. `inspect` says what the bytes of a file are."""
+    """Read all specs of the directories, the lowest priority first. `inspect` parses the bytes of a file."""
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
     files: list[str] = []
@@ -59,7 +59,7 @@ def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected]
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of a file that somebody named: a link is followed, but only to a file. Raises CdiError."""
+    """Return the bytes of a file that a user named. A link is followed, but only to a regular file. Raises CdiError."""
     try:
         _refuse_irregular(path.stat().st_mode, str(path))
         return _read(os.open(path, _FLAGS), str(path))
@@ -88,7 +88,8 @@ _ONE_STEP = os.O_NOFOLLOW | _FLAGS
 
 
 def _read_within(directory: Path, name: str) -> bytes:
-    """The bytes of a file of the directory. Raises CdiError when it is none, or leads elsewhere."""
+    """Return the bytes of a file of the directory. Raises CdiError when it is no regular file, or leads out of the
+    directory."""
     file = str(directory / name)
     try:
         root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -105,7 +106,8 @@ def _read_within(directory: Path, name: str) -> bytes:
 
 
 def _steps(directory: Path, name: str) -> tuple[str, ...]:
-    """The way to the file without links, below the directory. Raises OSError, ELOOP when it leads elsewhere."""
+    """Return the way to the file without links, below the directory. Raises OSError, ELOOP when the file leads out of
+    it."""
     base = Path(os.path.realpath(directory))
     target = Path(os.path.realpath(base / name, strict=True))
     if base not in target.parents:
@@ -114,7 +116,8 @@ def _steps(directory: Path, name: str) -> tuple[str, ...]:
 
 
 def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
-    """A descriptor of the file. No link is followed: one that came since the way was looked up ends it."""
+    """Return a descriptor of the file. No link is followed: a link that was created after the way was looked up is an
+    error."""
     at = os.dup(root)
     try:
         for step in steps[:-1]:
@@ -128,14 +131,16 @@ def _open_below(root: int, steps: tuple[str, ...], file: str) -> int:
 
 
 def _read(descriptor: int, file: str) -> bytes:
-    """The bytes behind the descriptor, which is closed. One more than allowed is for the parser to refuse."""
+    """Return the bytes behind the descriptor, and close it. Read one byte more than allowed, which the parser
+    refuses."""
     with os.fdopen(descriptor, "rb") as opened:
         _refuse_irregular(os.fstat(descriptor).st_mode, file)
         return opened.read(MAX_BYTES + 1)
 
 
 def _refuse_irregular(mode: int, file: str) -> None:
-    """Asked before it is opened, since opening alone can do something to a device; and after, when it cannot change."""
+    """Raise CdiError for a file that is not regular. Called before the file is opened, since opening a device can have
+    effects, and again on the open file, which cannot be exchanged any more."""
     if not stat.S_ISREG(mode):
         what = f"it is {_KINDS.get(stat.S_IFMT(mode), 'no file')}"
         raise CdiError(ErrorCode.CDI_FILE, what, file=file, hint="put a regular file there, or remove it")

@@ -5,7 +5,7 @@ with inotify. A burst of changes is one reading by a worker, which parses only f
 directory that does not exist is looked for in the nearest one that does.
 
 Not noticed: a mount over a directory, a symbolic link on the way to it that changes, a directory further up that is
-renamed. `refresh` finds what these brought.
+renamed. `refresh` finds the results of these.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from nri_rdma.tasks.listeners import Listeners, Source
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.02
-"""A burst is over when so much time passes without another change."""
+"""A burst of changes is over when this time passes without another change."""
 LONGEST_S = 0.2
-"""A burst that does not end is read so often."""
+"""Longest time that a burst may delay a reading: a burst that does not end is read this often."""
 
 _SELF = inotify.DELETE_SELF | inotify.MOVE_SELF
 _CONTENT = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
@@ -38,7 +38,8 @@ _MASK = inotify.ONLYDIR | _SELF | _CONTENT | inotify.CLOSE_WRITE | inotify.ATTRI
 _ENDED = _SELF | inotify.UNMOUNT | inotify.IGNORED
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _ATTEMPTS = 8
-"""To catch up with directories that come and go while their watches are set; their events follow."""
+"""Attempts to watch directories that come and go while their watches are set. After the last one their events
+follow."""
 
 
 class CdiRegistry:
@@ -82,7 +83,7 @@ class CdiRegistry:
 
     @property
     def current(self) -> Registry:
-        """The devices as last read. Each reading makes a new one."""
+        """The devices of the newest reading. Each reading makes a new registry."""
         return self._read[0]
 
     @property
@@ -91,7 +92,7 @@ class CdiRegistry:
         return self._read[1]
 
     def refresh(self) -> Registry:
-        """Read now. Blocks: for a worker."""
+        """Read the directories now. Blocks: call it from a worker."""
         registry = self._look()
         if self._on_change is not None:
             try:
@@ -101,7 +102,7 @@ class CdiRegistry:
         return registry
 
     def close(self) -> None:
-        """Notice nothing any more; again is no error. What was read stays."""
+        """Stop watching. Closing twice is no error. What was read stays."""
         self._listeners.remove(self._source)
         with self._lock:  # a refresh may be under way
             if not self._closed:
@@ -111,7 +112,7 @@ class CdiRegistry:
     # Reading
 
     def _look(self) -> Registry:
-        """Watch what there is now, then read: what changes in between is read again."""
+        """Watch the directories that exist now, then read them: what changes in between is read again."""
         with self._lock:
             if not self._closed:
                 self._watch()
@@ -125,7 +126,7 @@ class CdiRegistry:
     # Watching
 
     def _watch(self) -> None:
-        """Have a watch on each directory, or on the nearest one above it for its name."""
+        """Watch each directory, or, for its name, the nearest existing directory above it."""
         watches: dict[int, _Watched] = {}
         unwatched = []
         for directory in self._directories:
@@ -147,7 +148,8 @@ class CdiRegistry:
             self._inotify.remove(watch)
 
     def _nearest(self, directory: Path) -> tuple[int, str]:
-        """A watch on the directory and "", or on one above it and the name to wait for there. Raises OSError."""
+        """Return a watch on the directory and "", or a watch on a directory above it and the name to wait for there.
+        Raises OSError."""
         for attempt in range(_ATTEMPTS):
             watch, missing = self._first_watchable(directory)
             if missing is None or not missing.is_dir() or attempt == _ATTEMPTS - 1:
@@ -169,7 +171,7 @@ class CdiRegistry:
     # `_watches` yet was made before the reading that follows, which sees what it was about.
 
     def _take(self) -> None:
-        """Take the events there are, and note whether any of them is about CDI specs."""
+        """Take the pending events, and note whether any of them concerns CDI specs."""
         news = [self._is_news(event) for event in self._inotify.read()]
         if any(news):
             self._burst.note()
@@ -186,13 +188,13 @@ class CdiRegistry:
 
 
 class _Watched:
-    """What is waited for in a watched directory: names of missing ones, or everything."""
+    """What a watched directory is watched for: the names of missing entries, or everything."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
 
     def add(self, name: str) -> None:
-        """Wait for the name too; "" is every name."""
+        """Wait for the name, too; "" is every name."""
         self._names.add(name)
 
     def awaits(self, name: str) -> bool:
@@ -200,14 +202,15 @@ class _Watched:
 
 
 class _Parsed:
-    """What files were when they were last read, by their bytes."""
+    """The results of the last reading, by the bytes of each file."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[bytes, Inspected]] = {}
         self._asked: set[str] = set()
 
     def inspect(self, data: bytes, file: str) -> Inspected:
-        """As nri_rdma.cdi.reading.inspect, which is asked only when the bytes of the file are others."""
+        """Return what nri_rdma.cdi.reading.inspect returns, which is called only for a file whose bytes have
+        changed."""
         digest = hashlib.blake2b(data, digest_size=16).digest()
         self._asked.add(file)
         known = self._known.get(file)
@@ -216,6 +219,6 @@ class _Parsed:
         return known[1]
 
     def forget_others(self) -> None:
-        """Keep what was asked for since the last time."""
+        """Drop the results that nobody asked for since the last call."""
         self._known = {file: known for file, known in self._known.items() if file in self._asked}
         self._asked = set()

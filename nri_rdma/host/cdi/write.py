@@ -1,4 +1,5 @@
-"""A spec's file, written so that a runtime sees the old one or the new one, whole, also when the machine stops."""
+"""Write a spec's file atomically: a runtime sees the old file or the new one, whole, also after a crash of the
+machine."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from nri_rdma.cdi.encoding import encode
 from nri_rdma.cdi.spec import Spec
 
 FILE_MODE, DIRECTORY_MODE = 0o644, 0o755
-"""Runtimes without root read specs too."""
+"""Runtimes that do not run as root read specs, too."""
 
 
 def write_spec(spec: Spec, directory: Path, name: str) -> Path:
-    """Write the spec as `name` into the directory, which is made where it is missing. Raises OSError.
+    """Write the spec as `name` into the directory, and create a missing directory. Raises OSError.
 
     The unfinished file's name has none of the suffixes that runtimes read.
     """
@@ -33,7 +34,7 @@ def write_spec(spec: Spec, directory: Path, name: str) -> Path:
 
 
 def _make_directory(directory: Path) -> None:
-    """With what is missing above it, and whatever the umask is."""
+    """Create the directory and missing ones above it, with our mode whatever the umask is."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir()

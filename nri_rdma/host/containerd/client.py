@@ -1,7 +1,7 @@
 """containerd's own API, as far as the end of a refused sandbox needs it.
 
 A connection is for a few calls of one thread and is thrown away after them: refusals are rare, and a containerd that
-was started anew in between is found again without waiting for grpc's pauses. grpc is imported with the first of them.
+restarted in between is found again without waiting for grpc's pauses. grpc is imported with the first of them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from nri_rdma.pb import containers_pb2 as containers
 from nri_rdma.pb import sandboxes_pb2 as sandboxes
 
 CALL_S = 10.0
-"""What a call may take. containerd gives its own clean-up as long; an unmount on a loaded disk takes seconds."""
+"""Time limit of a call; after it the call fails. containerd limits its own clean-up alike: an unmount on a loaded disk
+takes seconds."""
 SANDBOXER = "podsandbox"
 """containerd's name for the controller of sandboxes that are a container with a pause process."""
 
 _NAMESPACE = (("containerd-namespace", "k8s.io"),)
-"""Where containerd keeps all that is CRI's."""
+"""The namespace of containerd in which all of CRI's objects are."""
 _MAX_SOCKET_PATH = 107  # sun_path of include/uapi/linux/un.h has 108, with the NUL
 _MAX_DETAIL = 300
 _OPTIONS = (
@@ -35,7 +36,7 @@ _OPTIONS = (
 
 
 class ContainerdError(Exception):
-    """containerd did not do what it was asked for. `is_absent`: nobody is there who could be asked."""
+    """containerd did not do what it was asked for. `is_absent`: there is no containerd to ask."""
 
     def __init__(self, text: str, *, is_absent: bool = False) -> None:
         super().__init__(text)
@@ -43,7 +44,7 @@ class ContainerdError(Exception):
 
 
 class _NotFoundError(Exception):
-    """containerd has nothing of that id."""
+    """containerd has no object of that id."""
 
 
 class Containerd:
@@ -51,7 +52,7 @@ class Containerd:
     ContainerdError. Not for a thread that is in another network namespace: grpc starts threads of its own."""
 
     def __init__(self, socket: Path, *, call_s: float = CALL_S) -> None:
-        """Raises ContainerdError when there is no socket."""
+        """Connect. Raises ContainerdError when there is no socket."""
         self._call_s = call_s
         _refuse_absent(socket)
         os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of the runtime's end on our stderr, past our log
@@ -69,7 +70,7 @@ class Containerd:
         self._channel.close()
 
     def labels_of(self, container_id: str) -> Mapping[str, str] | None:
-        """The labels of a container's record; None when there is no record."""
+        """Return the labels of a container's record; None when there is no record."""
         request = containers.GetContainerRequest(id=container_id)
         try:
             answer = self._call("containerd.services.containers.v1.Containers/Get", request)
@@ -81,7 +82,7 @@ class Containerd:
             raise ContainerdError(f"the record of {container_id} is no message of this API") from error
 
     def has_sandbox(self, sandbox_id: str) -> bool:
-        """Whether containerd still has a sandbox of that id: its start goes on, or CRI lists it."""
+        """Return whether containerd still has a sandbox of that id: it is being started, or CRI lists it."""
         try:
             self._call("containerd.services.sandbox.v1.Store/Get", sandboxes.StoreGetRequest(sandbox_id=sandbox_id))
         except _NotFoundError:
@@ -89,7 +90,7 @@ class Containerd:
         return True
 
     def shut_down(self, sandbox_id: str) -> None:
-        """End the sandbox's process and remove its container, snapshot and folders. Again is no error."""
+        """End the sandbox's process and remove its container, snapshot and folders. Repeating it is no error."""
         request = sandboxes.ControllerShutdownRequest(sandbox_id=sandbox_id, sandboxer=SANDBOXER)
         try:
             self._call("containerd.services.sandbox.v1.Controller/Shutdown", request)

@@ -4,10 +4,10 @@ Some releases (`Abilities.leaves_refused`) leave the pause process, its network 
 The kubelet tries again under the same name; two records of one name keep containerd from its next start (containerd
 issue 13609, docs/adr/0019).
 
-Law: only sandboxes that we refused are touched, and of those only what containerd has given up: its record says that it
-is a sandbox's container, and the sandbox itself is in no list any more. A sandbox that runs although we refused it (our
-answer came too late) is in containerd's list, and stays. A containerd that is started anew lists what it had left: that
-is the kubelet's from then on (`listed`).
+Law: only sandboxes that we refused are touched, and only when containerd has given them up: the record is that of a
+sandbox's container, and no list has the sandbox any more. A sandbox that runs although we refused it (our answer came
+too late) is in containerd's list, and stays. A containerd that restarts lists the sandboxes that it had left; removing
+them is the kubelet's job from then on (`listed`).
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ from nri_rdma.observe.spans import Recorder, Span, current_span, under
 log = logging.getLogger(__name__)
 
 PAUSES_S = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""Before each look, in seconds. After our answer containerd takes the pod's network down, which CNI plugins may draw
-out; it is busy or being restarted at times."""
+"""Pauses before each check of a refused sandbox, in seconds. After our answer containerd takes the pod's network down,
+which CNI plugins may delay, and containerd may be busy or restarting."""
 MAX_WAITING = 1000
-"""Refused sandboxes that wait to be looked at: a containerd that hangs answers none of them for long."""
+"""Most refused sandboxes that wait for a check; further ones are not checked. A containerd that hangs answers none of
+them for long."""
 LAST_PAUSE_S = 0.1
-"""Between two looks while the daemon ends."""
+"""Pause between two checks while the daemon ends."""
 KIND, SANDBOX = "io.cri-containerd.kind", "sandbox"
 """The label of what CRI has made, and its value for the container of a sandbox."""
 
 
 class Look(Enum):
-    """What one look at a refused sandbox came to."""
+    """Result of one check of a refused sandbox."""
 
     GONE = auto()
-    """There is no record of it."""
+    """There is no record of the sandbox."""
     REMOVED = auto()
-    """There was one, and it is gone now."""
+    """There was a record, and it is removed now."""
     NO_SANDBOX = auto()
-    """The record is no sandbox's: it is not ours to touch."""
+    """The record is no sandbox's: we must not touch it."""
     LISTED = auto()
-    """containerd has not given it up (yet)."""
+    """containerd has not given the sandbox up (yet)."""
 
 
 def look(containerd: Containerd, sandbox_id: str) -> Look:
-    """Remove what is left of the sandbox, if it is left. Raises ContainerdError."""
+    """Remove what is left of the sandbox, if anything. Raises ContainerdError."""
     labels = containerd.labels_of(sandbox_id)
     if labels is None:
         return Look.GONE
@@ -69,7 +70,7 @@ def look(containerd: Containerd, sandbox_id: str) -> Look:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Task:
-    """A sandbox to look at from `due` on (seconds of the clock); `number` counts the looks, from 0."""
+    """A sandbox to check from `due` on (seconds of the clock); `number` counts the checks, from 0."""
 
     due: float
     number: int
@@ -78,7 +79,8 @@ class _Task:
 
 
 class Leftovers:
-    """Whoever makes it closes it. The thread begins with the first refusal; `refused` only takes a lock."""
+    """Removes the leftovers of refused sandboxes. Whoever makes it closes it. The thread starts with the first refusal;
+    `refused` only takes a lock."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Leftovers:
         connect: Callable[[Path], Containerd] = Containerd,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a socket nothing is ever done."""
+        """Prepare to remove leftovers. Without a socket nothing is ever removed."""
         self._socket = socket
         self._spans = spans
         self._pauses_s = pauses_s
@@ -103,7 +105,7 @@ class Leftovers:
         self._listed_ids: frozenset[str] = frozenset()
 
     def refused(self, pod: Pod) -> None:
-        """This sandbox was refused just now. Never blocks, never raises."""
+        """Note that this sandbox was refused just now. Never blocks, never raises."""
         if self._socket is None:
             return
         with self._changed:
@@ -117,15 +119,15 @@ class Leftovers:
             self._changed.notify()
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
-        """CRI has these sandboxes, as a runtime says when it knows us anew. Whose end it is to see to is the kubelet's,
-        also when they are what a containerd that ended had left."""
+        """Drop the sandboxes that the runtime lists after a reconnect. Removing them is now the kubelet's job, even if
+        a crashed containerd left them."""
         with self._changed:
             self._listed_ids = frozenset(sandbox_ids)
             self._waiting = [task for task in self._waiting if task.pod.sandbox_id not in sandbox_ids]
             heapq.heapify(self._waiting)
 
     def _is_served(self, socket: Path) -> bool:
-        """With the lock: whether there is a thread, which the first one makes."""
+        """Return whether there is a thread, and start it for the first sandbox. The caller holds the lock."""
         if self._thread is None:
             thread = threading.Thread(target=partial(self._serve, socket), name="leftovers", daemon=True)
             try:
@@ -137,8 +139,8 @@ class Leftovers:
         return True
 
     def close(self, within_s: float) -> None:
-        """Look at once at what waits, again and again for `within_s` seconds or until nothing is left to do, and end; a
-        thread that hangs then is left to die with the process. Again is no error."""
+        """Check the waiting sandboxes at once, and repeatedly for `within_s` seconds or until none is left, and end the
+        thread. A thread that still hangs then dies with the process. Closing twice is no error."""
         with self._changed:
             self._until = self._clock() + within_s
             self._waiting = [replace(task, due=self._clock()) for task in self._waiting]
@@ -157,7 +159,7 @@ class Leftovers:
                 log.exception("bug while a refused sandbox was cleaned up", extra={"sandbox": task.pod.sandbox_id})
 
     def _next(self) -> _Task | None:
-        """The task that is due, which is waited for; None when this is closed and nothing is left to do."""
+        """Wait for the next due task and return it; None when this object is closed and nothing is left to do."""
         with self._changed:
             while True:
                 if self._waiting and self._waiting[0].due <= self._clock():
@@ -213,7 +215,7 @@ class Leftovers:
             )
 
     def _again(self, task: _Task) -> bool:
-        """Whether there will be another look, or it is the kubelet's meanwhile."""
+        """Schedule another check. Return whether there will be one, or the sandbox is the kubelet's meanwhile."""
         with self._changed:
             if task.pod.sandbox_id in self._listed_ids:
                 return True
@@ -227,7 +229,7 @@ class Leftovers:
             return pause_s is not None
 
     def _tell_nothing_left(self, facts: dict[str, str]) -> None:
-        """Once in the life of this daemon: it is so for every sandbox."""
+        """Log once in the life of this daemon that nothing is left: it is so for every sandbox."""
         if not self._has_told:
             self._has_told = True
             log.info(
@@ -237,6 +239,6 @@ class Leftovers:
 
 
 def by_hand(sandbox_id: str) -> str:
-    """What a person types to the same end."""
+    """Return the command with which a person removes the leftovers."""
     # The pause: containerd deletes the task itself, and `rm` fails in the middle of that (seen with 2.1.9).
     return f"ctr -n k8s.io task kill -s SIGKILL {sandbox_id}; sleep 1; ctr -n k8s.io container rm {sandbox_id}"

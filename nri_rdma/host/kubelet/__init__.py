@@ -1,1 +1,1 @@
-"""What the kubelet tells of the pods of its node."""
+"""The kubelet's reports about the pods of its node."""

@@ -1,8 +1,8 @@
-"""What the kubelet's answers about pods' devices say.
+"""Parses the kubelet's answers about pods' devices.
 
 Law: whatever the bytes are, they become a PodAllocation, None or KubeletError, in bounded time: a list of 250 pods in
-0.3 ms, the worst 16 MiB in 0.6 s (seen on a slow machine). Refused is what leaves open what a pod was given. Dropped is
-a name that is no CDI device's: the runtime itself refuses a container with it.
+0.3 ms, the worst 16 MiB in 0.6 s (seen on a slow machine). An answer that leaves open what a pod was given is refused.
+A name that is no CDI device's is dropped: the runtime itself refuses a container with such a name.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from nri_rdma.pb import podresources_pb2 as pb
 from nri_rdma.text.refusals import bounded
 
 MAX_PODS = 8192
-"""Of one answer. Kubernetes is tested with 110 pods on a node, and large nodes have some hundreds."""
+"""Most pods of one answer; a longer one is refused. Kubernetes is tested with 110 pods on a node, and large nodes have
+some hundreds."""
 MAX_POD_BYTES = 256 << 10
-"""Of an answer about one pod. One with 250 claimed devices has 27 KiB."""
+"""Longest answer about one pod; a longer one is refused. One with 250 claimed devices has 27 KiB."""
 MAX_ENTRIES = 4096
 """Containers, device ids, claimed devices and CDI names of one pod, counted together."""
 MAX_TEXT = 1024
-"""Characters in a name. The kubelet does not bound device ids and CDI names; nobody has such long ones."""
+"""Most characters of a name. The kubelet does not bound device ids and CDI names; no known name is this long."""
 
 
 def get_request(namespace: str, name: str) -> bytes:
-    """The question for one pod."""
+    """Return the request for one pod."""
     request: bytes = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace).SerializeToString()
     return request
 
 
 def list_request() -> bytes:
-    """The question for all pods."""
+    """Return the request for all pods."""
     request: bytes = pb.ListPodResourcesRequest().SerializeToString()
     return request
 
 
 def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
-    """What the answer to Get says about the pod that was asked for."""
+    """Return the allocation of the pod that Get was asked for."""
     if len(data) > MAX_POD_BYTES:
         raise refused(f"it has {len(data)} bytes", namespace, name)
     message = _decoded(pb.GetPodResourcesResponse, data).pod_resources
@@ -52,10 +53,10 @@ def allocation_of(data: bytes, namespace: str, name: str) -> PodAllocation:
 
 
 def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation | None:
-    """What the answer to List says about one pod; None when it is not in it.
+    """Return the allocation of one pod from the answer to List; None when the answer does not have the pod.
 
-    A pod that was deleted and made anew under its old name may be there twice, and nothing in the answer tells which is
-    which.
+    A pod that was deleted and created again under its old name may be listed twice, and the answer does not say which
+    entry is the old one.
     """
     pods = _decoded(pb.ListPodResourcesResponse, data).pod_resources
     if len(pods) > MAX_PODS:
@@ -67,7 +68,7 @@ def listed_allocation(data: bytes, namespace: str, name: str) -> PodAllocation |
 
 
 def refused(what: str, namespace: str, name: str) -> KubeletError:
-    """The refusal of an answer about a pod."""
+    """Return the error for an answer about a pod that is refused."""
     return KubeletError(
         ErrorCode.KUBELET_ANSWER,
         f"the kubelet's answer cannot be used: {what}",
@@ -101,7 +102,7 @@ def _pod(message: Any, namespace: str, name: str) -> PodAllocation:
 
 
 def _entries(message: Any) -> Iterator[str]:
-    """Every name in it."""
+    """Yield every name in the answer."""
     for container in message.containers:
         yield container.name
         for devices in container.devices:
@@ -124,7 +125,7 @@ def _container(message: Any) -> ContainerAllocation:
 
 
 def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
-    """One for each resource: the kubelet sends an entry per id, in no order."""
+    """Return one entry for each resource: the kubelet sends an entry per id, in no order."""
     ids: dict[str, set[str]] = {}
     for message in messages:
         ids.setdefault(message.resource_name, set()).update(message.device_ids)

@@ -1,4 +1,4 @@
-"""The kubelet, if there is one: asked as soon as its socket is there, connected to by a worker."""
+"""The kubelet, if there is one: asked as soon as its socket exists; a worker connects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class KubeletDoor:
-    """Says nothing of pods where no kubelet is. Safe for use by several threads; whoever makes it closes it."""
+    """Asks the kubelet; without a kubelet it knows nothing of pods. Safe for use by several threads; whoever makes it
+    closes it."""
 
     def __init__(self, socket: Path, workers: Workers) -> None:
         self._socket = socket
@@ -28,19 +29,19 @@ class KubeletDoor:
         """Whether the kubelet has answered once."""
 
     def begin(self) -> None:
-        """Have a worker connect, if the kubelet is there."""
+        """Have a worker connect, if the kubelet's socket exists."""
         with self._lock:
             if self._warming is None and self._socket.exists():
                 self._warming = self._workers.submit("kubelet", self._warm)
 
     @property
     def is_there(self) -> bool:
-        """Whether a kubelet is there, or was."""
+        """Whether the kubelet's socket exists, or did."""
         return self._warming is not None or self._socket.exists()
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError, within
-        the client's budget: also while a worker still connects."""
+        """Return what the kubelet gave to the pod; None when the kubelet does not know the pod or is not there. Raises
+        KubeletError, within the client's budget, also while a worker still connects."""
         if self._warming is None:
             self.begin()
             if self._warming is None:
@@ -50,13 +51,13 @@ class KubeletDoor:
         return allocation
 
     def close(self) -> None:
-        """End the connection. Again is no error."""
+        """End the connection. Closing twice is no error."""
         self._client.close()
 
     def _warm(self) -> None:
         try:
             self._client.warm()
-        except KubeletError as error:  # whoever asks tries again
+        except KubeletError as error:  # the next caller tries again
             log.warning("the kubelet does not answer", extra={"error": str(error)})
         else:
             self.tells = True

@@ -1,11 +1,11 @@
 """The kubelet's PodResources, asked within a handler's budget.
 
-`warm` does what is slow (import grpc, connect) in a worker; a handler that comes before is told so at once. A
-connection that fails is thrown away: the kubelet makes its socket anew when it starts.
+`warm` does what is slow (import grpc, connect) in a worker; a handler that asks earlier gets KUBELET-UNREACHABLE at
+once. A connection that fails is thrown away: the kubelet creates a new socket when it starts.
 
 The kubelet has Get since 1.27, on by default since 1.34. Where it is off, all pods are listed instead, and that is
-remembered for the connection. Claims are told by default since 1.34 too (gate KubeletPodResourcesDynamicResources).
-Init containers are never told, but for those that go on running beside the others.
+remembered for the connection. Claims are reported by default since 1.34 too (gate KubeletPodResourcesDynamicResources).
+Init containers are never reported, except those that go on running beside the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 BUDGET_S = 0.05
 WARM_S = 5.0
 MAX_MESSAGE_BYTES = 16 << 20
-"""What the kubelet's own clients use."""
+"""Longest answer that is accepted: the limit of the kubelet's own clients. A longer one fails the call."""
 RATE_PAUSE_S = 0.01
 """The kubelet lets 100 calls a second through, of all its clients together, after a burst of 10."""
 
@@ -55,7 +55,7 @@ class PodResources:
         self._closed = threading.Event()
 
     def warm(self) -> None:
-        """Import grpc, connect and make one call, within 5 s. Blocks: for a worker. Again is no error.
+        """Import grpc, connect and make one call, within 5 s. Blocks: call it from a worker. Repeating it is no error.
 
         Raises KubeletError when the kubelet is not there; from then on handlers try to connect by themselves.
         """
@@ -70,7 +70,8 @@ class PodResources:
             raise self._error(failed, "") from failed
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """What the kubelet gave to the pod, None when it does not know it. Takes at most the budget.
+        """Return what the kubelet gave to the pod; None when the kubelet does not know the pod. Takes at most the
+        budget.
 
         Raises KubeletError: UNREACHABLE, LATE (also for the kubelet's rate limit) or ANSWER.
         """
@@ -89,7 +90,7 @@ class PodResources:
                     raise self._error(failed, f"pod {bounded(f'{namespace}/{name}')}") from failed
 
     def close(self) -> None:
-        """End the connection; whoever waits for an answer gets KUBELET-UNREACHABLE. Again is no error."""
+        """End the connection; callers that wait for an answer get KUBELET-UNREACHABLE. Closing twice is no error."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -110,7 +111,7 @@ class PodResources:
             return self._connection
 
     def _renew(self, failed: _Connection) -> _Connection:
-        """Another connection than the failed one."""
+        """Replace the failed connection by a new one."""
         with self._lock:
             if self._connection is failed:
                 failed.close()
@@ -119,7 +120,7 @@ class PodResources:
             return self._connection
 
     def _paused(self, deadline: float) -> bool:
-        """Whether there was time for a pause, with as much left for the call."""
+        """Pause if as much time is left for the call after it, and return whether it was."""
         return time.monotonic() + 2 * RATE_PAUSE_S < deadline and not self._closed.wait(RATE_PAUSE_S)
 
     def _error(self, failed: _Failed, where: str) -> KubeletError:
@@ -156,7 +157,7 @@ def _asked(connection: _Connection, namespace: str, name: str, deadline: float) 
 
 
 class _Failed(Exception):  # noqa: N818 - an answer within this module, no error of ours
-    """A call that ended with a status: its name and the text that came with it."""
+    """A call that ended with a status: the status's name and text."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -165,7 +166,7 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_lost(self) -> bool:
-        """Whether another connection may do better. CANCELLED: another thread has thrown this one away."""
+        """Whether another connection may succeed. CANCELLED: another thread has thrown this connection away."""
         return self.code in {"UNAVAILABLE", "CANCELLED"}
 
     @property
@@ -174,23 +175,23 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_rate_limit(self) -> bool:
-        """Not so: our own limit of a message's size, which has the same status."""
+        """Whether the kubelet's rate limit refused the call. Our own limit of a message's size has the same status."""
         return self.code == "RESOURCE_EXHAUSTED" and "larger than max" not in self.text
 
     @property
     def is_unknown_pod(self) -> bool:
-        """The kubelet says it with the status of any error (up to 1.37)."""
+        """Whether the kubelet does not know the pod. Its status is that of any error (up to 1.37)."""
         return self.code == "NOT_FOUND" or (self.code == "UNKNOWN" and self.text.endswith("not found"))
 
     @property
     def is_without_get(self) -> bool:
-        """Get is not known (before 1.27), or its gate is off."""
+        """Whether the kubelet does not know Get (before 1.27), or its gate is off."""
         said_off = "disabled" in self.text or "not enabled" in self.text
         return self.code == "UNIMPLEMENTED" or (self.code == "UNKNOWN" and said_off)
 
 
 class _Connection:
-    """A channel, and what was learnt of the kubelet behind it."""
+    """A channel, and what is known of the kubelet behind it."""
 
     def __init__(self, grpc: Any, socket: Path) -> None:
         self._grpc = grpc
@@ -201,11 +202,11 @@ class _Connection:
         self.has_get = True
 
     def anew(self) -> _Connection:
-        """Another connection to the same place."""
+        """Return another connection to the same socket."""
         return _Connection(self._grpc, self._socket)
 
     def ask_get(self, namespace: str, name: str, deadline: float) -> bytes:
-        """The answer about one pod. Raises _Failed."""
+        """Return the answer about one pod. Raises _Failed."""
         try:
             return self._call(self._get, answers.get_request(namespace, name), deadline)
         except _Failed as failed:
@@ -213,7 +214,7 @@ class _Connection:
             raise
 
     def ask_list(self, deadline: float) -> bytes:
-        """The answer about all pods. Raises _Failed."""
+        """Return the answer about all pods. Raises _Failed."""
         return self._call(self._list, answers.list_request(), deadline)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How the kernel is asked for each operation: one table, and three ways to the kernel.
+"""One table with the kernel request of each operation, and three ways to the kernel.
 
 Operations in a row that go the same way go together: as requests of one datagram of rtnetlink, or with one entry into
 the namespace for what is written to /proc/sys/net.
@@ -86,7 +86,7 @@ def _try_together(namespace: HeldNamespace, index: int, ops: Sequence[Op]) -> li
 
 
 def _send(route: RouteSocket, index: int, ops: Sequence[Op]) -> list[Refused]:
-    """Of an operation that is several requests the first error counts."""
+    """Send the requests together. Of an operation with several requests the first error counts."""
     requests = [
         (position, request)
         for position, op in enumerate(ops)

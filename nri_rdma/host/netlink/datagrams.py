@@ -1,4 +1,4 @@
-"""The datagrams of a netlink socket, whole however long they are.
+"""Receives the datagrams of a netlink socket whole, of any length.
 
 Most lists come in datagrams of at most 32 KiB (net/netlink/af_netlink.c). A link's message is as long as the link has
 names and addresses: 66,444 bytes with 495 alternative names, 109,172 as a macvlan with 9,000 source addresses.

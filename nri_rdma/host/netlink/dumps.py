@@ -1,4 +1,4 @@
-"""Lists of any netlink protocol, as the kernel's messages, over a socket of the moment.
+"""Lists of any netlink protocol, as the kernel's messages, over a short-lived socket.
 
 For sock_diag; rtnetlink has a socket that is kept (host/netlink/route_socket.py).
 """
@@ -17,9 +17,10 @@ from nri_rdma.attach.port import KernelError
 HEADER = struct.Struct("=IHHII")
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 DUMP_INTERRUPTED = 0x10
-"""NLM_F_DUMP_INTR: what is listed changed meanwhile, so that something may be missing or told twice."""
+"""NLM_F_DUMP_INTR: the list changed while it was sent, so that an entry may be missing or listed twice."""
 ATTEMPTS = 10
-"""How often a list is asked for that changes while it is made: what is missing in it must not pass for absent."""
+"""Attempts to read a list that changes meanwhile; then EAGAIN, because a missing entry must not pass for an absent
+one."""
 
 T = TypeVar("T")
 Ask: TypeAlias = Callable[[int, bytes], list[bytes]]
@@ -32,8 +33,8 @@ _PATIENCE_S = 5
 
 @contextmanager
 def asking(protocol: int) -> Iterator[Ask]:
-    """Asks for lists in the namespace of the calling thread, one after the other: kind and body, to all messages of the
-    list, whole. Raises KernelError."""
+    """Open a socket in the namespace of the calling thread that asks for lists, one after the other. Yields a function
+    of kind and body that returns all messages of the list, whole. Raises KernelError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as sock:
         sock.settimeout(_PATIENCE_S)
 
@@ -44,9 +45,11 @@ def asking(protocol: int) -> Iterator[Ask]:
 
 
 def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list[T]:
-    """Return a list that did not change while it was made. `read` returns a list, and whether it changed meanwhile.
+    """Return a list that did not change while it was made. `read` returns a list, and whether the list changed
+    meanwhile.
 
-    Raises KernelError: EAGAIN when it never rested. Every list of netlink comes through here."""
+    Raises KernelError: EAGAIN when the list changed at every attempt. Every list of netlink comes through here.
+    """
     for _ in range(ATTEMPTS):
         found, is_interrupted = read()
         if not is_interrupted:
@@ -55,7 +58,8 @@ def read_whole(operation: str, read: Callable[[], tuple[list[T], bool]]) -> list
 
 
 def messages_of(datagram: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Kind, flags and the whole message (with its header) of each in a datagram. Raises KernelError at a broken one."""
+    """Yield kind, flags and the whole message (with its header) of each message in a datagram. Raises KernelError at a
+    broken one."""
     offset = 0
     while offset + HEADER.size <= len(datagram):
         length, kind, flags = _LENGTH_KIND_FLAGS.unpack_from(datagram, offset)

@@ -1,4 +1,4 @@
-"""Who holds what on the RDMA devices of the namespace of the calling thread."""
+"""The holders of objects on the RDMA devices of the calling thread's namespace."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ log = logging.getLogger(__name__)
 
 
 def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
-    """The holders of every device, by its index. Raises KernelError.
+    """Return the holders of every device, by the device's index. Raises KernelError.
 
-    A device that cannot be asked (it went meanwhile: EINVAL) is left out: without the others nobody could be given any,
-    and who gets this one has it asked again.
+    A device that the kernel cannot report on (EINVAL: it was removed meanwhile) is left out, so that the other devices
+    can still be given; the attach of a device asks for its holders again.
     """
     found: dict[int, tuple[RdmaObject, ...]] = {}
     for device in rdma.devices():
@@ -30,17 +30,18 @@ def read_holders(rdma: RdmaSocket) -> Mapping[int, tuple[RdmaObject, ...]]:
 
 
 def holders_of(rdma: RdmaSocket, index: int) -> tuple[RdmaObject, ...]:
-    """The contexts of processes on a device, with the processes' names, and all objects of the kernel's own users. The
-    queue pairs and regions of processes, which may be many thousand, are not among them: their contexts say enough.
+    """Return the contexts of processes on a device, with the processes' names, and all objects of the kernel's own
+    users. The queue pairs and regions of processes, which may be many thousand, are left out: the contexts suffice.
 
-    Raises KernelError."""
+    Raises KernelError.
+    """
     contexts = tuple(replace(item, process=_process_name(item.pid)) for item in rdma.objects(index, ObjectKind.CTX))
     of_kernel = (ObjectKind.QP, ObjectKind.CM_ID, ObjectKind.MR)
     return (*contexts, *(item for kind in of_kernel for item in rdma.kernel_objects(index, kind)))
 
 
 def _process_name(pid: int | None) -> str:
-    """The name that a process has now; "" for one that has ended, or is of another pid namespace."""
+    """Return the present name of a process; "" for one that has ended, or is of another pid namespace."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip() if pid else ""
     except OSError:

@@ -1,4 +1,4 @@
-"""How the host uses its links: read from the namespace of the calling thread, and remembered."""
+"""Reads how the host uses its links, from the namespace of the calling thread, and remembers the result."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ESRCH, errno
 
 
 class HostReader:
-    """Reads the use of all links of the host, again and again, and parses only those that are not as they were the last
-    time: a busy node has hundreds. Safe for use by several threads."""
+    """Reads the use of all links of the host, repeatedly, and parses only links that have changed since the last
+    reading: a busy node has hundreds. Safe for use by several threads."""
 
     def __init__(self, lifelines: Lifelines) -> None:
         self._lifelines = lifelines
         self._links: Mapping[bytes, LinkState] = {}
         self._unreadable: frozenset[str] = frozenset()
-        """By what the kernel last said of each."""
+        """The links that could not be parsed, by the newest message of each."""
         self._last = Survey(use=HostUse(), links={})
-        """What was read last, with the links that surveys may ask for."""
+        """The newest reading, with the links that surveys may ask for."""
 
     def read(self, route: RouteSocket, netdevs: Collection[str] = ()) -> HostUse:
-        """All of it, with what could not be given back of the links that are called like this: what `survey` tells of
-        these is remembered. Raises KernelError, WireError or OSError."""
+        """Read the use of all links, with what the host could not restore of the links of these names; `remembered`
+        returns it for these. Raises KernelError, WireError or OSError."""
         links = {_body(message): (message, self.parsed(message)) for message in read_links(route)}
         self._links = {body: link for body, (_, link) in links.items()}
         self._warn_of_unreadable()
@@ -65,7 +65,7 @@ class HostReader:
         return with_sockets(use)
 
     def survey(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey:
-        """How these links are used now, as attach.port.Kernel says."""
+        """Return how these links are used now, as attach.port.Kernel promises."""
         tied = {message: self.parsed(message) for message in tied_to(ifindexes, read_links(route))}
         wanted = {link.ifindex: (message, link) for message, link in tied.items() if link.ifindex in ifindexes}
         unreadable = [link.name for _, link in wanted.values() if link.kind == UNREADABLE]
@@ -80,8 +80,8 @@ class HostReader:
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
-        """The same when nothing has changed since the last reading, which the caller knows: only what the kernel gives
-        no news of is asked for. None where not all of these links were read."""
+        """Return the survey from memory, when nothing has changed since the last reading, which the caller knows: only
+        what the kernel does not announce is asked for. None when not all of these links were read."""
         last = self._last
         if not all(ifindex in last.links for ifindex in ifindexes):
             return None
@@ -134,7 +134,7 @@ def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[
 def _returning(
     links: Mapping[int, tuple[bytes, LinkState]], addresses: Collection[AddressMessage], routes: Collection[Route]
 ) -> Mapping[int, LinkState]:
-    """The links with what the host could not have back of each."""
+    """Return the links, each with what the host could not restore of it."""
     return {
         ifindex: replace(
             link,
@@ -148,7 +148,7 @@ def _returning(
 
 
 def _body(message: bytes) -> bytes:
-    """Without the header, which counts the requests."""
+    """Return the message without its header, which counts the requests."""
     return message[HEADER.size :]
 
 
@@ -159,7 +159,7 @@ def host_use(
     routes: Collection[Route],
     lifelines: Lifelines,
 ) -> HostUse:
-    """The use of these links, given the addresses and routes that were read beside them, without sockets. Raises
+    """Return the use of these links without sockets, given the addresses and routes of the same reading. Raises
     KernelError."""
     addresses = _by_link(messages)
     return HostUse(
@@ -172,7 +172,8 @@ def host_use(
 
 
 def with_sockets(use: HostUse) -> HostUse:
-    """The same with the sockets that are tied to it now. To be called inside the namespace. Raises KernelError."""
+    """Return the use with the sockets that are tied to these links now. Call it inside the namespace. Raises
+    KernelError."""
     return replace(use, sockets=read_sockets(frozenset().union(*use.addresses.values())))
 
 
@@ -190,8 +191,8 @@ def _by_link(messages: Iterable[AddressMessage]) -> Mapping[int, frozenset[Addre
 
 
 def links_to(route: RouteSocket, address: Address) -> frozenset[int]:
-    """The links that the kernel's route to an address leads to, all paths of it; none where there is no route. Raises
-    KernelError."""
+    """Return the links that the kernel's route to an address leads to, all paths of it; none when there is no route.
+    Raises KernelError."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     body = _RTMSG.pack(family, address.max_prefixlen, 0, 0, 0, 0, 0, 0, _RTM_F_FIB_MATCH)
     body += struct.pack("=HH", 4 + len(address.packed), _RTA_DST) + address.packed

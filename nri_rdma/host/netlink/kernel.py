@@ -1,9 +1,9 @@
 """The real kernel behind attach.port.Kernel.
 
-What is asked in a namespace is asked over rtnetlink through a socket that was opened there, and what needs more by a
-thread that is inside it already (host/netlink/namespace.py).
-Netdev moves hold RTNL with two synchronize_net and an rcu_barrier each (15 ms a device and more): they never run
-side by side here, because they would only queue in the kernel and stall every CNI plugin meanwhile.
+Requests of rtnetlink go through a socket that was opened in the namespace; requests that need more are made by a thread
+that is inside the namespace already (host/netlink/namespace.py). Netdev moves hold RTNL with two synchronize_net and an
+rcu_barrier each (15 ms a device and more): they never run side by side here, because they would only queue in the
+kernel and stall every CNI plugin meanwhile.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ class LinuxKernel:
         *,
         is_as_read: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`host_path` names the namespace that counts as the host's; by default the one this process started in.
-        `is_as_read` tells whether the host's links are as they were when `host_use` last read them."""
+        """Open the host's namespace. `host_path` names the namespace that counts as the host's; by default the one this
+        process started in. `is_as_read` tells whether the host's links are as they were when `host_use` last read
+        them."""
         self._boot_id = read_boot_id()
         self._holdings, self._spare = Holdings(), Spare()
         self._host = self._hold(host_path)
@@ -79,7 +80,7 @@ class LinuxKernel:
         return self._host
 
     def held(self) -> Held:
-        """What pins namespaces now, the host's among them."""
+        """Return what pins namespaces now, the host's included."""
         return self._holdings.count()
 
     def open_namespace(self, path: str, *, entered: bool = True) -> HeldNamespace:
@@ -140,7 +141,8 @@ class LinuxKernel:
         return visit(held(namespace), "list RDMA devices", RdmaSocket.devices)
 
     def rdma_netdevs(self) -> tuple[RdmaNetdevs, ...] | None:
-        """The host's RDMA devices with the netdevs that they have on the host; None without an RDMA subsystem."""
+        """Return the host's RDMA devices with the netdevs that they have on the host; None without an RDMA
+        subsystem."""
         return visit(self._host, "list the netdevs of RDMA devices", read_netdevs)
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
@@ -150,7 +152,7 @@ class LinuxKernel:
         return visit(self._host, f"list the objects of RDMA device {index}", lambda rdma: holders_of(rdma, index))
 
     def rdma_holders(self) -> Mapping[int, tuple[RdmaObject, ...]]:
-        """`rdma_objects` of all RDMA devices of the host, by index."""
+        """Return the `rdma_objects` of all RDMA devices of the host, by index."""
         return visit(self._host, "list the objects of RDMA devices", read_holders)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
@@ -167,7 +169,7 @@ class LinuxKernel:
 
 
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """The links with what they carry, without the routes of any other link."""
+    """Return the links with what they carry, without the routes of any other link."""
     messages = {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
     tables = read_neighbour_tables(route, messages.keys()) if messages else {}
     return {
@@ -186,7 +188,7 @@ def _message(route: RouteSocket, ifindex: int) -> bytes | None:
 
 
 def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
-    """The links with what they carry, and with what the host could not have back of each."""
+    """Return the links with what they carry, each with what the host could not restore of it."""
     messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
     addresses = read_addresses(route)
     routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})

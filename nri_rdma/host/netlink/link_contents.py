@@ -1,4 +1,4 @@
-"""What a link carries and loses with a move: addresses and permanent neighbours, as rtnetlink's messages."""
+"""The addresses and permanent neighbours that a link carries and loses with a move, as rtnetlink's messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
 """Tentative, dadfailed, deprecated, optimistic; and stable-privacy, a mark that only the kernel makes (RTM_NEWADDR
-leaves it out), on an address that comes home without it."""
+leaves it out), on an address that is restored without it."""
 
 _NDA_DST, _NDA_LLADDR, _NDA_IFINDEX = 1, 2, 8
 _NUD_PERMANENT = 0x80
@@ -35,7 +35,8 @@ NTF_PROXY: Final = 0x08
 
 @dataclass(frozen=True, slots=True)
 class AddressMessage:
-    """An address of any link, read as far as most need it; `own` is the address as it stands on the wire."""
+    """An address of any link, parsed as far as most callers need; `own` is the link's own address as it stands on the
+    wire."""
 
     ifindex: int
     own: bytes
@@ -43,7 +44,7 @@ class AddressMessage:
 
 
 def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage, ...]:
-    """The addresses of a link, or of all. Raises KernelError, WireError."""
+    """Return the addresses of one link, or of all. Raises KernelError, WireError."""
     body = _IFADDRMSG.pack(0, 0, 0, 0, ifindex)
     found = []
     for raw in route.dump(_GETADDR, body, "list addresses"):
@@ -54,13 +55,13 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
 
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:
-    """Addresses to be had back. Raises WireError."""
+    """Return addresses in the form in which they are restored. Raises WireError."""
     return tuple(captured for it in messages if (captured := _captured_address(it.raw)) is not None)
 
 
 def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
-    """The neighbours of a link that somebody set: the permanent ones, and those that the host answers for. Raises
-    KernelError, WireError."""
+    """Return the neighbours of a link that an administrator set: the permanent ones, and those that the host answers
+    for. Raises KernelError, WireError."""
     found = []
     for flags in (0, NTF_PROXY):
         body = _NDMSG.pack(0, 0, 0, flags, 0) + encode_u32(_NDA_IFINDEX, ifindex)
@@ -72,7 +73,7 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
 
 
 def add_address_request(ifindex: int, addition: AddAddress) -> Request:
-    """Add an address that is not there yet."""
+    """Return the request that adds an address unless the address exists."""
     address = addition.address
     family = _AF_INET if address.version == 4 else _AF_INET6
     packed = address.ip.packed
@@ -87,7 +88,7 @@ def add_address_request(ifindex: int, addition: AddAddress) -> Request:
 
 
 def _captured_address(raw: bytes) -> Captured | None:
-    """An address; None for one that lives by itself only (an IPv6 temporary address)."""
+    """Return an address; None for one that the kernel makes and drops by itself (an IPv6 temporary address)."""
     family, prefix, short_flags, scope, _ = _IFADDRMSG.unpack_from(raw, _HEADER_BYTES)
     told = dict(read_attributes(raw[_HEADER_BYTES + _IFADDRMSG.size :]))
     flags = _U32.unpack(told[_IFA_FLAGS])[0] if _IFA_FLAGS in told else short_flags
@@ -116,7 +117,7 @@ def _captured_address(raw: bytes) -> Captured | None:
 
 
 def _captured_neighbour(raw: bytes, ifindex: int) -> Captured | None:
-    """A neighbour that somebody set; None for one that the kernel learned, or of another link."""
+    """Return a neighbour that an administrator set; None for one that the kernel learned, or of another link."""
     _, of_link, state, flags, kind = _NDMSG.unpack_from(raw, _HEADER_BYTES)
     if of_link != ifindex or not (state & _NUD_PERMANENT or flags & NTF_PROXY):
         return None

@@ -1,8 +1,8 @@
 """The kernel's news about links, addresses and default routes of a namespace, as a stream that is read in bursts.
 
-RDMA devices that come and go are told by uevents (host/netlink/uevents.py); this is about their netdevs: which of them
-are on the host, and what the host does with them. Routes but default ones are kept away by a filter in the kernel: a
-router's change by the thousand.
+RDMA devices that come and go are reported by uevents (host/netlink/uevents.py); this module is about their netdevs:
+which of them are on the host, and how the host uses them. Routes but default ones are kept away by a filter in the
+kernel: a router's change by the thousand.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from nri_rdma.wire.rtnetlink import DELROUTE, DST_LEN_AT, GROUPS, NEWROUTE, read
 log = logging.getLogger(__name__)
 
 QUIET_S = 0.05
-"""A link that comes, or a bond that is made, is a handful of events; they are over when so much time passes without."""
+"""A link that comes, or a bond that is made, is a handful of events. A burst is over when this time passes without
+another."""
 LATEST_S = 0.45
-"""A burst that does not end is not waited for any longer. It may be an attach of ours: 16 netdevs take 0.3 s, and to
-read the node meanwhile competes with it for the kernel's lock of all links, and tells what is half done."""
+"""Longest wait for the end of a burst; then the change is reported. The burst may be an attach of ours: 16 netdevs take
+0.3 s, and reading the node meanwhile competes with the attach for the kernel's lock of all links, and shows a half-done
+state."""
 INTERVAL_S = 0.5
-"""Between the beginnings of two readings, at the least. With the two above and the reading itself, what is known is
-never a second old."""
+"""Shortest time between the beginnings of two readings. With the two limits above and the reading itself, the known
+node is never a second old."""
 
 _KERNEL = 0  # the port of the sender
 _BUFFER_BYTES = 1 << 20
@@ -44,7 +46,7 @@ _INSTRUCTION = struct.Struct("=HBBI")
 
 
 def open_link_socket() -> socket.socket:
-    """A socket that hears of the namespace of the calling thread. Raises OSError."""
+    """Open a socket that receives the news of the calling thread's namespace. Raises OSError."""
     opened = socket.socket(
         socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE
     )
@@ -61,8 +63,9 @@ def open_link_socket() -> socket.socket:
 class LinkEvents:
     """Calls `on_change` after changes that matter, once for a burst and at most twice a second.
 
-    That is in the listening thread. `matters` is asked about each change. When news were lost, `on_change` is called
-    all the same. An `on_change` that raises is called again. Owns `heard`, a socket of open_link_socket.
+    `on_change` is called in the listening thread. `matters` is asked about each change. When news were lost,
+    `on_change` is called all the same. An `on_change` that raises is called again. Owns `heard`, a socket of
+    open_link_socket.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class LinkEvents:
         listeners.add(self._source)
 
     def is_all_told(self) -> bool:
-        """Whether `on_change` has been called for all that the kernel has told so far. Never blocks."""
+        """Return whether `on_change` has been called for all news that the kernel has sent so far. Never blocks."""
         if not self._at_work.acquire(blocking=False):
             return False
         try:
@@ -97,14 +100,14 @@ class LinkEvents:
             self._at_work.release()
 
     def take_in(self) -> None:
-        """Who calls looks at everything now: `on_change` is called for what the kernel tells from here on."""
+        """Drop the pending news, because the caller reads everything now: `on_change` is called only for later news."""
         with self._at_work:
             if not self._closed:
                 self._take()
                 self._burst.forget()
 
     def close(self) -> None:
-        """Hear of nothing any more. From then on nothing is known to be told."""
+        """Stop listening. From then on `is_all_told` is False."""
         self._listeners.remove(self._source)
         with self._at_work:
             self._closed = True
@@ -116,7 +119,7 @@ class LinkEvents:
             self._take()
 
     def _settle(self) -> None:
-        """Tell of the changes. It stays true that not all is told until `on_change` has returned."""
+        """Call `on_change`. Until it has returned, `is_all_told` stays False."""
         with self._at_work:
             if self._burst.take():
                 try:
@@ -131,7 +134,7 @@ class LinkEvents:
         return bool(poll.poll(0))
 
     def _take(self) -> None:
-        """Note what there is. Within a flood the time is looked at again and again: it may be over only in hours."""
+        """Take the pending news. Within a flood the clock is checked repeatedly: a flood may last for hours."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:
@@ -147,14 +150,14 @@ class LinkEvents:
             except WireError as error:
                 log.debug("news of a link cannot be read, rescanning the node", extra={"error": str(error)})
                 self._burst.note()
-            except BaseException:  # what was taken may matter: nobody may believe that all is told
+            except BaseException:  # the news that were taken may matter: is_all_told must be False
                 self._burst.note()
                 raise
 
 
 def _keep_other_routes_away(opened: socket.socket) -> None:
-    """A classic BPF program: routes pass only with a prefix of 0 bits, all else passes. It loads numbers in network
-    order, and the kernel's messages are in the machine's."""
+    """Attach a classic BPF program: routes pass only with a prefix of 0 bits, all else passes. The program loads
+    numbers in network order, and the kernel's messages are in the machine's."""
     kinds = [socket.htons(kind) if sys.byteorder == "little" else kind for kind in (NEWROUTE, DELROUTE)]
     program = [
         (_LDH_ABS, 0, 0, _KIND_AT),

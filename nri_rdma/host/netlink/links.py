@@ -43,23 +43,23 @@ _SKIP_STATISTICS = encode_u32(_EXT_MASK, 0x8)  # RTEXT_FILTER_SKIP_STATS: a thir
 
 
 def read_links(route: RouteSocket) -> list[bytes]:
-    """The messages of all links of the socket's namespace. Raises KernelError."""
+    """Return the messages of all links of the socket's namespace. Raises KernelError."""
     return route.dump(_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0) + _SKIP_STATISTICS, "list links")
 
 
 def read_link(route: RouteSocket, ifindex: int) -> bytes:
-    """The message of one link. Raises KernelError."""
+    """Return the message of one link. Raises KernelError."""
     return route.ask(_GETLINK, _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + _SKIP_STATISTICS, f"read link {ifindex}")
 
 
 def number_of(message: bytes) -> int:
-    """The ifindex of a link's message."""
+    """Return the ifindex of a link's message."""
     return int(_INDEX_AND_FLAGS.unpack_from(message, 20)[0])
 
 
 def tied_to(ifindexes: Collection[int], messages: Collection[bytes]) -> list[bytes]:
-    """The messages of these links, of their masters, slaves and children, and perhaps of some others: a busy node has
-    hundreds of links, and to read all that one message says takes 30 us."""
+    """Return the messages of these links, of their masters, slaves and children, and perhaps of some others: a busy
+    node has hundreds of links, and parsing one message whole takes 30 us."""
     own = [message for message in messages if number_of(message) in ifindexes]
     masters = {_number(dict(read_attributes(message[_FIRST_ATTRIBUTE:])), _MASTER) for message in own}
     pattern = re.compile(
@@ -88,7 +88,7 @@ def parse_readable(messages: Collection[bytes]) -> tuple[LinkState, ...]:
 
 
 def parse_start(message: bytes) -> LinkState:
-    """Return what stands in a message before it becomes unreadable: name, numbers, address, master and lower link. The
+    """Return the part of a message before its unreadable attribute: name, numbers, address, master and lower link. The
     kind is `UNREADABLE`, and so no device's."""
     ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
     told: dict[int, bytes] = {}
@@ -115,7 +115,7 @@ def parse_start(message: bytes) -> LinkState:
 
 
 def parse_link(message: bytes) -> LinkState:
-    """A link without what it carries. Raises WireError."""
+    """Parse a link without what it carries. Raises WireError."""
     ifindex, flags = _INDEX_AND_FLAGS.unpack_from(message, 20)
     told = _attributes_of(message)
     kind = _text(dict(read_attributes(told[_LINKINFO])).get(_INFO_KIND, b"")) if _LINKINFO in told else ""
@@ -142,7 +142,7 @@ def parse_link(message: bytes) -> LinkState:
 
 
 def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: str) -> Request:
-    """Move, rename and renumber in one."""
+    """Return the request that moves, renames and renumbers a link in one."""
     body = _of(ifindex) + encode_attribute(_NET_NS_FD, _I32.pack(fd)) + encode_attribute(_IFNAME, _bytes(name))
     if as_ifindex:
         body += encode_attribute(_NEW_IFINDEX, _I32.pack(as_ifindex))
@@ -150,7 +150,7 @@ def move_request(ifindex: int, fd: int, name: str, as_ifindex: int, operation: s
 
 
 def change_request(ifindex: int, change: SetLink) -> Request:
-    """Change what is not None, in one."""
+    """Return the request that changes all values that are not None."""
     flags = (_IFF_UP if change.up else 0, _IFF_UP if change.up is not None else 0)
     body = _IFINFOMSG.pack(0, 0, ifindex, *flags)
     if change.mac is not None:
@@ -167,7 +167,7 @@ def change_request(ifindex: int, change: SetLink) -> Request:
 
 
 def add_alt_name_request(ifindex: int, addition: AddAltName) -> Request:
-    """Add an alternative name after those that are there."""
+    """Return the request that adds an alternative name after the present ones."""
     return Request(
         kind=_NEWLINKPROP,
         flags=CREATE | EXCL | APPEND,
@@ -177,7 +177,7 @@ def add_alt_name_request(ifindex: int, addition: AddAltName) -> Request:
 
 
 def drop_alt_name_request(ifindex: int, removal: DropAltName) -> Request:
-    """Remove an alternative name."""
+    """Return the request that removes an alternative name."""
     return Request(
         kind=_DELLINKPROP,
         body=_alt_name(ifindex, removal.name),
@@ -204,7 +204,8 @@ def _of(ifindex: int) -> bytes:
 
 
 def _lower(told: Mapping[int, bytes], kind: str, ifindex: int) -> int:
-    """IFLA_LINK of a child (vlan, macvlan, ...) in the same namespace; a veth's is its peer, not its parent."""
+    """Return the IFLA_LINK of a child (vlan, macvlan, ...) in the same namespace; that of a veth is its peer, not its
+    parent."""
     if kind == "veth" or _LINK_NETNSID in told:
         return 0
     lower = _number(told, _LINK)

@@ -1,4 +1,4 @@
-"""Network namespaces: opened, told apart, entered, let go.
+"""Network namespaces: opened, distinguished, entered, released.
 
 A namespace is held as one thing with one end: a descriptor, and the threads inside it with their sockets
 (host/netlink/netns_thread.py). Each of them keeps the namespace alive, and everything in it away from the host.
@@ -23,15 +23,15 @@ from nri_rdma.wire import WireError
 T = TypeVar("T")
 
 IDLE_MAX = 1
-"""Idle threads that a namespace keeps. Only the host has several callers at once; what they needed beyond this goes, so
-that a daemon at rest holds the same whatever it did."""
+"""Idle threads that a namespace keeps; further ones end. Only the host has several callers at once, and a daemon at
+rest then holds the same number of threads whatever it did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """What pins network namespaces, the host's own among them.
 
-    `closing` are those that were closed while a call was inside: they go when it returns, for nothing else can end it.
+    `closing` are namespaces that were closed while a call was inside: each is released when its call returns.
     """
 
     namespaces: int = 0
@@ -48,17 +48,17 @@ class Holdings:
         self._held: set[HeldNamespace] = set()
 
     def add(self, namespace: HeldNamespace) -> None:
-        """This one is held now."""
+        """Add a namespace that is held now."""
         with self._lock:
             self._held.add(namespace)
 
     def discard(self, namespace: HeldNamespace) -> None:
-        """This one is gone, threads and all."""
+        """Remove a namespace that is released, with all its threads."""
         with self._lock:
             self._held.discard(namespace)
 
     def count(self) -> Held:
-        """All of them at this moment."""
+        """Return the number of namespaces and of what pins them now."""
         with self._lock:
             held = tuple(self._held)
         return Held(
@@ -101,35 +101,35 @@ class HeldNamespace:
 
     @property
     def identity(self) -> NamespaceIdentity:
-        """Which one this is, once it is entered. Raises KernelError when it cannot be."""
+        """The kernel's number of this namespace, once it is entered. Raises KernelError when it cannot be entered."""
         return NamespaceIdentity(boot_id=self._boot_id, cookie=self._first.cookie, path=self._path)
 
     def wait_until_entered(self) -> None:
-        """Wait until it can be worked in. Raises KernelError when it cannot be entered."""
+        """Wait until a thread is inside the namespace. Raises KernelError when the namespace cannot be entered."""
         _ = self._first.cookie
 
     @property
     def threads(self) -> int:
-        """How many threads of its own are inside."""
+        """Number of its own threads that are inside."""
         return 0 if self._is_own else self._workers
 
     @property
     def sockets(self) -> int:
-        """How many sockets there are."""
+        """Number of sockets in the namespace."""
         return self._workers
 
     def is_at(self, other: HeldNamespace) -> bool:
-        """Whether both are one namespace, from before it is entered: while both are open, inode numbers do not
+        """Return whether both are one namespace, also before it is entered: while both are open, inode numbers do not
         repeat."""
         return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
     def fd(self) -> int:
-        """The descriptor; who uses it beyond the moment asks for it with `descriptor`."""
+        """The descriptor; a caller that keeps using it asks for it with `descriptor`."""
         return self._fd
 
     def run(self, work: Callable[[Inside], T]) -> T:
-        """What `work` returns when a thread inside the namespace runs it; its exceptions pass through.
+        """Run `work` in a thread inside the namespace, and return its result; its exceptions pass through.
 
         EBADF: closed. ESTALE: the descriptor leads elsewhere than when it was opened.
         """
@@ -140,7 +140,8 @@ class HeldNamespace:
             self._give_back(insider, generation)
 
     def ask(self, work: Callable[[RouteSocket], T]) -> T:
-        """The same for what a socket of rtnetlink is enough for: in the caller's thread, which stays where it is."""
+        """Run `work` with a socket of rtnetlink of the namespace, in the caller's thread, which stays where it is.
+        Return its result."""
         insider, generation = self._take()
         try:
             return insider.lend(work)
@@ -149,8 +150,8 @@ class HeldNamespace:
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
-        """The descriptor, which stays open meanwhile even if somebody closes the namespace: its number could be another
-        one's by then. EBADF: closed."""
+        """Yield the descriptor, which stays open meanwhile even if another thread closes the namespace: the number
+        could then be another file's. Raises EBADF when the namespace is closed."""
         self._enter_use()
         try:
             yield self._fd
@@ -158,8 +159,8 @@ class HeldNamespace:
             self._leave_use()
 
     def rest(self) -> None:
-        """End the threads and their sockets, keep the descriptor: nothing will be asked for long. Those that are busy
-        end when their call returns."""
+        """End the threads and their sockets, keep the descriptor: no call is expected for long. Busy threads end when
+        their call returns."""
         with self._lock:
             self._generation += 1
             idle, self._idle = self._idle, []
@@ -167,10 +168,10 @@ class HeldNamespace:
         self._spare.refill()
 
     def close(self) -> None:
-        """Let the namespace go; closing twice does nothing.
+        """Release the namespace; closing twice does nothing.
 
-        Never blocks on the kernel. When a call is inside, the namespace goes with its return: until then its thread
-        pins the namespace anyway, and the number of the descriptor must not become another's.
+        Never blocks on the kernel. When a call is inside, the namespace is released when the call returns: until then
+        its thread pins the namespace anyway, and the number of the descriptor must not be used again.
         """
         with self._lock:
             if self.is_closed:
@@ -243,7 +244,7 @@ class HeldNamespace:
 
 
 def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """What `work` returns, run by a thread that is inside the namespace."""
+    """Run `work` in a thread that is inside the namespace, and return its result."""
 
     def with_socket(inside: Inside) -> T:
         return work(inside.route)
@@ -253,7 +254,7 @@ def inside(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T
 
 
 def asked(namespace: Namespace, operation: str, work: Callable[[RouteSocket], T]) -> T:
-    """What `work` returns, which needs nothing of the namespace but a socket of rtnetlink."""
+    """Run `work`, which needs only a socket of rtnetlink of the namespace, and return its result."""
     with _named(operation):
         return held(namespace).ask(work)
 
@@ -276,7 +277,7 @@ def held(namespace: Namespace) -> HeldNamespace:
 
 
 def read_boot_id() -> str:
-    """The kernel's id of this boot; "" where the kernel has none to tell."""
+    """Return the kernel's id of this boot; "" when the kernel has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

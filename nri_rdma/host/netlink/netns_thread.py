@@ -1,4 +1,4 @@
-"""Who works inside a network namespace: a thread that has entered it, or the caller where that is inside already.
+"""Workers inside a network namespace: a thread that has entered it, or a caller that is inside already.
 
 Such a thread enters once, starts no other thread and does nothing else: setns changes the calling thread only, and a
 thread that has been elsewhere is used for nothing more.
@@ -35,7 +35,7 @@ def enter(fd: int) -> None:
 
 
 class Inside:
-    """What a thread has that is inside a namespace. For that thread only.
+    """The sockets of a thread that is inside a namespace. For that thread only.
 
     There is no socket of NETLINK_RDMA here: an open one is a reference to the module ib_core, which could not be
     unloaded then (as updates of drivers do). Opening one costs 20 us.
@@ -44,7 +44,7 @@ class Inside:
     def __init__(self) -> None:
         self._route = RouteSocket()
         self.cookie = self._route.cookie()
-        """Which namespace this is, as the kernel says."""
+        """The kernel's number of this namespace."""
 
     @property
     def is_broken(self) -> bool:
@@ -67,34 +67,34 @@ class Inside:
 
 
 class Worker(Protocol):
-    """Does in a namespace what one caller at a time gives it."""
+    """Runs work inside a namespace, for one caller at a time."""
 
     @property
     def cookie(self) -> int:
-        """Which namespace this is. Raises KernelError when it cannot be entered."""
+        """The kernel's number of the namespace. Raises KernelError when the namespace cannot be entered."""
         ...
 
     def run(self, work: Callable[[Inside], T]) -> T:
-        """What `work` returns inside the namespace; its exceptions pass through."""
+        """Run `work` inside the namespace, and return its result; its exceptions pass through."""
         ...
 
     def lend(self, work: Callable[[RouteSocket], T]) -> T:
-        """What `work` returns in the caller's thread, given the socket. For rtnetlink only: it goes by the namespace of
-        the socket, whoever sends. Its exceptions pass through."""
+        """Run `work` in the caller's thread with the socket, and return its result. For rtnetlink only: the kernel goes
+        by the socket's namespace, whoever sends. Its exceptions pass through."""
         ...
 
     def end(self) -> None:
-        """Nothing more will be given; does not wait."""
+        """Announce that no further work will come; does not wait."""
         ...
 
     def join(self) -> None:
-        """Wait for the end, after `end`."""
+        """Wait for the end of the worker, after `end`."""
         ...
 
 
 class Insider:
-    """A thread that enters a namespace, and there does what one caller at a time gives it. Nobody waits until it is
-    there: what it is asked for then comes later, or the error."""
+    """A thread that enters a namespace, and runs work there for one caller at a time. Callers do not wait for the
+    entry: the first result, or the error, comes later instead."""
 
     def __init__(self) -> None:
         self._place: SimpleQueue[int | None] = SimpleQueue()
@@ -104,41 +104,43 @@ class Insider:
         self._thread.start()
 
     def enter(self, fd: int) -> None:
-        """Have it enter the namespace of a descriptor; once."""
+        """Have the thread enter the namespace of a descriptor; once."""
         self._thread.name = "netns"
         self._place.put(fd)
 
     def dismiss(self) -> None:
-        """Have it end instead, and wait for that."""
+        """End the thread without an entry, and wait for its end."""
         self._place.put(None)
         self.join()
 
     @property
     def cookie(self) -> int:
-        """Which namespace this is, once it is there. Raises KernelError when it cannot enter."""
+        """The kernel's number of the namespace, once the thread is inside. Raises KernelError when the thread cannot
+        enter it."""
         return self._entered.result().cookie
 
     def run(self, work: Callable[[Inside], T]) -> T:
-        """What `work` returns inside the namespace; its exceptions pass through. Raises KernelError when it cannot
-        enter."""
+        """Run `work` inside the namespace, and return its result; its exceptions pass through. Raises KernelError when
+        the thread cannot enter it."""
         self._entered.result()  # else nobody would come to the job
         job = _Job(work)
         self._jobs.put(job)  # type: ignore[arg-type]  # a job gives its result to its own caller, whatever that is
         return job.wait()
 
     def lend(self, work: Callable[[RouteSocket], T]) -> T:
-        """What `work` returns, given the socket, in the caller's thread: who is inside has nothing to do meanwhile."""
+        """Run `work` in the caller's thread with the socket, and return its result: the thread inside has nothing to do
+        meanwhile."""
         inside = self._entered.result()
         if inside.is_broken:  # a new one has to be opened inside
             return self.run(lambda inside: work(inside.route))
         return work(inside.route)
 
     def end(self) -> None:
-        """Have the thread end when it has nothing to do; does not wait for that."""
+        """End the thread when it is idle; does not wait for its end."""
         self._jobs.put(None)
 
     def join(self) -> None:
-        """Wait for its end, after `end`."""
+        """Wait for the thread's end, after `end`."""
         self._thread.join()
 
     def _serve(self) -> None:
@@ -160,15 +162,15 @@ class Insider:
 
 
 class Spare:
-    """A thread that waits for a namespace to enter, once there has been any: to start one takes 0.3 ms, and a sandbox
-    would wait for that. Safe for use by several threads."""
+    """Keeps one thread ready that has no namespace yet, once there has been any: starting a thread takes 0.3 ms, and a
+    sandbox would wait for that. Safe for use by several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ready: list[Insider] = []
 
     def enter(self, fd: int) -> Insider:
-        """A thread that enters the namespace of a descriptor."""
+        """Return a thread that enters the namespace of a descriptor."""
         with self._lock:
             insider = self._ready.pop() if self._ready else None
         insider = insider or Insider()
@@ -176,13 +178,13 @@ class Spare:
         return insider
 
     def refill(self) -> None:
-        """Have one ready. For a moment when nobody waits."""
+        """Start a thread that is ready for the next namespace. Call it at a moment when no caller waits."""
         with self._lock:
             if not self._ready:
                 self._ready.append(Insider())
 
     def dismiss(self) -> None:
-        """Have none."""
+        """End the thread that is ready."""
         with self._lock:
             dismissed, self._ready = self._ready, []
         for insider in dismissed:
@@ -190,8 +192,8 @@ class Spare:
 
 
 class Resident:
-    """The caller itself, where that is in the namespace of the process: no way there and back. Raises KernelError in a
-    thread that has entered another one."""
+    """Runs work in the caller's thread, for the namespace of the process itself, which needs no entry. Raises
+    KernelError in a thread that has entered another namespace."""
 
     def __init__(self) -> None:
         _refuse_away()
@@ -199,16 +201,16 @@ class Resident:
 
     @property
     def cookie(self) -> int:
-        """Which namespace this is."""
+        """The kernel's number of the namespace."""
         return self._inside.cookie
 
     def run(self, work: Callable[[Inside], T]) -> T:
-        """What `work` returns; its exceptions pass through."""
+        """Run `work`, and return its result; its exceptions pass through."""
         _refuse_away()
         return work(self._inside)
 
     def lend(self, work: Callable[[RouteSocket], T]) -> T:
-        """The same with the socket alone."""
+        """Run `work` with the socket alone, and return its result."""
         return work(self._inside.route)
 
     def end(self) -> None:
@@ -216,11 +218,11 @@ class Resident:
         self._inside.close()
 
     def join(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once: there is no thread to wait for."""
 
 
 def is_own(fd: int) -> bool:
-    """Whether a descriptor is that of the namespace of this process."""
+    """Return whether a descriptor is that of this process's own namespace."""
     return os.path.samestat(os.fstat(fd), Path("/proc/self/ns/net").stat())
 
 
@@ -230,7 +232,7 @@ def _refuse_away() -> None:
 
 
 class _Job(Generic[T]):
-    """Something to do, and its outcome."""
+    """Work, and its outcome."""
 
     def __init__(self, work: Callable[[Inside], T]) -> None:
         self._work = work

@@ -34,11 +34,12 @@ T = TypeVar("T")
 
 _DATAGRAM_MAX = 1 << 16  # the kernel never sends more: a dump's buffer is at most 32 KiB (net/netlink/af_netlink.c)
 _PATIENCE_S = 5
-"""An answer lies ready when the question has been sent; without a limit, a kernel that owes one would stop a worker."""
+"""Longest wait for an answer, after which the request fails. An answer is ready when the request has been sent; without
+a limit, a kernel that owes one would stop a worker."""
 
 
 def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket], T]) -> T:
-    """What `work` returns, given a socket in that namespace and run by a thread that is inside it."""
+    """Run `work` in a thread that is inside the namespace, with a socket of that namespace, and return its result."""
 
     def with_socket(_inside: Inside) -> T:
         with RdmaSocket() as rdma:
@@ -51,7 +52,7 @@ def visit(namespace: HeldNamespace, operation: str, work: Callable[[RdmaSocket],
 
 
 def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
-    """Whether the kernel would move a device of one namespace into another; asking changes nothing.
+    """Return whether the kernel would move a device of one namespace into another; asking changes nothing.
 
     False: its driver cannot give its users up (no disassociate_ucontext), or rdmaNetns is shared. The kernel finds the
     device by the socket's namespace, then looks at driver and mode, and only then at where the caller is
@@ -73,9 +74,11 @@ def can_move(home: HeldNamespace, index: int, other: HeldNamespace) -> bool:
 
 
 def read_netdevs(rdma: RdmaSocket) -> tuple[RdmaNetdevs, ...] | None:
-    """The devices of the socket's namespace with the netdevs that they have in it; None without an RDMA subsystem.
+    """Return the devices of the socket's namespace with the netdevs that they have in it; None without an RDMA
+    subsystem.
 
-    One that goes between the list and the question for its ports is left out: it is not there."""
+    A device that is removed between the list and the request for its ports is left out.
+    """
     if not rdma.has_subsystem:
         return None
     found = []
@@ -115,7 +118,7 @@ class RdmaSocket:
         self.close()
 
     def close(self) -> None:
-        """Closing twice does nothing."""
+        """Close the socket. Closing twice does nothing."""
         if self._socket is not None:
             self._socket.close()
 
@@ -125,17 +128,18 @@ class RdmaSocket:
         return self._socket is not None
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:
-        """The devices of the namespace; with shared netns mode those of the whole machine."""
+        """Return the devices of the namespace; with shared netns mode those of the whole machine."""
         return self._ask("list RDMA devices", nldev.get_devices()) if self.has_subsystem else ()
 
     def ports(self, index: int) -> tuple[RdmaPortState, ...]:
-        """The ports of a device."""
+        """Return the ports of a device."""
         return self._ask(f"list ports of RDMA device {index}", nldev.get_ports(index))
 
     def char_device(self, index: int | None, kind: CharKind, port: int | None = None) -> CharNumber | None:
-        """The character device of that kind (umad and issm are a port's, rdma_cm is nobody's).
+        """Return the character device of that kind (umad and issm are a port's, rdma_cm is no device's).
 
-        None: it has none, or it is an issm, of which the kernel tells nothing (attach/rdma.py)."""
+        None: there is none, or the kind is issm, which the kernel does not report (attach/rdma.py).
+        """
         what = f"find {kind} of RDMA device {index}"
         try:
             return self._ask_one(what, nldev.get_char_device(kind, index, port))
@@ -145,17 +149,17 @@ class RdmaSocket:
             raise
 
     def netns_mode(self) -> RdmaNetns:
-        """Whether namespaces share the RDMA devices."""
+        """Return whether namespaces share the RDMA devices."""
         return self.system().netns
 
     def system(self) -> RdmaSystem:
-        """The subsystem's settings."""
+        """Return the subsystem's settings."""
         if not self.has_subsystem:
             return RdmaSystem(netns=RdmaNetns.NONE, monitor=False)
         return self._ask_one("read the RDMA subsystem's settings", nldev.get_system())
 
     def set_netns_mode(self, mode: RdmaNetns) -> None:
-        """Share the devices or not; EBUSY while there are other namespaces."""
+        """Set whether namespaces share the devices; EBUSY while there are other namespaces."""
         self._ask(f"set rdmaNetns {mode}", nldev.set_netns_mode(mode))
 
     def move(self, index: int, fd: int) -> None:
@@ -167,21 +171,21 @@ class RdmaSocket:
         self._ask(f"rename RDMA device {index} to {name}", nldev.set_name(index, name))
 
     def resources(self, index: int) -> tuple[Count, ...]:
-        """How many objects of each kind a device has."""
+        """Return the number of objects of each kind that a device has."""
         return self._ask_one(f"count the objects of RDMA device {index}", nldev.get_resources(index))
 
     def objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        """The objects of one kind, with who made them."""
+        """Return the objects of one kind, with their makers."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
     def kernel_objects(self, index: int, kind: ObjectKind) -> tuple[RdmaObject, ...]:
-        """The same of the kernel's own users only, without decoding those of processes."""
+        """Return the objects of one kind of the kernel's own users only, without decoding those of processes."""
         answers = self._ask(f"list the {kind} objects of RDMA device {index}", nldev.get_kernel_objects(kind, index))
         return tuple(item for answer in answers for item in answer)
 
     def counters(self, index: int, port: int) -> tuple[Count, ...]:
-        """The hardware counters of a port."""
+        """Return the hardware counters of a port."""
         return self._ask_one(f"read counters of RDMA device {index}", nldev.get_counters(index, port))
 
     def _ask_one(self, operation: str, request: nldev.NldevRequest[T]) -> T:
@@ -214,7 +218,7 @@ class RdmaSocket:
 
 
 def _open() -> socket.socket | None:
-    """A socket in this thread's namespace; None: the kernel has no RDMA subsystem."""
+    """Open a socket in this thread's namespace; None: the kernel has no RDMA subsystem."""
     try:
         opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, nldev.NETLINK_RDMA)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Requests made of bytes that the kernel told us earlier.
+"""Requests made of bytes that the kernel reported earlier.
 
 What was captured is sent again whole, so that attributes which we do not know survive. Only what the
 kernel does not take back is left out.
@@ -45,8 +45,8 @@ _SETTINGS = ("flags", "linkmode", "broadcast", *_SETTING_ATTRIBUTES, "addr_gen_m
 
 
 def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int], ...]:
-    """LinkState.settings of a link's flags and attributes. `broadcast` is the hardware address, its first byte the
-    lowest one."""
+    """Return LinkState.settings of a link's flags and attributes. `broadcast` is the hardware address, its first byte
+    the lowest one."""
     found = {"flags": flags & _SETTABLE_FLAGS}
     for name, number in _SETTING_ATTRIBUTES.items():
         if number in told:
@@ -62,7 +62,7 @@ def link_settings(flags: int, told: Mapping[int, bytes]) -> tuple[tuple[str, int
 
 
 def restore_request(ifindex: int, restoration: Restore) -> Request:
-    """Add it; that it exists already is no error."""
+    """Return the request that adds the object; an object that exists already is no error."""
     thing = restoration.thing
     kind = _kind(thing)
     return Request(
@@ -76,7 +76,7 @@ def restore_request(ifindex: int, restoration: Restore) -> Request:
 
 
 def remove_request(ifindex: int, removal: Remove) -> Request:
-    """Delete it; that it does not exist is no error."""
+    """Return the request that deletes the object; a missing object is no error."""
     thing = removal.thing
     kind = _kind(thing)
     return Request(
@@ -88,7 +88,7 @@ def remove_request(ifindex: int, removal: Remove) -> Request:
 
 
 def settings_request(ifindex: int, change: SetSettings) -> Request:
-    """Set those of a link's settings that are named."""
+    """Return the request that sets the named settings of a link."""
     return Request(
         kind=_RTM_SETLINK,
         body=_settings_payload(ifindex, dict(change.settings)),
@@ -97,7 +97,8 @@ def settings_request(ifindex: int, change: SetSettings) -> Request:
 
 
 def detach_xdp_requests(ifindex: int) -> tuple[Request, ...]:
-    """Take the program of every mode off; a mode without one, or that the driver does not have, is no error."""
+    """Return the requests that remove the XDP program of every mode; a mode without one, or unknown to the driver, is
+    no error."""
     return tuple(_detach_xdp_request(ifindex, mode) for mode in _XDP_MODES)
 
 
@@ -116,7 +117,7 @@ def _kind(thing: Captured) -> int:
 
 
 def _address_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct ifaddrmsg with the index of today; a lifetime that had run out gets its last second back."""
+    """Return struct ifaddrmsg with the present index; an expired lifetime becomes one second."""
     family, prefix, flags, scope, _index = struct.unpack_from("=BBBBI", thing.raw, 16)
     payload = [struct.pack("=BBBBI", family, prefix, flags, scope, ifindex)]
     for kind, data in read_attributes(thing.raw[24:]):
@@ -129,7 +130,8 @@ def _address_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _route_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct rtmsg without flags that only the kernel may set, RTA_OIF of today, a lifetime instead of its age."""
+    """Return struct rtmsg without flags that only the kernel may set, with the present RTA_OIF, and a lifetime instead
+    of its age."""
     fields = list(struct.unpack_from("=BBBBBBBBI", thing.raw, 16))
     fields[8] &= _RTNH_F_ONLINK
     payload = [struct.pack("=BBBBBBBBI", *fields)]
@@ -144,7 +146,7 @@ def _route_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
-    """struct ndmsg with the index of today, no cache information."""
+    """Return struct ndmsg with the present index, without cache information."""
     family, state, flags, kind = struct.unpack_from("=BxxxxxxxHBB", thing.raw, 16)
     left_out = {_NDA_CACHEINFO, _NDA_PROBES}
     kept = (encode_attribute(*item) for item in read_attributes(thing.raw[28:]) if item[0] not in left_out)
@@ -152,7 +154,7 @@ def _neighbour_payload(thing: Captured, ifindex: int) -> bytes:
 
 
 def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
-    """struct ifinfomsg and attributes; flags change only where `change` says so."""
+    """Return struct ifinfomsg and attributes; flags change only where `change` says so."""
     change = _SETTABLE_FLAGS if "flags" in settings else 0
     payload = [struct.pack("=BxHiII", 0, 0, ifindex, settings.get("flags", 0), change)]
     for name, number in _SETTING_ATTRIBUTES.items():
@@ -174,4 +176,4 @@ _ABSENT = {
     RTM_NEWROUTE: frozenset({errno.ESRCH}),
     RTM_NEWNEIGH: frozenset({errno.ENOENT}),
 }
-"""How the kernel says that there is nothing to delete."""
+"""The kernel's errno for a deletion of an object that does not exist."""

@@ -32,10 +32,11 @@ from nri_rdma.wire.netlink import (
 )
 
 REQUESTS_MAX = 32
-"""In one datagram: their answers fit any receive buffer."""
+"""Most requests in one datagram; further ones go in the next: the answers fit any receive buffer."""
 
 _PATIENCE = struct.pack("@ll", 5, 0)
-"""Seconds and microseconds. Requests are worked on while they are sent, so that an answer lies ready afterwards."""
+"""Longest wait for an answer (seconds and microseconds), after which the request fails. Requests are done while they
+are sent, so that an answer is ready afterwards."""
 _SOL_NETLINK, _CAP_ACK, _EXT_ACK, _STRICT = 270, 10, 11, 12  # include/uapi/linux/netlink.h
 _SO_NETNS_COOKIE = 71  # include/uapi/asm-generic/socket.h, Linux 5.14
 
@@ -77,12 +78,12 @@ class RouteSocket:
         self.close()
 
     def close(self) -> None:
-        """Closing twice does nothing."""
+        """Close the socket. Closing twice does nothing."""
         self._socket.close()
         self._datagrams.close()
 
     def cookie(self) -> int:
-        """The number of the socket's namespace, unique in a boot."""
+        """Return the number of the socket's namespace, unique in a boot."""
         try:
             (cookie,) = struct.unpack("=Q", self._socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
         except OSError as error:
@@ -90,7 +91,7 @@ class RouteSocket:
         return int(cookie)
 
     def do(self, *requests: Request) -> None:
-        """All of them in order, also those after one that is refused. Raises KernelError for the first of these."""
+        """Send all of them in order, also those after one that is refused. Raises KernelError for the first refusal."""
         errors = self.try_all(requests)
         if errors:
             raise errors[min(errors)]
@@ -105,14 +106,14 @@ class RouteSocket:
         return errors
 
     def ask(self, kind: int, body: bytes, operation: str) -> bytes:
-        """The answer to a question about one thing, whole."""
+        """Return the answer to a request about one object, whole."""
         found = self._exchange(operation, kind, ACK, body, None)[0]
         if len(found) != 1:
             raise KernelError(operation, errno.EPROTO, f"{len(found)} answers")
         return found[0]
 
     def dump(self, kind: int, body: bytes, operation: str, keep: Callable[[bytes], bool] | None = None) -> list[bytes]:
-        """The messages of a list, whole; those only for which `keep` is true."""
+        """Return the messages of a list, whole; only those for which `keep` is true."""
         return read_whole(operation, lambda: self._exchange(operation, kind, DUMP, body, keep))
 
     def _do(self, requests: Sequence[Request]) -> dict[int, KernelError]:

@@ -27,7 +27,7 @@ _SOL_NETLINK, _STRICT = 270, 12  # include/uapi/linux/netlink.h
 _RTMGRP_IPV6_ROUTE = 0x400
 _DATAGRAM_MAX = 1 << 16  # the kernel sends routes in at most 32 KiB (net/netlink/af_netlink.c)
 _DATAGRAMS_OF_SHORT = 2
-"""The routes, and the end of the list."""
+"""Datagrams of a short list: the routes, and the end of the list."""
 _REQUEST_DUMP = 0x1 | 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")
@@ -75,11 +75,11 @@ class Route:
     flags: int
     attributes: tuple[tuple[int, bytes], ...]
     link: int
-    """The ifindex that it leads to; 0 when it leads to none, or to several."""
+    """The ifindex of the route's link; 0 when it leads to no link, or to several."""
     paths: frozenset[int]
 
     def get(self, kind: int) -> bytes:
-        """An attribute; empty where there is none."""
+        """Return an attribute; empty when there is none."""
         return next((data for number, data in self.attributes if number == kind), b"")
 
     @property
@@ -89,7 +89,7 @@ class Route:
 
     @property
     def is_announced(self) -> bool:
-        """Whether a router announced it, and the kernel took it (IPv6)."""
+        """Whether a router announced the route, and the kernel took it (IPv6)."""
         return self.family == _AF_INET6 and self.proto == _RTPROT_RA
 
     @property
@@ -101,8 +101,8 @@ class Route:
 
 
 def read_routes(ifindexes: Collection[int], sources: Collection[bytes]) -> tuple[Route, ...]:
-    """Of the routes of all tables and families: default ones, and those that may lead to one of these links or have one
-    of these addresses as their source. Some others may be among them."""
+    """Return, of the routes of all tables and families, default ones and those that may lead to one of these links or
+    have one of these addresses as their source. Some others may be among them."""
     needles = [struct.pack("=I", ifindex) for ifindex in ifindexes] + list(sources)
     pattern = re.compile(b"|".join(re.escape(needle) for needle in needles)) if needles else None
     return tuple(parse_route(raw) for raw in _dump(pattern, b""))
@@ -115,12 +115,12 @@ def read_routes_of(ifindex: int) -> tuple[Route, ...]:
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:
-    """The ifindexes that any default route among these leads to."""
+    """Return the ifindexes that any default route among these leads to."""
     return frozenset().union(*(route.default_links for route in routes))
 
 
 def parse_route(raw: bytes) -> Route:
-    """One route message."""
+    """Parse one route message."""
     family, prefix, _, tos, table, proto, scope, kind, flags = _ROUTE.unpack_from(raw, 16)
     found = tuple(read_attributes(raw[28:]))
     by_kind = dict(found)
@@ -141,7 +141,8 @@ def parse_route(raw: bytes) -> Route:
 
 
 def captured_route(route: Route) -> Captured | None:
-    """A route; None for a cached clone, and for what the kernel keeps in the table `local` for its addresses."""
+    """Return a route; None for a cached clone, and for a route that the kernel keeps in the table `local` for its
+    addresses."""
     if route.flags & _RTM_F_CLONED:
         return None
     if route.proto == _RTPROT_KERNEL and route.table == _RT_TABLE_LOCAL:
@@ -157,14 +158,14 @@ def captured_route(route: Route) -> Captured | None:
 
 
 def captured_routes(routes: Collection[Route], ifindex: int) -> tuple[Captured, ...]:
-    """The routes of a link, those through a gateway last: they lead through the connected ones."""
+    """Return the routes of a link, those through a gateway last: they lead through the connected ones."""
     found = [captured for route in routes if route.link == ifindex and (captured := captured_route(route)) is not None]
     return tuple(sorted(found, key=lambda route: " via " in route.text))
 
 
 def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]) -> tuple[str, ...]:
-    """What a host would lose with this link, whose addresses are `own`, and could not have back: each goes on after the
-    link's name."""
+    """Return what the host would lose with this link, whose addresses are `own`, and could not restore: each text goes
+    on after the link's name."""
     found: set[str] = set()
     for route in routes:
         if ifindex in route.paths:
@@ -178,16 +179,17 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
 
 
 def _dump(pattern: re.Pattern[bytes] | None, wanted: bytes) -> list[bytes]:
-    """The routes that cannot be ruled out, in the namespace of the calling thread."""
+    """Return the routes that cannot be ruled out, in the namespace of the calling thread."""
     return read_whole("list routes", lambda: _dump_once(pattern, wanted))
 
 
 def _dump_once(pattern: re.Pattern[bytes] | None, wanted: bytes) -> tuple[list[bytes], bool]:
-    """The same, asked for once, and whether the table changed meanwhile.
+    """Return the routes that cannot be ruled out, from one dump, and whether the table changed meanwhile.
 
-    The kernel does not say that for IPv6: when a route comes or goes between two datagrams, it walks the tree again and
-    passes over as many routes as it has sent (fib6_dump_table), which may be others by then. So the news of IPv6 routes
-    are watched meanwhile. What comes in one datagram is made at once."""
+    The kernel does not report such a change for IPv6: when a route comes or goes between two datagrams, it walks the
+    tree again and passes over as many routes as it has sent (fib6_dump_table), which may be others by then. So the news
+    of IPv6 routes are watched meanwhile. A list in one datagram is consistent.
+    """
     every: list[bytes] = []
     datagrams = 0
     with _open() as sock, _open() as news:
@@ -210,14 +212,15 @@ def _open() -> socket.socket:
 
 
 def _has_news(news: socket.socket) -> bool:
-    """Whether anything was told, or lost (POLLERR)."""
+    """Return whether any news came, or was lost (POLLERR)."""
     poll = select.poll()
     poll.register(news, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def _candidates(answer: bytes, pattern: re.Pattern[bytes] | None) -> tuple[list[bytes], bool]:
-    """The routes in one of the kernel's answers that cannot be ruled out, and whether it was the last one."""
+    """Return the routes in one of the kernel's answers that cannot be ruled out, and whether the answer was the last
+    one."""
     found: list[bytes] = []
     hit = _search(pattern, answer, 0)
     offset = 0
@@ -255,7 +258,8 @@ def _is_link_local(route: Route) -> bool:
 
 
 def _words(kind: int, data: bytes) -> str:
-    """In words where we know it, else whole: two routes that differ anywhere differ in their text."""
+    """Return the attribute in words when it is known, else whole: two routes that differ anywhere differ in their
+    text."""
     if kind in _RTA_ADDRESSES and len(data) in {4, 16}:
         return f"{_RTA_ADDRESSES[kind]} {_address(data)}"
     if kind in _RTA_NUMBERS and len(data) == 4:

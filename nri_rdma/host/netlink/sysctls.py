@@ -1,10 +1,10 @@
 """The settings that each link has for itself under /proc/sys/net: of IPv4, IPv6 and of their neighbour tables.
 
-All of them are lost with a move: the link has the defaults of where it arrives. Netlink tells nearly all of them with
-the link, for one message instead of 130 files; those that this kernel has beyond that are read from their files.
-They are written through the files: netlink cannot set those of IPv6, and of IPv4 it sets the number only, without what
-belongs to it (routes to be looked up anew, news for routing daemons). Neighbour tables are set by netlink, which knows
-milliseconds where some files know seconds.
+All of them are lost with a move: the link has the defaults of where it arrives. Netlink reports nearly all of them with
+the link, in one message instead of 130 files; further ones of this kernel are read from their files. They are written
+through the files: netlink cannot set those of IPv6, and of IPv4 it sets the number only, without its consequences (new
+route lookups, news for routing daemons). Neighbour tables are set by netlink, which knows milliseconds where some files
+know seconds.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _IN_MILLISECONDS = frozenset(
         "router_probe_interval",
     }
 )
-"""Netlink tells milliseconds, and the file has seconds."""
+"""Netlink has milliseconds for these, and the file has seconds."""
 _UNSIGNED = {"ioam6_id_wide", "ra_defrtr_metric"}
 _NEIGH: Final = {  # NDTPA_*: those that can be set
     4: "base_reachable_time_ms",
@@ -91,14 +91,15 @@ _NEIGH_NUMBERS = {name: number for number, name in _NEIGH.items()}
 _FILE_BYTES = 4096
 _FORWARDING = "ipv6/conf/forwarding"
 _NOT_OURS = frozenset({"mc_forwarding", "addr_gen_mode", "stable_secret"})
-"""Multicast routing daemons set mc_forwarding, nobody else can; addr_gen_mode is among a link's settings; netlink has a
-0 for stable_secret."""
+"""Settings that are not taken from netlink's list: only multicast routing daemons can set mc_forwarding; addr_gen_mode
+is among a link's settings; netlink has a 0 for stable_secret."""
 _IPV4_LINES = tuple("" if name in _NOT_OURS else f"ipv4/conf/{name} " for name in _IPV4)
 _IPV6_LINES = tuple(("" if name in _NOT_OURS else f"ipv6/conf/{name} ", name) for name in _IPV6)
 
 
 def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, str]:
-    """The settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError, WireError."""
+    """Return the settings of the neighbour tables by ifindex, as lines of LinkState.sysctls. Raises KernelError,
+    WireError."""
     needles = tuple(encode_u32(_NDTPA_IFINDEX, ifindex) for ifindex in ifindexes)
     messages = route.dump(
         _GETNEIGHTBL, _NDTMSG.pack(0), "list neighbour tables", lambda raw: any(needle in raw for needle in needles)
@@ -118,7 +119,7 @@ def read_neighbour_tables(route: RouteSocket, ifindexes: Collection[int]) -> Map
 
 
 def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
-    """LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
+    """Return LinkState.sysctls of a link, given its message and those of its neighbour tables: lines that begin with
     ``ipv4/conf/rp_filter``, ``ipv6/conf/accept_ra``, ``ipv4/neigh/locktime_ms``. For a thread inside its namespace.
     Raises KernelError, WireError."""
     families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
@@ -137,8 +138,8 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
 
 
 def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
-    """Set one. For a thread inside the link's namespace. Raises KernelError. EBUSY: IPv6 forwarding, which would end a
-    default route."""
+    """Set one setting. For a thread inside the link's namespace. Raises KernelError. EBUSY: IPv6 forwarding, which
+    would end a default route."""
     key, value = change.key, change.value
     if "/neigh/" in key:
         route.do(_neighbour_request(ifindex, key, int(value)))
@@ -150,15 +151,15 @@ def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
 
 
 def forwarding_of(link: bytes) -> bool:
-    """Whether a link forwards IPv6, by its message. Raises WireError."""
+    """Return whether a link forwards IPv6, by its message. Raises WireError."""
     families = dict(read_attributes(dict(read_attributes(link[_FIRST_ATTRIBUTE_OF_LINK:])).get(_AF_SPEC, b"")))
     numbers = dict(read_attributes(families.get(_AF_INET6, b""))).get(_INET6_CONF, b"")
     return len(numbers) >= _I32.size and _I32.unpack_from(numbers)[0] != 0  # the first of _IPV6
 
 
 def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
-    """What the host would lose when a link that `forwards` IPv6 were made to do so again, given its default routes: as
-    LinkState.unreturnable."""
+    """Return what the host would lose when a link that `forwards` IPv6 is returned and forwards again, given the host's
+    default routes: as LinkState.unreturnable."""
     if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
         return ()  # it does so from the moment it arrives
     links = _announced_over(routes)
@@ -167,15 +168,16 @@ def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
 
 
 def _announced_over(routes: Iterable[Route]) -> str:
-    """The links whose default routes end when IPv6 forwarding is set on any link of the namespace, be it another one:
-    those that routers announced (rt6_purge_dflt_routers), but where accept_ra is 2."""
+    """Return the links whose default routes end when IPv6 forwarding is set on any link of the namespace: routes that
+    routers announced (rt6_purge_dflt_routers), except on links with accept_ra 2."""
     announced = {link for route in routes if route.is_announced for link in route.default_links}
     names = sorted(socket.if_indextoname(link) for link in announced)
     return ", ".join(name for name in names if _read(f"{_ROOT}/ipv6/conf/{name}/accept_ra") != "2")
 
 
 def _read(path: str) -> str:
-    """In three system calls: a text file of Python's takes eight, and some of these are read for every link."""
+    """Read a file in three system calls: a text file of Python's takes eight, and some of these are read for every
+    link."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -197,7 +199,7 @@ def _of_ipv6(data: bytes) -> Iterator[str]:
 
 
 def _of_files(family: str, name: str) -> Iterator[str]:
-    """What this kernel has and netlink does not tell."""
+    """Yield the settings that this kernel has and netlink does not report."""
     for file in _untold(family):
         try:
             yield f"{family}/conf/{file} {_read(f'{_ROOT}/{family}/conf/{name}/{file}')}"
@@ -217,7 +219,7 @@ def _untold(family: str) -> tuple[str, ...]:
 
 
 def _write_file(ifindex: int, key: str, value: str) -> None:
-    """The message has no value: one of them is a secret."""
+    """Write a file. The error's text has no value: one of them is a secret."""
     family, _, file = key.split("/")
     try:
         path = _ROOT / family / "conf" / socket.if_indextoname(ifindex) / file

@@ -1,8 +1,8 @@
 """The kernel's uevents about RDMA devices, as a stream.
 
-RDMA devices themselves (class infiniband) are told in their own network namespace only, their character devices
+RDMA devices themselves (class infiniband) are announced in their own network namespace only, their character devices
 (classes infiniband_verbs and infiniband_mad) in every one: a device that moves into a pod is seen from the host by its
-nodes, which the kernel makes anew. `rdma monitor` is silent about such a move (seen with Linux 7.2).
+nodes, which the kernel creates again. `rdma monitor` is silent about such a move (seen with Linux 7.2).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 RDMA_SUBSYSTEMS = frozenset({"infiniband", "infiniband_verbs", "infiniband_mad"})
 QUIET_S = 0.05
-"""A device that comes or moves makes a handful of events; they are over when so much time passes without another."""
+"""A device that comes or moves makes a handful of events. A burst is over when this time passes without another."""
 
 _NETLINK_KOBJECT_UEVENT = 15  # include/uapi/linux/netlink.h
 _KERNEL_GROUP = 1  # udev's own is 2
@@ -33,7 +33,7 @@ _SEQUENCE = Path("/sys/kernel/uevent_seqnum")
 
 
 def last_sequence() -> int:
-    """The number of the newest event of this machine; 0 where the kernel does not tell."""
+    """Return the number of the newest event of this machine; 0 when the kernel has none."""
     try:
         return int(_SEQUENCE.read_text())
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ class RdmaUevents:
         listeners.add(self._source)
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop listening."""
         self._listeners.remove(self._source)
         self._socket.close()
 
@@ -84,7 +84,7 @@ class RdmaUevents:
             self._on_quiet()
 
     def _take(self) -> None:
-        """Hand on what there is, until the turn is over."""
+        """Pass on the pending events, until the turn is over."""
         until = time.monotonic() + TURN_S
         while time.monotonic() < until:
             try:

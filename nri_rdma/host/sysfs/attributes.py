@@ -1,6 +1,6 @@
 """Attributes and places in sysfs, read once.
 
-Folders are texts here, not Paths: a node is read anew for every pod that comes and goes, and with Paths that took five
+Folders are texts here, not Paths: a node is read again for every pod that comes and goes, and with Paths that took five
 times as long.
 """
 
@@ -18,7 +18,7 @@ _ATTRIBUTE_BYTES = 1 << 16
 
 
 def entries(folder: str) -> list[str]:
-    """The names in a folder, in no order; [] where there is none."""
+    """Return the names in a folder, in no order; [] for a missing folder."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -26,14 +26,16 @@ def entries(folder: str) -> list[str]:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """``mlx5_2`` before ``mlx5_10``."""
+    """Return the names in the order of their numbers: ``mlx5_2`` before ``mlx5_10``."""
     return sorted(names, key=_natural)
 
 
 def read(path: str) -> str:
-    """The text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs are).
+    """Return the text of an attribute; "" where the kernel has none (missing, or refused with EINVAL as unused GIDs
+    are).
 
-    By system calls: file objects would be a third of a scan, and half of one that reads a whole GID table."""
+    Uses system calls: file objects would be a third of a scan, and half of one that reads a whole GID table.
+    """
     try:
         attribute = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -47,13 +49,14 @@ def read(path: str) -> str:
 
 
 def read_of(folder: str, name: str) -> str:
-    """An attribute of what may not be there (""): then it has none."""
+    """Return the text of an attribute in a folder that may be missing (""): then ""."""
     return read(f"{folder}/{name}") if folder else ""
 
 
 def destination(folder: str, link: str) -> str:
-    """The folder that a link in a folder leads to, or that it is; "" where there is nothing, also of a folder that is
-    not there (""). `folder` has no link in it, and the result has none: those of sysfs lead to the thing itself."""
+    """Return the folder that a link in a folder leads to, or the entry itself when it is a folder; "" when there is
+    none, also when `folder` is missing (""). `folder` has no link in its path, nor has the result: links of sysfs lead
+    to the device itself."""
     if not folder:
         return ""
     path = f"{folder}/{link}"
@@ -67,18 +70,18 @@ def destination(folder: str, link: str) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """A number without sign; None for anything else."""
+    """Parse a number without sign; None for anything else."""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def numbers(text: str) -> tuple[int, int] | None:
-    """Major and minor of a ``dev`` attribute (``231:192``); None for anything else."""
+    """Return major and minor of a ``dev`` attribute (``231:192``); None for anything else."""
     major, minor = (whole_number(part) for part in text.partition(":")[::2])
     return None if major is None or minor is None else (major, minor)
 
 
 def pci_path(place: str) -> tuple[str, ...]:
-    """Root complex, bridges and function that lead to a device's folder; empty when it is not on PCI."""
+    """Return root complex, bridges and function that lead to a device's folder; empty when the device is not on PCI."""
     parts = place.split("/")
     root = next((number for number, part in enumerate(parts) if _PCI_ROOT.fullmatch(part)), None)
     if root is None:
@@ -87,8 +90,8 @@ def pci_path(place: str) -> tuple[str, ...]:
 
 
 def function_of(place: str) -> str:
-    """The folder of the PCI function that a device is, or is a part of: a scalable function is an auxiliary device,
-    which has neither NUMA node nor vendor. The device itself when it is not on PCI."""
+    """Return the folder of the PCI function that a device is, or is a part of: a scalable function is an auxiliary
+    device, which has neither NUMA node nor vendor. The device itself when it is not on PCI."""
     folder = place
     while folder.strip("/"):
         folder, _, name = folder.rpartition("/")
@@ -98,7 +101,8 @@ def function_of(place: str) -> str:
 
 
 def numa_node(place: str) -> int | None:
-    """None where nobody says so (place: ""), and also for -1, the kernel's word for a machine of one node."""
+    """Return the NUMA node of a device; None when sysfs has none (place: ""), and for -1, the kernel's value on a
+    machine with one node."""
     return whole_number(read_of(place, "numa_node"))
 
 

@@ -1,8 +1,8 @@
 """The GPUs of a node, with the names by which others know them.
 
-Every GPU has its place in sysfs. NVIDIA's driver tells in procfs what its tools and device plugins call a GPU; others
-are known by the device files of the kernel's classes drm and accel. Where a driver is not loaded, only the place is
-known, and that is no error.
+Every GPU has its place in sysfs. NVIDIA's driver has in procfs the names that its tools and device plugins use for a
+GPU; others are known by the device files of the kernel's classes drm and accel. Where a driver is not loaded, only the
+place is known, and that is no error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Node = tuple[str, tuple[int, int]]
 
 
 def read_gpus(sysfs_root: Path, proc_root: Path | None) -> tuple[Gpu, ...]:
-    """All GPUs by address. Without `proc_root` NVIDIA's are known by their places only."""
+    """Return all GPUs by address. Without `proc_root` NVIDIA's are known by their places only."""
     major = _nvidia_major(proc_root) if proc_root is not None else _NVIDIA_MAJOR
     functions = os.path.join(os.path.realpath(sysfs_root), "bus/pci/devices")
     gpus = (_gpu(functions, name, proc_root, major) for name in entries(functions))
@@ -73,7 +73,7 @@ def _gpu(functions: str, name: str, proc_root: Path | None, nvidia_major: int) -
 
 
 def _class_nodes(folder: str) -> Iterator[_Node]:
-    """``card1`` and ``renderD128``, or ``accel0``."""
+    """Return the device files of a class: ``card1`` and ``renderD128``, or ``accel0``."""
     for class_name in _NODE_CLASSES:
         for name in in_order(entries(f"{folder}/{class_name}")):
             dev = numbers(read(f"{folder}/{class_name}/{name}/dev"))
@@ -87,7 +87,7 @@ def _told_by_nvidia(proc_root: Path, address: PciAddress) -> dict[str, str]:
 
 
 def _nvidia_node(told: dict[str, str], major: int) -> Iterator[_Node]:
-    """``nvidia3``. Its number is the driver's own, not the place among the GPUs."""
+    """Return NVIDIA's device file (``nvidia3``). Its number is the driver's own, not the place among the GPUs."""
     minor = whole_number(told.get("Device Minor", ""))
     if minor is not None:
         yield f"nvidia{minor}", (major, minor)

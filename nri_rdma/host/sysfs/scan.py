@@ -1,7 +1,7 @@
 """A scan of sysfs for RDMA devices and GPUs.
 
-It reads hardware only. Which netdevs are on the host now, and who uses them, is the kernel's to say: inventory joins
-the two. The root is a parameter, so that a saved or a made tree is read by the same code as the machine's own.
+The scan reads hardware only. The kernel reports which netdevs are on the host now and who uses them; decide/inventory
+joins both. The root is a parameter, so that a saved or a made tree is read by the same code as the machine's own.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ from nri_rdma.model.pci import PciAddress, parse_pci_address
 
 _REPRESENTOR = re.compile(r"(c\d+)?pf\d+(vf|sf)\d+")  # phys_port_name, Documentation/networking/devlink
 _MAX_UPPER = 8
-"""How deep netdevs may be stacked: MAX_NEST_DEV of include/linux/netdevice.h."""
+"""Greatest depth of stacked netdevs that is followed: MAX_NEST_DEV of include/linux/netdevice.h."""
 _UDEV_MODES = {CharKind.UVERBS: 0o666, CharKind.RDMA_CM: 0o666, CharKind.UMAD: 0o600, CharKind.ISSM: 0o600}
 
 
 _CharFolder = tuple[str, str]
-"""Of a character device: the folder of its class, and its own name."""
+"""A character device: the folder of its class, and its own name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharDevices:
-    """The character devices of some RDMA devices at one time; `has_nodes`: the node has some of any device."""
+    """The character devices of some RDMA devices at one time; `has_nodes`: the node has character devices of any RDMA
+    device."""
 
     by_device: Mapping[DeviceId, tuple[CharDevice, ...]]
     rdma_cm: CharDevice | None
@@ -118,7 +119,7 @@ def scan(sysfs_root: Path, dev_root: Path, proc_root: Path | None = None) -> Sca
 
 
 def is_own(sysfs_root: Path) -> bool:
-    """Whether that is the sysfs of this machine, and not a saved or a made tree."""
+    """Return whether the root is this machine's own sysfs, not a saved tree or a made one."""
     try:
         return os.path.samefile(sysfs_root, "/sys")
     except OSError:
@@ -126,8 +127,8 @@ def is_own(sysfs_root: Path) -> bool:
 
 
 def read_char_devices(sysfs_root: Path, dev_root: Path, devices: Collection[RdmaDevice]) -> CharDevices:
-    """The character devices that `devices` have now: a few files each, no scan. A device that is gone, or whose name
-    has gone over to another function, is left out."""
+    """Return the character devices that `devices` have now: reads a few files each, without a scan. A device that is
+    gone, or whose name is another device's now, is left out."""
     root = os.path.realpath(sysfs_root)
     folders = tuple(_char_folders(root))
     names = {device.name for device in devices}
@@ -186,7 +187,8 @@ def _device(
 
 
 def _virtual_functions(folders: Iterable[_Folder]) -> Mapping[PciAddress, VirtualFunction]:
-    """The virtual functions of all physical ones that these RDMA devices are of; each physical one is read once."""
+    """Return the virtual functions of all physical functions that these RDMA devices belong to; each physical one is
+    read once."""
     physical = {destination(folder.bus_device, "physfn") for folder in folders} - {""}
     return {address: function for folder in physical for address, function in _virtual_functions_of(folder) if address}
 
@@ -202,15 +204,15 @@ def _virtual_functions_of(folder: str) -> Iterator[tuple[PciAddress | None, Virt
 
 
 def _place(root: str, folder: _Folder, netdev_names: tuple[str, ...]) -> str:
-    """The bus device that tells where an RDMA device is: its own, or that of its netdev (rxe and siw have none), or of
-    what that sits on (a bond, VLAN or macvlan has none either). "" where there is none."""
+    """Return the bus device that gives an RDMA device its place: its own, or that of its netdev (rxe and siw have
+    none), or of the netdevs below that one (a bond, VLAN or macvlan has none either). "" when there is none."""
     if folder.bus_device or not netdev_names:
         return folder.bus_device
     return next(_bus_devices(destination(f"{root}/class/net", netdev_names[0]), _MAX_UPPER), "")
 
 
 def _bus_devices(netdev: str, depth: int) -> Iterator[str]:
-    """The bus devices of a netdev and of those below it."""
+    """Return the bus devices of a netdev and of the netdevs below it."""
     if not netdev:
         return
     if device := destination(netdev, "device"):
@@ -237,19 +239,20 @@ def _port(device: str, name: str) -> Port:
 
 
 def _pkeys(folder: str) -> tuple[int, ...]:
-    """The partitions of an InfiniBand port, which has up to 128; elsewhere there is one, the same for all."""
+    """Return the partitions of an InfiniBand port, which has up to 128; other ports have one, the same for all."""
     texts = (read(f"{folder}/{entry}") for entry in in_order(entries(folder)))
     keys = (int(text, 16) for text in texts if re.fullmatch(r"0x[0-9a-fA-F]{1,4}", text))
     return tuple(key for key in keys if key)
 
 
 def _link_layer(text: str) -> LinkLayer:
-    """Kernels also say ``Unknown`` (EFA): that is not InfiniBand, which alone may be given without a netdev."""
+    """Return the link layer. Kernels also report ``Unknown`` (EFA): that is not InfiniBand, which alone may be given
+    without a netdev."""
     return LinkLayer.INFINIBAND if text == LinkLayer.INFINIBAND else LinkLayer.ETHERNET
 
 
 def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
-    """The netdevs of the ports; by GID attributes, and of the whole function where there are none (IPoIB)."""
+    """Return the netdevs of the ports, by GID attributes; without these (IPoIB) the netdevs of the whole function."""
     names: list[str] = []
     for port in ports:
         first = _first_netdev(f"{folder.path}/ports/{port.number}/gid_attrs/ndevs")
@@ -260,8 +263,8 @@ def _netdev_names(folder: _Folder, ports: tuple[Port, ...]) -> tuple[str, ...]:
 
 
 def _first_netdev(table: str) -> str:
-    """The netdev of the first GID that has one, the port's own; later ones may belong to children (vlan, macvlan). It
-    nearly always is the first of up to 1024, which are not even listed then."""
+    """Return the netdev of the first GID that has one, the port's own; later GIDs may belong to children (vlan,
+    macvlan). The first of up to 1024 GIDs nearly always has one, so that they are not listed."""
     if first := read(f"{table}/0"):
         return first
     places = sorted(number for entry in entries(table) if (number := whole_number(entry)) is not None)
@@ -269,13 +272,13 @@ def _first_netdev(table: str) -> str:
 
 
 def _function_netdevs(folder: str) -> list[str]:
-    """The netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
+    """Return the netdevs of a function in the order of its ports, without those that stand for its VFs on a switch."""
     own = [name for name in entries(folder) if not _REPRESENTOR.fullmatch(read(f"{folder}/{name}/phys_port_name"))]
     return sorted(in_order(own), key=lambda name: whole_number(read(f"{folder}/{name}/dev_port")) or 0)
 
 
 def _char_folders(root: str) -> Iterator[tuple[_CharFolder, str]]:
-    """The character devices of all RDMA devices, each with the name of its own."""
+    """Return the folders of all RDMA devices' character devices, by RDMA device."""
     for class_name in ("infiniband_verbs", "infiniband_mad"):
         folder = f"{root}/class/{class_name}"
         for name in entries(folder):
@@ -288,7 +291,7 @@ def _kind_of(name: str) -> CharKind | None:
 
 
 def _char_devices(folders: Iterable[tuple[_CharFolder, str]], dev_root: Path) -> dict[str, list[CharDevice]]:
-    """Character devices by the name of their RDMA device."""
+    """Return the character devices by the name of their RDMA device."""
     found: dict[str, list[CharDevice]] = {}
     for (folder, name), rdma_device in folders:
         kind = _kind_of(name)
@@ -305,7 +308,7 @@ def _char_device(folder: str, name: str, kind: CharKind, dev_root: Path) -> Char
     major, minor = found
     try:
         status = os.stat(f"{dev_root}/infiniband/{name}")
-    except OSError:  # no udev here: what it would have made
+    except OSError:  # no udev here: the name that udev would make
         mode, uid, gid = _UDEV_MODES[kind], 0, 0
     else:
         mode, uid, gid = stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid
@@ -321,7 +324,7 @@ def _char_device(folder: str, name: str, kind: CharKind, dev_root: Path) -> Char
 
 
 def _rdma_netns(root: str) -> RdmaNetns:
-    """ib_core's parameter; it follows `rdma system set netns` because both are one variable of the kernel."""
+    """Return ib_core's parameter; the kernel keeps it and `rdma system set netns` in one variable."""
     text = read(f"{root}/module/ib_core/parameters/netns_mode")
     return {"Y": RdmaNetns.SHARED, "1": RdmaNetns.SHARED, "N": RdmaNetns.EXCLUSIVE, "0": RdmaNetns.EXCLUSIVE}.get(
         text, RdmaNetns.NONE
@@ -329,6 +332,6 @@ def _rdma_netns(root: str) -> RdmaNetns:
 
 
 def _speed_gbps(rate: str) -> int:
-    """``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
+    """Parse a speed: ``400 Gb/sec (4X NDR)`` is 400; ``2.5 Gb/sec`` counts as 2."""
     match = re.match(r"(\d+)(?:\.\d+)? Gb/sec", rate)
     return int(match.group(1)) if match else 0

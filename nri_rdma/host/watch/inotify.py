@@ -1,4 +1,4 @@
-"""inotify: what happens in directories, told by the kernel."""
+"""inotify: the kernel's reports about changes in directories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderEvent:
-    """Something happened: in which watched directory (-1: events were lost), the bits above, and the entry's name."""
+    """An event: the watched directory (-1: events were lost), the bits above, and the entry's name."""
 
     watch: int
     mask: int
@@ -37,22 +37,22 @@ class Inotify:
             raise OSError(ctypes.get_errno(), f"inotify_init1: {os.strerror(ctypes.get_errno())}")
 
     def fileno(self) -> int:
-        """For poll: readable when there are events."""
+        """Return the descriptor for poll: readable when there are events."""
         return self._fd
 
     def add(self, path: str, mask: int) -> int:
-        """Watch a path; the same inode again is the same watch, with the new mask. Raises OSError."""
+        """Watch a path; a second watch of one inode is the same watch, with the new mask. Raises OSError."""
         watch = int(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
         if watch < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
         return watch
 
     def remove(self, watch: int) -> None:
-        """End a watch; one that has ended by itself is no error. An IGNORED event follows."""
+        """End a watch; a watch that the kernel has ended already is no error. An IGNORED event follows."""
         _libc.inotify_rm_watch(self._fd, watch)  # EINVAL: the kernel was first, because the directory is gone
 
     def read(self) -> Iterator[FolderEvent]:
-        """The events there are, none when there are none; never blocks."""
+        """Return the pending events, none when there are none; never blocks."""
         try:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:

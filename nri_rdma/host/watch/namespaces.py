@@ -1,8 +1,8 @@
-"""Notices that a sandbox's network namespace is gone when no event tells.
+"""Notices that a sandbox's network namespace is gone without an event of the runtime.
 
 containerd sends no Stop for pods that are older than its last start. When the runtime removes such a pod it unmounts
-and deletes the namespace's file, which inotify tells on the folder. Our open descriptor keeps the namespace alive
-until everything in it is home.
+and deletes the namespace's file, which inotify reports on the folder. Our open descriptor keeps the namespace alive
+until every device in it is returned.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class NamespaceWatcher:
     """Calls `on_gone(path)` in the listening thread when a watched file is deleted.
 
     After a queue overflow, or when a watched folder itself is deleted, `on_overflow` is called: anything may have gone
-    unnoticed. What these raise is the listeners' to log; the events after it are kept. `close` ends the watching.
+    unnoticed. The listeners log what these raise; the events after it are kept. `close` ends the watching.
     """
 
     def __init__(self, listeners: Listeners, on_gone: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
@@ -42,7 +42,7 @@ class NamespaceWatcher:
         listeners.add(self._source)
 
     def watch(self, path: str) -> None:
-        """Watch the folder of `path`; many files of one folder share one watch. Raises OSError without that folder."""
+        """Watch the folder of `path`; many files of one folder share one watch. Raises OSError for a missing folder."""
         folder = path.rpartition("/")[0] or "/"
         with self._lock:
             if (
@@ -58,7 +58,7 @@ class NamespaceWatcher:
             self._folders[watch] = folder
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._listeners.remove(self._source)
         with self._lock:
             if not self._closed:
@@ -72,7 +72,7 @@ class NamespaceWatcher:
         return time.monotonic() if self._untold else None
 
     def _tell_some(self) -> None:
-        """Tell of one event after the other, until the turn is over."""
+        """Report one event after the other, until the turn is over."""
         until = time.monotonic() + TURN_S
         while self._untold and time.monotonic() < until:
             self._tell(*self._untold.popleft())

@@ -1,7 +1,8 @@
-"""Notices that a process is gone: a sandbox's when neither an event nor a namespace tells, or a limited container's.
+"""Notices that a process has ended: a sandbox's whose end neither an event nor a namespace reports, or a limited
+container's.
 
 A pod on the host's network has no namespace of its own whose end could be watched, but a process that lives as long as
-the sandbox. Numbers of processes are used again, so one is known by its number and the time of its start.
+the sandbox. Numbers of processes are used again, so a process is identified by its number and the time of its start.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class ProcessWatcher:
         self._thread.start()
 
     def watch(self, pid: int) -> ProcessIdentity:
-        """Watch a process; a second time is one time. Raises ProcessLookupError when there is none."""
+        """Watch a process; watching it twice is watching it once. Raises ProcessLookupError when there is none."""
         fd = os.pidfd_open(pid)
         try:
             process = ProcessIdentity(pid=pid, start=start_of(pid))
@@ -53,7 +54,8 @@ class ProcessWatcher:
         return process
 
     def watch_again(self, process: ProcessIdentity) -> None:
-        """Watch one that is known. Raises ProcessLookupError when it has ended, whoever has its number now."""
+        """Watch a process of known identity. Raises ProcessLookupError when it has ended, also when another process has
+        its number now."""
         if start_of(process.pid) != process.start or self.watch(process.pid) != process:
             raise ProcessLookupError(errno.ESRCH, f"process {process.pid} is another one")
 
@@ -91,12 +93,12 @@ class ProcessWatcher:
             os.close(fd)
         try:
             self._on_gone(process)
-        except Exception:  # the next end must not be lost to what this one's listener did
+        except Exception:  # a listener that raises must not lose the next end
             log.exception("process watcher")
 
 
 def start_of(pid: int) -> int:
-    """When a process began, in ticks since the boot. Raises ProcessLookupError."""
+    """Return the start of a process, in ticks since the boot. Raises ProcessLookupError."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError as error:

@@ -1,8 +1,8 @@
-"""How near the devices of a container are to its GPUs, as it turns out when it is made. Pure.
+"""The distances of a container's devices to its GPUs, as known when the container is created. Pure.
 
-A pod is placed by what was told before its sandbox ran; a container shows what it really has. Where both agree, each
-device is judged by the GPUs that it was placed for, else by those that the container shows. A strict request whose
-container turns out to be farther away must not start.
+A pod is placed by the GPUs that were reported before its sandbox ran; a container shows the GPUs that it really has.
+When both agree, each device is judged by the GPUs that it was placed for, else by those that the container shows. A
+container with a strict request whose devices turn out to be farther away must not start.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """The devices of a container beside its GPUs. `contradiction`: why these are not the ones that its pod was placed
-    for, "" when they are; `problem`: why they are not all known. `refused` are the pairs that a strict request does not
-    take."""
+    """The devices of a container beside its GPUs. `contradiction`: why these GPUs are not the ones that its pod was
+    placed for, "" when they are; `problem`: why the GPUs are not all known. `refused` are the pairs that a strict
+    request does not allow."""
 
     gpus: tuple[PciAddress, ...]
     source: str
@@ -44,7 +44,7 @@ class Alignment:
     problem: str = ""
     refused: tuple[Pair, ...] = ()
     is_strict: bool = False
-    """Whether a request of it may not be served otherwise: then also a GPU that nobody knows is refused."""
+    """Whether a request of the container is strict: then a GPU that is not identified is refused, too."""
 
     @property
     def worst(self) -> Distance | None:
@@ -53,12 +53,12 @@ class Alignment:
 
     @property
     def is_far(self) -> bool:
-        """Whether a device is not next to any GPU."""
+        """Whether any device is not next to a GPU."""
         return self.worst is not None and self.worst > FARTHEST_ALIGNED
 
     @property
     def words(self) -> str:
-        """``aligned: PIX``, or the pairs that are not."""
+        """The distance in words: ``aligned: PIX``, or the pairs that are not aligned."""
         if self.worst is None:
             return ""
         far = [str(pair) for pair in self.pairs if pair.far > FARTHEST_ALIGNED]
@@ -68,7 +68,8 @@ class Alignment:
 def alignment_of(
     attached: Iterable[AttachedRequest], container: str, shown: KnownGpus, names: GpuNames
 ) -> Alignment | None:
-    """How a container turns out; None where it has no device that shall be near GPUs, or nobody knows of any GPU."""
+    """Return the alignment of a container; None when it has no device that shall be near GPUs, or when no GPU is
+    known."""
     covering = [
         item
         for item in attached
@@ -105,7 +106,7 @@ def alignment_of(
 
 
 def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
-    """Whether a container must not start with devices that are far from its GPUs."""
+    """Return whether a container must not start with devices that are far from its GPUs."""
     for item in attached:
         align = item.admitted.request.align
         if align is not None and _is_strict(item.admitted.request) and item.admitted.request.scope.covers(container):
@@ -114,14 +115,15 @@ def is_strict(attached: Iterable[AttachedRequest], container: str) -> bool:
 
 
 def _all_far(covering: Iterable[AttachedRequest], shown: KnownGpus, names: GpuNames) -> Pair | None:
-    """The nearest pair of a device and a GPU that the container shows, where none is next to one; else None."""
+    """Return the nearest pair of a device and a GPU that the container shows, when no device is next to a GPU; else
+    None."""
     pairs = [pair for item in covering for pair in _pairs(item, shown.gpus, names)]
     nearest = min(pairs, key=lambda pair: pair.far, default=None)
     return nearest if nearest is not None and nearest.far > FARTHEST_ALIGNED else None
 
 
 def refuse_far(alignment: Alignment, where: str) -> None:
-    """Raise PlacementError for a container that a strict request does not let start so."""
+    """Raise PlacementError for a container whose strict request does not allow its alignment."""
     why = [*map(str, alignment.refused), *([alignment.problem] if alignment.is_strict and alignment.problem else [])]
     if why:
         told = "; ".join(filter(None, (*why, alignment.contradiction)))
@@ -134,7 +136,8 @@ def refuse_far(alignment: Alignment, where: str) -> None:
 
 
 def _judged_by(request: DeviceRequest, shown: KnownGpus, *, is_other: bool) -> tuple[PciAddress, ...]:
-    """A request for several containers is next to the GPUs of all of them, and a container shows its own."""
+    """Return the GPUs by which a device is judged. A request for several containers is next to the GPUs of all of them,
+    and a container shows its own."""
     return shown.gpus if is_other or not request.gpus else request.gpus
 
 

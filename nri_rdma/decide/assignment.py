@@ -14,8 +14,8 @@ _FREE = -1
 
 
 def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
-    """The column of each row, so that the costs add up to the least: each column is given once, and the last one to as
-    many rows as want it. Of several cheapest ways it is always the same one."""
+    """Return the column of each row, so that the sum of the costs is least: each column is given once, except the last,
+    which any number of rows may get. Of several cheapest solutions it is always the same one."""
     if not costs:
         return []
     width = len(costs[0])
@@ -33,7 +33,7 @@ def cheapest(costs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _augment(costs: Sequence[Sequence[int]], of_row: list[int], of_column: list[int], owner: list[int]) -> None:
-    """Find the row at the end of `owner` a column, by the shortest path over columns that others give up."""
+    """Find a column for the row at the end of `owner`, by the shortest path over columns that other rows give up."""
     width = len(of_column)
     new = owner[width]
     nearest = list(map(sub, costs[new], of_column))

@@ -1,4 +1,4 @@
-"""What a pod gets on a node: one decision for the engine, `explain` and the dry run. Pure.
+"""Decides what a pod gets on a node: one decision for the engine, `explain` and the dry run. Pure.
 
 Everything the decision depends on is gathered before it, in a Question. The order is a law: what the kubelet said
 narrows the request, what CDI devices ask for is read, limits are checked, the policy admits, devices are placed.
@@ -23,7 +23,7 @@ from nri_rdma.model.request import UNLIMITED, Mode, PodRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemlockBounds:
-    """What a runtime does with RLIMIT_MEMLOCK: the most that it may set, in bytes, and its name when it sets none."""
+    """The runtime's handling of RLIMIT_MEMLOCK: the most that it may set, in bytes, and its name when it sets none."""
 
     ceiling: int = UNLIMITED
     dropped_by: str = ""
@@ -33,17 +33,17 @@ class MemlockBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a pod, or a container that came with more, asks for, and everything that decides what it gets."""
+    """The request of a pod, or of a container that came with more devices, and everything that decides what it gets."""
 
     owner: str
-    """Who will hold the devices: namespace/name of the pod."""
+    """The pod that will hold the devices: namespace/name."""
     asker: Asker
     request: PodRequest = field(default_factory=lambda: PodRequest(requests=()))
-    """As it is written; empty when only CDI devices ask."""
+    """The request as it is written; empty when only CDI devices ask."""
     allocation: PodAllocation | None = None
-    """What the kubelet allocated; None: it did not say."""
+    """The kubelet's allocation; None: the kubelet reported none."""
     gpus: PodGpus | None = None
-    """What the kubelet said of the pod's GPUs, also that it came too late; None: nobody was asked."""
+    """The kubelet's report of the pod's GPUs, also that it came too late; None: the kubelet was not asked."""
     grants: tuple[CdiGrant, ...] = ()
     """The CDI devices that ask for something."""
     adoption: Adoption = field(default_factory=Adoption)
@@ -52,26 +52,26 @@ class Question:
     offer: Offer
     """What this policy offers on this node; made once for both."""
     has_ties: bool = False
-    """Whether nobody can have one of the node's devices alone."""
+    """Whether any of the node's devices cannot be given to one pod alone."""
     memlock: MemlockBounds = field(default_factory=MemlockBounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What was decided, as far as it came: a refusal stands beside what was known before it."""
+    """The decision, as far as it was made: a refusal stands beside what was known before it."""
 
     request: PodRequest
-    """The request as the kubelet's word narrows it, with the GPUs that it is for."""
+    """The request as the kubelet's allocation narrows it, with the GPUs that it is for."""
     admitted: tuple[Admitted, ...] = ()
     placed: tuple[Placed, ...] = ()
-    """The devices; none where nothing is asked for or what CDI devices bring is only observed."""
+    """The devices; none when no device is asked for, or when CDI devices are only observed."""
     refusal: NriRdmaError | None = None
     reading_helps: bool = False
-    """Whether something was missing that the kernel does not announce: a fresh reading of the node may find it."""
+    """Whether something was missing that the kernel does not announce: a rescan of the node may find it."""
 
 
 def decide(question: Question, taken: Taken) -> Decision:
-    """Decide what the owner gets while others have taken what they have. A refusal is part of the answer."""
+    """Decide what the owner gets, given what other pods hold. A refusal is part of the decision."""
     request = narrowed(question.request, question.allocation, question.gpus)
     knows = question.allocation is not None
     decision = Decision(request=request, reading_helps=knows and any(item.gpus_problem for item in request.requests))
@@ -93,7 +93,8 @@ def narrowed(request: PodRequest, allocation: PodAllocation | None, gpus: PodGpu
 
 
 def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:
-    """A CDI device's driver has chosen the device; that GPUs beside it are taken matters for others."""
+    """Return a CDI device's request with the pod's GPUs. The driver has chosen the device, but other pods are placed by
+    which GPUs are taken."""
     return replace(item, request=informed(item.request, gpus))
 
 

@@ -1,6 +1,6 @@
-"""Which GPUs of the node a container has, by what others say of it. Pure.
+"""Finds the GPUs of the node that a container has, by the names that other programs report. Pure.
 
-Everybody has names of his own for a GPU. Which of them are understood:
+Every program has its own names for a GPU. These are understood:
 
 | Who tells | Form | Taken for |
 |---|---|---|
@@ -18,7 +18,7 @@ Everybody has names of his own for a GPU. Which of them are understood:
 | a container | its device nodes, by number | the GPUs with these |
 | NVIDIA_VISIBLE_DEVICES | ids of NVIDIA's, also the beginning of a UUID; or ``all`` | as above; all of NVIDIA |
 
-An id of a GPU resource that is nothing's is a problem, in words: a pod has a GPU that nobody knows.
+An id of a GPU resource that names no GPU is a problem, in words: the pod has a GPU that cannot be identified.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nri_rdma.model.request import AlignTo, DeviceRequest
 from nri_rdma.text.refusals import bounded
 
 KUBELET = "the kubelet"
-"""Who told, in reasons and spans."""
+"""The source of GPUs, in reasons and spans."""
 CDI_DEVICES = "its CDI devices"
 DEVICE_NODES = "its device nodes"
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
@@ -54,16 +54,17 @@ _NODE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel")
 _NOBODY = frozenset({"", "none", "void"})
 _EVERY = "all"
 _MOST_TEXT = 4096
-"""Of a container's variable, which everybody may write: a hundred UUIDs. A megabyte took more than a second to read."""
+"""Most characters that are read of a container's variable, which anybody may write: a hundred UUIDs. A megabyte took
+more than a second to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNames:
-    """The GPUs of a node by all their names. Made once for each reading of the hardware; a question is a look-up."""
+    """The GPUs of a node by all their names. Made once for each scan of the hardware; every question is a look-up."""
 
     gpus: tuple[Gpu, ...] = ()
     nvidia: tuple[Gpu, ...] = ()
-    """Those that NVIDIA's driver serves, in PCI order; all of the vendor where it tells of none."""
+    """The GPUs that NVIDIA's driver serves, in PCI order; all GPUs of the vendor when the driver reports none."""
     by_uuid: Mapping[str, Gpu] = field(default_factory=dict)
     by_node: Mapping[str, Gpu] = field(default_factory=dict)
     by_number: Mapping[DeviceNumbers, Gpu] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class GpuNames:
 
     @classmethod
     def of(cls, gpus: Iterable[Gpu]) -> GpuNames:
-        """From what the inventory has."""
+        """Return the names of a node's GPUs."""
         every = tuple(sorted(gpus, key=lambda gpu: gpu.pci))
         vendors = tuple(gpu for gpu in every if gpu.vendor == _NVIDIA)
         served = tuple(gpu for gpu in vendors if any(name.startswith("nvidia") for name in gpu.node_names))
@@ -85,8 +86,8 @@ class GpuNames:
         )
 
     def named(self, text: str) -> Gpu | None:
-        """The GPU that an id of a device plugin, or of NVIDIA's tools, is about; None when it says nothing of one that
-        the node has."""
+        """Return the GPU that an id of a device plugin, or of NVIDIA's tools, names; None when the id names no GPU of
+        the node."""
         share, place, node = _SHARE_OF_UUID.fullmatch(text), _PLACE.fullmatch(text), _NODE.fullmatch(text)
         if share is not None:
             return self.by_uuid.get(share["uuid"].lower())
@@ -99,21 +100,22 @@ class GpuNames:
         return self.by_pci.get(address) if address is not None else None
 
     def abbreviated(self, text: str) -> Gpu | None:
-        """As `named`, also by the beginning of a UUID that only one GPU has."""
+        """Return the GPU as `named` does, also by the beginning of a UUID that only one GPU has."""
         if not _PART_OF_UUID.fullmatch(text):
             return self.named(text)
         found = [gpu for uuid, gpu in self.by_uuid.items() if uuid.startswith(text.lower())]
         return found[0] if len(found) == 1 else self.named(text)
 
     def surely_named(self, text: str) -> Gpu | None:
-        """As `named`, but only by what nobody else calls his devices: a UUID or a PCI address."""
+        """Return the GPU as `named` does, but only by names that no other kind of device has: a UUID or a PCI
+        address."""
         return self.named(text) if _SHARE_OF_UUID.fullmatch(text) or parse_pci_address(text) is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownGpus:
-    """The GPUs of a container as far as somebody told: in the order told, each once. `problem` says in words why they
-    are not all, "" when they are. `is_default`: it may be what an image says of itself, and no gift."""
+    """The known GPUs of a container, in the order reported, each once. `problem` says in words why they are not all, ""
+    when they are. `is_default`: they may come from the image's own variable, and not from an allocation."""
 
     gpus: tuple[PciAddress, ...] = ()
     source: str = ""
@@ -121,7 +123,7 @@ class KnownGpus:
     is_default: bool = False
 
     def __bool__(self) -> bool:
-        """Whether anything was told."""
+        """Return whether any GPU or problem was reported."""
         return bool(self.gpus or self.problem)
 
 
@@ -130,8 +132,8 @@ NOBODY_TOLD = KnownGpus()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGpus:
-    """What the kubelet says of a pod's GPUs, by container. `unanswered` is why it does not, "" when it does;
-    `is_unknown_pod`: because it does not know the pod."""
+    """The kubelet's report of a pod's GPUs, by container. `unanswered` is why there is none, "" when there is one;
+    `is_unknown_pod`: because the kubelet does not know the pod."""
 
     by_container: Mapping[str, KnownGpus] = field(default_factory=dict)
     unanswered: str = ""
@@ -142,13 +144,13 @@ class PodGpus:
 
 
 def pod_gpus(allocation: PodAllocation, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> PodGpus:
-    """What the kubelet's answer says of the GPUs of a pod's containers; `specs` are the node's CDI devices."""
+    """Return the GPUs of a pod's containers by the kubelet's answer; `specs` are the node's CDI devices."""
     told = {container.name: _of_allocation(container, names, specs) for container in allocation.containers}
     return PodGpus(by_container={name: known for name, known in told.items() if known})
 
 
 def is_gpu_resource(resource: str) -> bool:
-    """Whether a device plugin gives GPUs, or parts of them, under this name."""
+    """Return whether a device plugin gives GPUs, or parts of them, under this name."""
     return _GPU_RESOURCES.fullmatch(resource) is not None
 
 
@@ -168,7 +170,7 @@ def _of_allocation(container: ContainerAllocation, names: GpuNames, specs: Mappi
         found += own
         if not own and claim.driver in _GPU_DRIVERS:
             unknown.append(f"{claim.driver} {bounded(claim.device)}")
-    found.sort(key=lambda gpu: gpu.pci)  # the kubelet tells them in no order
+    found.sort(key=lambda gpu: gpu.pci)  # the kubelet lists them in no order
     return _known(found, KUBELET, _unresolved(unknown, container.name))
 
 
@@ -188,7 +190,7 @@ def _known(gpus: Iterable[Gpu], source: str, problem: str = "", *, is_default: b
 
 
 def of_cdi_device(name: str, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> tuple[Gpu, ...]:
-    """The GPUs of a CDI device: those whose nodes its spec has, else the one that its name is of."""
+    """Return the GPUs of a CDI device: those whose nodes its spec has, else the one that its name names."""
     spec = specs.get(name)
     nodes = (
         (_of_node(node.host_path or node.path, node.major, node.minor, names) for node in spec.nodes) if spec else ()
@@ -212,14 +214,14 @@ def _of_node(path: str, major: int | None, minor: int | None, names: GpuNames) -
     return names.by_node.get(name) if folder in _NODE_FOLDERS else None
 
 
-# What a container that is made shows
+# What a created container shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuEvidence:
-    """What a container that is made shows of its GPUs: the numbers of its device nodes, the CDI devices that the
-    runtime tells, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged one has all nodes of the host, which
-    says nothing."""
+    """The GPUs that a created container shows: the numbers of its device nodes, the CDI devices that the runtime
+    reports, and NVIDIA_VISIBLE_DEVICES (None: it has none). A privileged container has all nodes of the host, which do
+    not count."""
 
     nodes: Collection[DeviceNumbers] = ()
     cdi_devices: tuple[str, ...] = ()
@@ -228,7 +230,7 @@ class GpuEvidence:
 
 
 def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDevice]) -> KnownGpus:
-    """The GPUs of a container that is made, by the surest of what it shows."""
+    """Return the GPUs of a created container, by the surest source that it shows."""
     named = [gpu for name in shown.cdi_devices for gpu in of_cdi_device(name, names, specs)]
     if named:
         return _known(named, CDI_DEVICES)
@@ -240,7 +242,8 @@ def of_shown(shown: GpuEvidence, names: GpuNames, specs: Mapping[str, ResolvedDe
 
 
 def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
-    """Images of CUDA say ``all`` by themselves. A path stands for devices that are told another way."""
+    """Return the GPUs of NVIDIA_VISIBLE_DEVICES. Images of CUDA set ``all`` by themselves. A path stands for devices
+    that are reported another way."""
     if text is None or text in _NOBODY or text.startswith("/"):
         return NOBODY_TOLD
     if len(text) > _MOST_TEXT:
@@ -256,22 +259,23 @@ def _of_visible(text: str | None, names: GpuNames) -> KnownGpus:
     return _known((gpu for _, gpu in found if gpu is not None), VISIBLE_DEVICES, problem)
 
 
-# What it means for a request
+# What the GPUs mean for a request
 
 
 def may_use_gpus(request: DeviceRequest) -> bool:
-    """Whether it matters for a request which GPUs its pod has: to be next to them, or on their NUMA nodes."""
+    """Return whether the pod's GPUs matter for a request: its devices are to be next to them, or on their NUMA
+    nodes."""
     return request.align is None or request.align.to is not AlignTo.NONE
 
 
 def is_next_to_gpus(request: DeviceRequest) -> bool:
-    """Whether its devices shall be next to the GPUs."""
+    """Return whether the request's devices shall be next to the GPUs."""
     return request.align is None or request.align.to is AlignTo.GPU
 
 
 def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
-    """A request that knows the GPUs of the containers that it is for. `told` is the kubelet's word, which counts more
-    than the request's own; None: there is nobody to ask."""
+    """Return the request with the GPUs of its containers. `told` is the kubelet's report, which goes before the
+    request's own GPUs; None: there is no kubelet to ask."""
     if told is None or not may_use_gpus(request):
         return request
     if told.unanswered:
@@ -299,10 +303,10 @@ def _listed(gpus: Iterable[PciAddress]) -> str:
 
 
 def source_words(request: DeviceRequest) -> str:
-    """Who told of a request's GPUs, for people; "" when nobody did."""
+    """Return the source of a request's GPUs, for people; "" when no source reported any."""
     return request.gpus_from or ("the request" if request.gpus else "")
 
 
 def gpus_of(requests: Iterable[DeviceRequest]) -> Iterator[PciAddress]:
-    """All GPUs of these requests, each once, in their order."""
+    """Return all GPUs of these requests, each once, in their order."""
     yield from dict.fromkeys(pci for request in requests for pci in request.gpus)

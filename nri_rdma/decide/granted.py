@@ -1,6 +1,8 @@
-"""What others gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and what follows from it.
+"""Devices that other programs gave to the containers of a pod (CDI devices of a DRA driver, device nodes), and their
+consequences.
 
-Pure. A spec with our key asks for something (nri_rdma.cdi.meaning); for one without, the administrator's word counts.
+Pure. A spec with our key asks for something (nri_rdma.cdi.meaning); for a spec without, the administrator's setting
+counts.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ from nri_rdma.model.request import DeviceRequest, Mode, Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A request with the devices that it is about, which its CDI device decided."""
+    """A request with the devices that its CDI device names."""
 
     request: DeviceRequest
     devices: tuple[RdmaDevice, ...]
 
 
 def wanted(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
-    """What is to be attached for these grants: a CDI device in several containers is one request for all of them.
+    """Return the requests to attach for these grants: a CDI device in several containers is one request for all of
+    them.
 
-    Raises the problem of a spec that asks us for something which cannot be read: its container must not start without.
+    Raises the error of an unreadable spec that asks us: its container must not start without its devices.
     """
     by_name: dict[str, list[CdiGrant]] = {}
     for grant in grants:
@@ -81,8 +84,8 @@ def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoptio
 
 
 def granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
-    """The requests with their devices. Raises PlacementError or RequestError where they cannot be attached so, or where
-    somebody has one of the devices alone; two of these requests may share one, and not more."""
+    """Return the requests with their devices. Raises PlacementError or RequestError when they cannot be attached so, or
+    when a pod has one of the devices alone. Two of these requests may share a device, and not more."""
     placed: list[Placed] = []
     for item in items:
         placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
@@ -118,12 +121,12 @@ def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], 
 
 
 def with_grants(taken: Taken, placed: tuple[Placed, ...], owner: str) -> Taken:
-    """The same with what was granted, which no annotation of the same pod gets."""
+    """Return the request with the granted devices, which no annotation of the same pod gets."""
     return _with_holdings(taken, placed, owner, Mode.EXCLUSIVE)
 
 
 def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mode | None = None) -> Taken:
-    """`mode`: as if it were held so; None: as it is."""
+    """Return the holdings with these devices. `mode`: the mode in which they count as held; None: their own."""
     more = dict(taken)
     for item in placed:
         words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
@@ -141,8 +144,8 @@ def refuse_unallocated(
     adoption: Adoption,
     where: str,
 ) -> None:
-    """Raise PlacementError for a container with device nodes of an RDMA device that is not `covered`, where the
-    administrator enforces that. `explained` names the vendors whose CDI devices have the nodes."""
+    """Raise PlacementError for a container with device nodes of an RDMA device that is not `covered`, when the
+    administrator enforces an allocation. `explained` names the vendors whose CDI devices have the nodes."""
     for device in shown_devices(node, present):
         if device.id in covered:
             continue
@@ -159,7 +162,7 @@ def refuse_unallocated(
 
 
 def shown_devices(node: Node, present: Mapping[str, DeviceNumbers]) -> tuple[RdmaDevice, ...]:
-    """The RDMA devices of the node whose uverbs nodes a container has, wherever it has them."""
+    """Return the RDMA devices of the node whose uverbs nodes a container has, at any path."""
     numbers = set(present.values())
     return tuple(
         device

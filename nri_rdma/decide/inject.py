@@ -1,4 +1,4 @@
-"""What a container gets of the devices its pod has.
+"""Edits a container so that it gets the devices of its pod.
 
 Pure and from memory: CreateContainer waits for this. Whoever calls it has passed the barrier, so that the numbers of
 the character devices are those the kernel has now.
@@ -20,7 +20,7 @@ from nri_rdma.model.request import RdmaLimits, env_name
 
 NOTHING = ContainerEdits()
 ENV_PREFIXES = ("NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_", "RDMA_NETDEVS_")
-"""How all variables begin that are set here."""
+"""The beginnings of all variables that are set here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def inject(
     present_devices: Mapping[str, tuple[int, int]],
     default_memlock: int | None,
 ) -> ContainerEdits:
-    """The edits of one container.
+    """Return the edits of one container.
 
     `present_env` are the names of the variables and `present_devices` the paths and numbers of the devices that it has
     already. A device in the edits whose path is present has other numbers, and replaces it.
@@ -65,8 +65,8 @@ def inject(
 
 
 def shown_as(path: str, numbers: DeviceNumbers, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, CharDevice] | None:
-    """The character device of the node that somebody shows a container at a path that is another's; None when the
-    numbers are nobody's now, or were this path's own: whoever put them there knows no better."""
+    """Return the character device of the node that a container shows at another device's path; None when no device has
+    the numbers now, or when they were this path's own: such numbers are out of date."""
     for device in devices:
         for char in device.char_devices:
             if (char.major, char.minor) == numbers and char.path != path:
@@ -99,7 +99,7 @@ def refuse_conflicts(
 
 
 def rdma_max(attached: tuple[AttachedRequest, ...], container: str) -> tuple[str, ...]:
-    """The lines of the container's rdma.max alone: one per limited device, in the order of the requests."""
+    """Return the lines of the container's rdma.max alone: one per limited device, in the order of the requests."""
     return _rdma_max([item for item in attached if item.admitted.request.scope.covers(container)])
 
 
@@ -119,8 +119,8 @@ def _char_devices(
 
 
 def _env(covering: list[AttachedRequest]) -> Iterable[tuple[str, str]]:
-    """Hints for NCCL (``=`` means exactly these, else ``mlx5_1`` would also select ``mlx5_10``) and UCX (device:port),
-    which name what can be used through verbs; then what each request got."""
+    """Yield hints for NCCL (``=`` means exactly these, else ``mlx5_1`` would also select ``mlx5_10``) and UCX
+    (device:port), which name the devices that can be used through verbs; then the devices of each request."""
     usable = {
         attached.device.id: attached.device
         for item in covering

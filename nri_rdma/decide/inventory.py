@@ -1,4 +1,4 @@
-"""What the node has: the hardware that sysfs tells, joined with the netdevs that are on the host now and their use."""
+"""Joins the hardware of a sysfs scan with the netdevs that are on the host now and their use."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Watched
 
 _PCI = "pci/"
 _MAX_NAMED = 3
-"""Sockets that one reason names."""
+"""Most sockets that one reason names; further ones are left out."""
 _DHCP_CLIENT_PORTS = frozenset({("udp", 68), ("udp", 546)})
-"""Who keeps an address alive has it no more in use than who set it by hand."""
+"""A DHCP client's socket does not count as use: it only renews the lease."""
 _RDMA_CORE = "ib_core"
-"""Holds a queue pair on every device, for management datagrams, and makes a new one after a move."""
+"""The kernel module that holds a queue pair on every device, for management datagrams, and makes a new one after a
+move."""
 _IPOIB = "ib_ipoib"
 _DRIVERS = frozenset(
     {"bng_re", "bnxt_re", "efa", "erdma", "hfi1", "hns_roce_hw_v2", "ib_mthca", "ionic_rdma", "irdma", "iw_cxgb4"}
     | {"mana_ib", "mlx4_ib", "mlx5_ib", "ocrdma", "qedr", "rdma_rxe", "rdmavt", "siw", "usnic_verbs", "vmw_pvrdma"}
 )
-"""Modules of drivers/infiniband/hw and sw: what these hold on a device they hold for its users (mlx5_ib has a queue
+"""Modules of drivers/infiniband/hw and sw: objects that these hold on a device belong to its users (mlx5_ib has a queue
 pair for memory registration)."""
 
 
@@ -36,11 +37,13 @@ def assemble(
     rdma_cgroup: bool,
     is_own_tree: bool = False,
 ) -> Node:
-    """The node of a scan, of the host's links and of what the kernel says of the RDMA devices, at one time. Pure.
+    """Return the node of a scan, of the host's links and of the kernel's report about the RDMA devices, at one time.
+    Pure.
 
-    `rdma` is None where the kernel has no RDMA subsystem, so that it can tell of none; `holders` says by the kernel's
-    index who holds what on them. `is_own_tree`: what was scanned is this machine's own sysfs, so that the kernel tells
-    of every device that is whole."""
+    `rdma` is None where the kernel has no RDMA subsystem, so that it reports none; `holders` says by the kernel's index
+    who holds what on them. `is_own_tree`: what was scanned is this machine's own sysfs, so that the kernel reports
+    every complete device.
+    """
     told = {(item.name, item.node_guid): item for item in rdma or ()}
     devices = tuple(
         _with_holders(
@@ -66,7 +69,7 @@ def assemble(
 
 
 def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
-    """The links whose changes change the node."""
+    """Return the links whose changes change the node."""
     ifindexes = frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs)
     return Watched(
         ifindexes=ifindexes,
@@ -80,7 +83,7 @@ def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
 
 
 def matters(change: Change, to: Watched) -> bool:
-    """Whether the node may be another one after a change. Those of pods' own links, many on a busy node, do not
+    """Return whether the node may be different after a change. Changes of pods' own links, many on a busy node, do not
     matter."""
     if change.address and all(change.address in to.addresses.get(ifindex, ()) for ifindex in change.ifindexes):
         return False
@@ -93,7 +96,7 @@ def matters(change: Change, to: Watched) -> bool:
 
 
 def netdev_of(link: LinkState) -> Netdev:
-    """What a node has of a link of the host."""
+    """Return the node's netdev of a link of the host."""
     return Netdev(
         name=link.name,
         ifindex=link.ifindex,
@@ -105,15 +108,16 @@ def netdev_of(link: LinkState) -> Netdev:
 
 
 def in_use_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no use."""
+    """Return why a netdev belongs to the host and may not be given away; empty when it may. An address alone is no
+    use."""
     own = use.addresses.get(link.ifindex, frozenset())
     of_node = (f"{link.name} has the node's address {it}" for it in use.lifelines.node_ips if it in own)
     return (*_reasons_of_links(link, use), *of_node)
 
 
 def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
-    """Which sockets of the host would lose a netdev's address, or the netdev: those of its processes, and those of pods
-    on its network."""
+    """Return the sockets of the host that would lose a netdev's address, or the netdev: those of its processes, and
+    those of pods on its network."""
     own = use.addresses.get(link.ifindex, frozenset())
     by_address: dict[Address | None, list[HostSocket]] = {}
     for item in use.sockets:
@@ -129,7 +133,7 @@ def socket_reasons(link: LinkState, use: HostUse) -> tuple[str, ...]:
 
 
 def kernel_use_reasons(objects: Collection[RdmaObject], rdma_netns: RdmaNetns) -> tuple[str, ...]:
-    """Which parts of the kernel use an RDMA device, and would lose it by a move. Empty when none does.
+    """Return the parts of the kernel that use an RDMA device, and would lose it by a move. Empty when none does.
 
     IPoIB counts only where the RDMA device would move without it: else its netdev goes into the pod, and takes along
     what it holds.
@@ -140,7 +144,7 @@ def kernel_use_reasons(objects: Collection[RdmaObject], rdma_netns: RdmaNetns) -
 
 
 def open_reasons(objects: Collection[RdmaObject]) -> tuple[str, ...]:
-    """Which processes have an RDMA device open, and would lose it by a move."""
+    """Return the processes that have an RDMA device open, and would lose it by a move."""
     contexts = [item for item in objects if item.kind is ObjectKind.CTX and not item.kernel_user]
     processes = {item.pid or 0: item.process for item in contexts}
     return tuple(f"{_process_words(pid, processes[pid])} has it open" for pid in sorted(processes))
@@ -218,7 +222,8 @@ def _joined(
 
 
 def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
-    """Virtual functions are set up and carried by their physical one: who has that decides over all of them."""
+    """Return why a device with virtual functions cannot be one pod's alone: they are set up and carried by their
+    physical one, so that its pod would decide over all of them."""
     if not device.vf_count:
         return ()
     return (f"{device.name} has {device.vf_count} virtual function{'' if device.vf_count == 1 else 's'}",)
@@ -227,12 +232,12 @@ def _split_reasons(device: RdmaDevice) -> tuple[str, ...]:
 def _own_links(
     device: RdmaDevice, names: tuple[str, ...], told: RdmaNetdevs | None, links: Collection[LinkState]
 ) -> list[LinkState]:
-    """The host's links that are a device's, in the order of its ports.
+    """Return the host's links that are a device's, in the order of its ports.
 
-    sysfs tells names only, as they are in the namespace of each netdev. So the kernel's word counts, and beside it only
-    what sits on the same function (IPoIB). Of a device that comes or goes the kernel says nothing while sysfs has it:
-    then a soft one, which sits on no function, has none. What the host does not have now is in a namespace, and left
-    out.
+    sysfs has names only, as they are in the namespace of each netdev. So the kernel's report counts, and beside it only
+    links on the same function (IPoIB). While a device comes or goes, sysfs has it and the kernel does not report it:
+    then a soft device, which sits on no function, has no links. A link that the host does not have now is in a
+    namespace, and left out.
     """
     by_number = {link.ifindex: link for link in links}
     own = [by_number[number] for number in (told.ifindexes if told is not None else ()) if number in by_number]
@@ -241,7 +246,8 @@ def _own_links(
 
 
 def _links_by_name(device: RdmaDevice, names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkState]:
-    """The same in a tree of another node, and where the kernel has no RDMA subsystem: nobody else tells."""
+    """Return the links by name, in a tree of another node, and when the kernel has no RDMA subsystem: there is no other
+    source."""
     return [link for link in _named(names, links) if _may_belong(link, device)]
 
 
@@ -251,6 +257,6 @@ def _named(names: tuple[str, ...], links: Collection[LinkState]) -> list[LinkSta
 
 
 def _may_belong(link: LinkState, device: RdmaDevice) -> bool:
-    """A link of the host that is called as one in a pod sits on another function. A virtual one (a bond, soft RoCE's)
-    sits on none."""
+    """Return whether a link may be the device's. A link of the host with the name of a link in a pod sits on another
+    function. A virtual one (a bond, soft RoCE's) sits on none."""
     return device.pci is None or not link.parent.startswith(_PCI) or link.parent == f"{_PCI}{device.pci}"

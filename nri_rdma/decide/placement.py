@@ -1,8 +1,8 @@
-"""Which devices a pod gets.
+"""Chooses the devices of a pod.
 
 ``place`` is pure: the same node, holders and requests give the same devices, each with the reason a person can read.
 
-Laws: a device is given at most once in a pod; only from the pool that was asked; never one that the host uses;
+Laws: a device is given at most once in a pod; only from the pool that was asked for; never when the host uses it;
 exclusively only if nobody holds it; and shared only if nobody holds it exclusively. A pod gets all it asks for or a
 refusal that names the device and its holder. Of what is free each request gets the best (nri_rdma.decide.ranking).
 Requests are served one after the other, the pickiest first; the best over several requests together is not searched
@@ -26,12 +26,13 @@ from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
 
 _MAX_NAMED = 16
-"""Devices that one refusal names."""
+"""Most devices that one refusal names; further ones are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` those that it is known to have."""
+    """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
+    have."""
 
     owner: str
     mode: Mode
@@ -43,8 +44,8 @@ Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """The devices of one request, in the order of its addresses, and one sentence per device: why this one. `serves`
-    are the GPUs that they are for, one per device, or empty."""
+    """The devices of one request, in the order of its addresses, and one sentence per device with the reason of the
+    choice. `serves` are the GPUs that the devices are for, one per device, or empty."""
 
     admitted: Admitted
     devices: tuple[RdmaDevice, ...]
@@ -53,9 +54,9 @@ class Placed:
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
-    """Devices for each request of one pod, in the order of the requests. Raises PlacementError.
+    """Choose devices for each request of one pod, in the order of the requests. Raises PlacementError.
 
-    `taken` does not name the pod itself: what it holds from an earlier attempt is free for it.
+    `taken` does not name the pod itself: devices that it holds from an earlier attempt are free for it.
     """
     used: dict[DeviceId, str] = {}
     served: Counter[PciAddress] = Counter()
@@ -72,7 +73,7 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
 
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
-    """A request that takes anything must not take what another one named."""
+    """Sort the requests: one that takes any device must not take a device that another request names."""
 
     def key(number: int) -> tuple[bool, bool, int, bool, int]:
         item = request[number].request
@@ -115,7 +116,7 @@ def _describe(match: Match) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Obstacle:
-    """Why a device cannot be given; `what` goes on after the device's name."""
+    """The reason why a device cannot be given; `what` goes on after the device's name."""
 
     code: ErrorCode
     what: str
@@ -124,7 +125,7 @@ class _Obstacle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """One request with what matches it: `free` can be given, `obstacles` say why the others cannot."""
+    """One request with the matching devices: `free` can be given, `obstacles` say why the others cannot."""
 
     node: Node
     offer: Offer
@@ -171,12 +172,12 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """How many devices; all means all that are free, and at least one."""
+        """The number of devices; all means all that are free, and at least one."""
         return self.request.count if self.request.count is not None else max(1, len(self.free))
 
     @property
     def around(self) -> Surroundings:
-        """What the choice has to heed."""
+        """The surroundings that the choice must heed."""
         if not self.gpus:
             return Surroundings(idle=self.idle)
         return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rails_of_gpus(self.node))
@@ -218,7 +219,8 @@ def _named_gpus(node: Node, request: DeviceRequest) -> tuple[Gpu, ...]:
 def _obstacle(
     device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding], used_by: str | None
 ) -> _Obstacle | None:
-    """The first reason against the device. Holders come before use: what a pod holds may look used to the inventory."""
+    """Return the first reason against the device. Holders come before use: a device that a pod holds may look used to
+    the inventory."""
     if used_by is not None:
         hint = "name it in one request only"
         return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
@@ -240,7 +242,7 @@ def _obstacle(
 
 
 def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:
-    """Why its netdev cannot go into a pod."""
+    """Return why the device's netdev cannot go into a pod."""
     if device.lacks_netdev and not _may_be_in_pod(request, node):
         hint = "name the device if its netdev is in the pod already; else look for it in other network namespaces"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without its netdev, which is not on the host", hint=hint)
@@ -255,8 +257,8 @@ def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) ->
 
 
 def _may_be_in_pod(request: DeviceRequest, node: Node) -> bool:
-    """Whether a netdev that is not on the host may be in the pod already: a CNI plugin took it there, and the request
-    names the device. The kernel tells when the device is attached."""
+    """Return whether a netdev that is not on the host may be in the pod already: a CNI plugin moved it there, and the
+    request names the device. The kernel reports that when the device is attached."""
     return _names_device(request.match) and node.rdma_netns is not RdmaNetns.NONE
 
 
@@ -295,7 +297,8 @@ def _choose_unaligned(search: _Search, why: str) -> list[_Choice]:
 
 
 def _choice_of(search: _Search, device: RdmaDevice, spares: bool) -> str:
-    """Why this one; `spares` a device of a lower index that an idle GPU is next to, as none is to it."""
+    """Return the reason of the choice; `spares` a device of a lower index that an idle GPU is next to, when no GPU is
+    next to the chosen one."""
     if _names_device(search.request.match):
         named = f"named by the request ({_describe(search.request.match)})"
         awaited = search.admitted.mode is Mode.EXCLUSIVE and any(device.lacks_netdev for device in search.free)
@@ -311,7 +314,7 @@ def _is_next_to_any(device: RdmaDevice, gpus: Iterable[Gpu]) -> bool:
 
 
 def _choose_near_gpus(search: _Search) -> list[_Choice]:
-    """The devices come in the order of the GPUs."""
+    """Choose devices in the order of the GPUs."""
     problem = search.request.gpus_problem or ("" if search.gpus else "no GPU is known")
     if problem:
         return _choose_without_gpus(search, problem)
@@ -339,7 +342,7 @@ def _why_near(search: _Search, pick: Pick) -> str:
 
 
 def _choose_on_numa(search: _Search) -> list[_Choice]:
-    """Devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
+    """Choose devices of the GPUs' NUMA nodes; without GPUs, devices of one NUMA node: of the tightest that suffices."""
     if search.request.gpus_problem and _is_numa_strict(search.request):
         raise _not_aligned(search, search.request.gpus_problem, "see that it can be told, or leave strict out")
     homes = {gpu.numa_node for gpu in search.gpus if gpu.numa_node is not None} or _one_numa_node(search)
@@ -364,7 +367,8 @@ def _one_numa_node(search: _Search) -> set[int]:
 
 
 def _tightest(free: int, count: int, home: int) -> tuple[bool, int, int]:
-    """Order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free first."""
+    """Return the order of NUMA nodes: those that suffice, the fewest free first; then those that do not, the most free
+    first."""
     return free < count, free if free >= count else -free, home
 
 
@@ -394,7 +398,7 @@ def _nothing_matches(search: _Search) -> PlacementError:
 
 
 def _not_in_pool(search: _Search, matching: tuple[RdmaDevice, ...]) -> PlacementError:
-    """What matches is there, and is another pool's or nobody's."""
+    """Return the refusal for devices that match, and are in another pool or in none."""
     pool, match = search.request.pool, search.request.match
     if not search.offer.by_pool[pool]:
         what, where = f"pool {pool} has no device on this node", search.request.where
@@ -422,7 +426,7 @@ def _home(offer: Offer, device: RdmaDevice) -> str:
 
 
 def _nearest(match: Match, node: Node) -> str:
-    """What was probably meant, and what there is."""
+    """Return the name that was probably intended, and the names that there are."""
     spellings: tuple[tuple[object, list[str]], ...] = (
         (match.device, [device.name for device in node.devices]),
         (match.netdev, [netdev.name for device in node.devices for netdev in device.netdevs]),
@@ -479,7 +483,7 @@ def _not_aligned(search: _Search, what: str, hint: str) -> PlacementError:
 
 
 def _listed(words: Iterable[str]) -> str:
-    """Words with commas, the first ones only when there are many."""
+    """Return the words with commas, only the first ones of many."""
     every = list(words)
     more = f", and {len(every) - _MAX_NAMED} more" if len(every) > _MAX_NAMED else ""
     return (", ".join(every[:_MAX_NAMED]) + more) if every else "none"

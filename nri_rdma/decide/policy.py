@@ -1,10 +1,10 @@
-"""Who may ask for what on this node.
+"""Decides which pods may ask for which devices on this node.
 
 Decides from the node's pools and rules, its kernel, and what the runtime says of the pod whether each request may be
-served, and in which mode; and which devices each pool has. Whether one is left is for placement to say. Pure.
+served, and in which mode; and which devices each pool has. Placement decides whether a device is left. Pure.
 
-Law: a device is in one pool. One that two pools select is in neither: nobody could tell whose rules count for it. Of
-the rules the first that concerns pod and pool decides; where there are rules and none does, the answer is no.
+Law: a device is in one pool. A device that two pools select is in neither: it would not be clear whose rules count for
+it. Of the rules the first that concerns pod and pool decides; where there are rules and none does, the answer is no.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Which devices each pool has on a node: `contested` are those that several pools select, with their names."""
+    """The devices of each pool on a node: `contested` are devices that several pools select, with the pools' names."""
 
     by_pool: Mapping[str, tuple[RdmaDevice, ...]]
     contested: Mapping[DeviceId, tuple[str, ...]]
 
     def home_of(self, device: RdmaDevice) -> str:
-        """The pool that has the device, "" when none has."""
+        """Return the pool that has the device, "" when no pool has it."""
         return next((name for name, devices in self.by_pool.items() if device in devices), "")
 
 
@@ -64,7 +64,7 @@ class Admitted:
 
 
 def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_pool: bool) -> Policy:
-    """What the settings of these names say; without pools, the default one."""
+    """Return the policy that the settings of these names describe; without pools, the default policy."""
     configured = {pool.name: pool for pool in pools}
     if not configured:
         return replace(default_policy(allow_default_pool), rules=rules)
@@ -72,13 +72,15 @@ def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_p
 
 
 def default_policy(allow_exclusive: bool) -> Policy:
-    """Without a configuration: one pool of everything, exclusive only where the administrator said so."""
+    """Return the policy without a configuration: one pool of everything, exclusive only where the administrator said
+    so."""
     modes = (Mode.EXCLUSIVE, Mode.SHARED) if allow_exclusive else (Mode.SHARED,)
     return Policy(pools=MappingProxyType({DEFAULT_POOL: Pool(name=DEFAULT_POOL, modes=modes)}))
 
 
 def offer(policy: Policy, node: Node) -> Offer:
-    """The devices of each pool. Those in use count too: that is why they are not given, not whose they are."""
+    """Return the devices of each pool. Devices in use count, too: use decides whether a device is given, not whose it
+    is."""
     selecting = {
         device.id: tuple(name for name, pool in policy.pools.items() if pool.has(device)) for device in node.devices
     }
@@ -91,14 +93,14 @@ def offer(policy: Policy, node: Node) -> Offer:
 
 
 def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tuple[Admitted, ...]:
-    """The requests with their modes. Raises the first refusal: PlacementError where this node does not serve the
-    request, RequestError where no node would."""
+    """Return the requests with their modes. Raises the first refusal: PlacementError when this node does not serve the
+    request, RequestError when no node would."""
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
 def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
-    """A request for devices that another has given to the pod: of pools and rules nothing counts, only what the kernel
-    and the pod allow. `request` has a mode. Raises as `admit`."""
+    """Return a request for devices that another program has given to the pod: pools and rules do not count, only what
+    the kernel and the pod allow. `request` has a mode. Raises as `admit`."""
     mode = request.mode or Mode.SHARED
     question = _Question(
         policy=_ANY,
@@ -117,7 +119,7 @@ def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
 
 
 def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
-    """What a request gets on such a kernel; None where others may have the device too."""
+    """Return the isolation of a request on such a kernel; None when other pods may have the device, too."""
     if mode is Mode.SHARED:
         return None
     return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
@@ -149,8 +151,8 @@ def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> N
 
 
 def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
-    """Raise PlacementError where the kernel's setting of this moment does not fit: it may have changed since the node
-    was read."""
+    """Raise PlacementError when the kernel's present setting does not fit: it may have changed since the node was
+    read."""
     for item in admitted:
         refusal = _misfit(rdma_netns, item.request, item.mode)
         if refusal is not None:
@@ -181,7 +183,7 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
 
 
 def _first_mode(pool: Pool, rule: Rule | None) -> Mode:
-    """What a request gets that names none: the pool's first, of those that its rule lets it have."""
+    """Return the mode of a request that names none: the pool's first, of those that its rule allows."""
     permitted = rule.modes if rule is not None and rule.modes else pool.modes
     return next((mode for mode in pool.modes if mode in permitted), pool.modes[0])
 
@@ -198,24 +200,24 @@ class _Question:
 
     @property
     def char_kinds(self) -> frozenset[CharKind]:
-        """The character devices that it may have."""
+        """The character devices that the request may have."""
         return self.policy.char_kinds if self.rule is None else self.rule.char_kinds
 
     @property
     def isolation(self) -> Isolation:
-        """What it gets at least."""
+        """The least isolation that the request gets."""
         return Isolation.HARD if self.pool.requires_isolation else self.request.isolation
 
     @property
     def maxima(self) -> tuple[tuple[str, RdmaLimits], ...]:
-        """What bounds the limits, with the words for it."""
+        """The upper bounds of the limits, each with its words."""
         by_rule = self.rule.max_limits if self.rule is not None else None
         told = ((f"pool {self.pool.name}", self.pool.max_limits), (str(self.rule), by_rule))
         return tuple((words, most) for words, most in told if most is not None)
 
     @property
     def limits(self) -> RdmaLimits | None:
-        """The limits that it gets: its own, else the pool's, and never more than the most there is for it."""
+        """The limits of the request: its own, else the pool's, and never more than the bounds."""
         asked, default = self.request.limits or RdmaLimits(), self.pool.limits or RdmaLimits()
         most = [limits for _, limits in self.maxima]
         limits = RdmaLimits(
@@ -226,7 +228,7 @@ class _Question:
 
 
 def _limit(asked: int | None, default: int | None, most: Iterable[int | None]) -> int | None:
-    """None is no limit. What was asked is not lowered: above the most it is refused."""
+    """Return one limit; None is no limit. A limit that was asked for is not lowered: above the bound it is refused."""
     if asked is not None:
         return asked
     return min((number for number in (default, *most) if number is not None), default=None)

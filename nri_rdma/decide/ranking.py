@@ -1,4 +1,5 @@
-"""Which of the devices that are free: the best for this pod, and of those the ones that spoil least for the next. Pure.
+"""Chooses among free devices: the best for this pod, and of equally good ones those that spoil least for the next pod.
+Pure.
 
 What is better is decided in this order, exactly (nri_rdma.decide.assignment), over the pairs of a device and the GPU
 that it serves:
@@ -25,19 +26,19 @@ from nri_rdma.model.device import DeviceId, Gpu, RdmaDevice
 from nri_rdma.model.pci import PciAddress, below_root
 
 _MAX_NEIGHBOURS = 15
-"""Of a group of free devices; more are as many as that."""
+"""Most neighbours that count of a group of free devices; larger groups are equal."""
 _MAX_INDEX = 4095
 _LEAST_PATH = 3
-"""Root port, bridges, function: a shorter way has no switch in it."""
+"""Root port, bridges, function: a shorter path has no switch in it."""
 _MOST_CELLS = 1 << 13
-"""Rows by columns that are solved exactly, in 20 ms at most. 16 GPUs and 64 devices of each of 8 adapters are half of
-that."""
+"""Most cells (rows by columns) that are solved exactly, in 20 ms at most; beyond this each row gets the best that is
+left. 16 GPUs and 64 devices of each of 8 adapters are half of that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a choice has to heed besides the devices it chooses from: `idle` are the GPUs that no pod is known to have,
-    without those of the pod itself, `rails` the rails of the devices, `rail_of_gpu` those of the GPUs."""
+    """The surroundings that a choice must heed: `idle` are the GPUs that no pod is known to have, without those of the
+    pod itself, `rails` the rails of the devices, `rail_of_gpu` those of the GPUs."""
 
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
@@ -60,8 +61,8 @@ def near_gpus(
     served: Mapping[PciAddress, int],
     around: Surroundings,
 ) -> list[Pick]:
-    """`count` of at least as many free devices for these GPUs, in the order of the GPUs, round by round. `served` says
-    how many devices each of them has already."""
+    """Choose `count` of at least as many free devices for these GPUs, in the order of the GPUs, round by round.
+    `served` is the number of devices that each of them has already."""
     rounds = _rounds(gpus, served, count)
     must = [gpu for part in rounds[:-1] for gpu in part]
     may = rounds[-1]
@@ -76,13 +77,14 @@ def near_gpus(
 def anywhere(
     free: Sequence[RdmaDevice], count: int, around: Surroundings, penalty: Callable[[RdmaDevice], int] = lambda _: 0
 ) -> list[RdmaDevice]:
-    """`count` of at least as many free devices, the least penalty first and then what spoils least, by index."""
+    """Choose `count` of at least as many free devices, the least penalty first and then what spoils least, by index."""
     chosen = _solve(free, [penalty] * count, [], 0, around)
     return sorted((device for device in chosen if device is not None), key=lambda it: (penalty(it), it.index))
 
 
 def _rounds(gpus: Sequence[Gpu], served: Mapping[PciAddress, int], count: int) -> list[list[Gpu]]:
-    """Who gets devices in which round: those that have the fewest first. Of the last round not all may get one."""
+    """Return the GPUs that get devices in each round: those that have the fewest first. In the last round not all may
+    get one."""
     level = min(served.get(gpu.pci, 0) for gpu in gpus)
     rounds: list[list[Gpu]] = []
     while sum(map(len, rounds)) < count:
@@ -100,7 +102,7 @@ _Row = Gpu | Callable[[RdmaDevice], int]
 def _solve(
     free: Sequence[RdmaDevice], must: Sequence[_Row], may: Sequence[Gpu], blanks: int, around: Surroundings
 ) -> list[RdmaDevice | None]:
-    """The device of each row that must have one and of each that may; `blanks` of the latter get none."""
+    """Return the device of each row that must have one and of each that may; `blanks` of the latter get none."""
     own = len(must) + len(may)
     if own - blanks == len(free):
         around = replace(around, idle=())  # nothing is left for them
@@ -122,7 +124,7 @@ def _solve(
 
 
 def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around: Surroundings) -> Sequence[RdmaDevice]:
-    """As many of each kind as there are rows: virtual functions by the hundred are all alike."""
+    """Return as many devices of each kind as there are rows: virtual functions by the hundred are all alike."""
     if len(free) <= rows:
         return free
     penalty = next((row for row in must if not isinstance(row, Gpu)), lambda _: 0)
@@ -138,7 +140,8 @@ def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around:
 
 
 def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale) -> Iterator[RdmaDevice]:
-    """Each row gets the best that is left. For who asks for hundreds: all pods of the node would wait for better."""
+    """Give each row the best device that is left. For requests of hundreds: an exact solution would delay all pods of
+    the node."""
     left = set(range(len(free)))
     for row in rows:
         costs = scale.own(row)
@@ -149,7 +152,7 @@ def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Costs of the five criteria as one number each: a step of one outweighs all of the next ones together."""
+    """Costs of the five criteria as one number each: a step of one outweighs all steps of the next ones together."""
 
     free: Sequence[RdmaDevice]
     around: Surroundings
@@ -158,7 +161,7 @@ class _Scale:
     first: int
     second: int
     ties: tuple[int, ...]
-    """What each device costs by the third and the fifth."""
+    """The cost of each device by the third and the fifth criterion."""
     rail: int
 
     @classmethod
@@ -192,16 +195,17 @@ class _Scale:
 
     @property
     def never(self) -> int:
-        """More than all rows together can cost otherwise."""
+        """A cost above everything that all rows together can cost otherwise."""
         return self.first * (self.by_distance[Distance.SYS] + 1) * (self.rows + 1)
 
     @property
     def without(self) -> int:
-        """An idle GPU that would get none: as far as it can be."""
+        """The cost of an idle GPU that would get no device: the farthest distance."""
         return self.second * self.by_distance[Distance.SYS]
 
     def each_own(self, rows: Iterable[_Row], whole: Callable[[list[int]], list[int]]) -> Iterator[list[int]]:
-        """`own` of each, made `whole`: once for rows that are the same, a GPU in several rounds, a pod without one."""
+        """Return the costs `own` of each row, made `whole`, once for equal rows: a GPU in several rounds, a pod without
+        one."""
         known: dict[int, list[int]] = {}
         for row in rows:
             if id(row) not in known:
@@ -209,7 +213,7 @@ class _Scale:
             yield known[id(row)]
 
     def own(self, row: _Row) -> list[int]:
-        """What each device costs for a row of the pod."""
+        """Return the costs of each device for a row of the pod."""
         if not isinstance(row, Gpu):
             return [row(device) * self.first + tie for device, tie in zip(self.free, self.ties, strict=True)]
         rails, own_rail = self.around.rails, self.around.rail_of_gpu.get(row.pci)
@@ -221,20 +225,20 @@ class _Scale:
         ]
 
     def idle(self, gpu: Gpu) -> list[int]:
-        """What it costs that an idle GPU gets each of them."""
+        """Return the costs of each device when an idle GPU gets it."""
         return [self.by_distance[distance(device, gpu)] * self.second for device in self.free]
 
 
 def _neighbours(free: Sequence[RdmaDevice]) -> list[int]:
-    """How intact the groups of each device are: other free ones below its switch, below its root complex, on its NUMA
-    node."""
+    """Return how intact the groups of each device are: other free devices below its switch, below its root complex, on
+    its NUMA node."""
     groups = [_groups(device) for device in free]
     sizes = Counter(group for own in groups for group in own)
     return [_weight([sizes[group] - 1 for group in own]) for own in groups]
 
 
 def _groups(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    """Its switch, its root complex, its NUMA node; one that has no place is alone in its groups."""
+    """Return a device's switch, root complex and NUMA node; a device without a place is alone in its groups."""
     place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
     switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
     return (place, switch), (place,), ("NUMA", place if device.numa_node is None else device.numa_node)

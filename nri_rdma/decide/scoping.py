@@ -1,5 +1,4 @@
-"""Which containers a request is for that says nothing of containers: those that the kubelet gave devices to, where it
-tells."""
+"""Finds the containers of a request that names none: those that the kubelet gave devices to, when it reports them."""
 
 from __future__ import annotations
 
@@ -10,14 +9,14 @@ from nri_rdma.model.request import DeviceRequest, Scope
 
 
 def scoped(request: DeviceRequest, allocation: PodAllocation | None) -> DeviceRequest:
-    """A request of one word (``"1"``) narrowed to the containers that have devices from the kubelet: the sidecar of a
-    GPU job wants no NIC. Where none has any, or nobody tells, it is for all."""
+    """Return a request of one word (``"1"``) narrowed to the containers that have devices from the kubelet: the sidecar
+    of a GPU job wants no NIC. When no container has any, or the kubelet reports none, the request is for all."""
     named = _named(request, allocation)
     return replace(request, scope=Scope(only=named, but=request.scope.but)) if named else request
 
 
 def scope_words(request: DeviceRequest, allocation: PodAllocation | None) -> str:
-    """The rule that decided, for people."""
+    """Return the rule that decided, for people."""
     name = request.name or request.where
     if request.scope.only is not None:
         return f"{name}: the containers it names"

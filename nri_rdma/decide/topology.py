@@ -1,6 +1,6 @@
-"""How far two devices of a node are apart.
+"""The distance between two devices of a node.
 
-The words are those of ``nvidia-smi topo -m``. What decides is the way data takes: through the nearest common switch or
+The words are those of ``nvidia-smi topo -m``. The path of the data decides: through the nearest common switch or
 bridge, through the root complex, through the memory of one NUMA node, or over the link between sockets.
 """
 
@@ -16,7 +16,7 @@ from nri_rdma.model.pci import PciAddress, below_root
 
 
 class Distance(IntEnum):
-    """Nearer is smaller."""
+    """The distance between two devices; smaller is nearer."""
 
     PIX = 1
     """Below one switch or bridge."""
@@ -27,11 +27,11 @@ class Distance(IntEnum):
     NODE = 4
     """Over the interconnect of root complexes in one NUMA node."""
     SYS = 5
-    """Over the link between NUMA nodes, or nobody knows."""
+    """Over the link between NUMA nodes, or unknown."""
 
     @property
     def words(self) -> str:
-        """What a person reads in a reason."""
+        """The distance in words, for a reason."""
         return _WORDS[self]
 
 
@@ -44,7 +44,8 @@ _WORDS = {
 }
 
 FARTHEST_ALIGNED = Distance.PHB
-"""What counts as next to a GPU: its root complex, as in a DRA claim with matchAttribute pcieRoot."""
+"""The farthest distance that counts as next to a GPU: its root complex, as in a DRA claim with matchAttribute
+pcieRoot."""
 
 
 class Located(Protocol):
@@ -61,7 +62,7 @@ class Located(Protocol):
 
 
 def distance(a: Located, b: Located) -> Distance:
-    """The distance between two devices. A device without a place in PCI or NUMA is far from everything."""
+    """Return the distance between two devices. A device without a place in PCI or NUMA is far from everything."""
     if a.pci_root and a.pci_root == b.pci_root:
         return _inside_root(a.pci_root, a.pci_path, b.pci_path)
     if a.numa_node is not None and a.numa_node == b.numa_node:
@@ -70,10 +71,10 @@ def distance(a: Located, b: Located) -> Distance:
 
 
 def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
-    """The rail of each device: the rank of its adapter's port among those of the node, in PCI order. All nodes of a
-    rail-optimised fabric join their first ports, their second ones, and so on.
+    """Return the rail of each device: the rank of its adapter's port among those of the node, in PCI order. All nodes
+    of a rail-optimised fabric join their first ports, their second ones, and so on.
 
-    Virtual functions and what else sits on a physical function are on that one's rail. Soft devices have none.
+    Virtual functions and other devices on a physical function are on that function's rail. Soft devices have none.
     """
     places = {device.id: device.virtual.pf if device.virtual is not None else device.pci for device in devices}
     ranks = {pci: rank for rank, pci in enumerate(sorted({pci for pci in places.values() if pci is not None}))}
@@ -81,7 +82,7 @@ def rails(devices: Iterable[RdmaDevice]) -> Mapping[DeviceId, int]:
 
 
 def rails_of_gpus(node: Node) -> Mapping[PciAddress, int]:
-    """The rail that each GPU would have, were all dealt out evenly in PCI order."""
+    """Return the rail that each GPU would have if all GPUs were dealt out evenly in PCI order."""
     count = len(set(rails(node.devices).values()))
     return {
         gpu.pci: place * count // len(node.gpus) for place, gpu in enumerate(sorted(node.gpus, key=lambda it: it.pci))
@@ -90,8 +91,8 @@ def rails_of_gpus(node: Node) -> Mapping[PciAddress, int]:
 
 @lru_cache(maxsize=1 << 14)
 def _inside_root(root: str, a: tuple[str, ...], b: tuple[str, ...]) -> Distance:
-    """A switch is an upstream port with downstream ports: below one switch both have at most a port of their own and
-    the function itself behind what they share."""
+    """Return the distance of two devices below one root complex. A switch is an upstream port with downstream ports:
+    below one switch both have at most a port of their own and the function itself behind their common path."""
     a, b = below_root(root, a), below_root(root, b)
     shared = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     if shared == 0:

@@ -1,4 +1,4 @@
-"""What an administrator wants done with RDMA devices that others gave to containers."""
+"""The administrator's settings for RDMA devices that other programs gave to containers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nri_rdma.model.request import RdmaLimits
 
 
 class Adopt(StrEnum):
-    """How far nri-rdma goes with a container that has RDMA devices from somebody else.
+    """The handling of a container that has RDMA devices from another program.
 
-    OBSERVE: they are in `status` and in the container's span. COMPLETE: the container also gets what its giver left
-    out: memlock, limits, environment. ENFORCE: and a container is refused that has RDMA device nodes which nobody is
-    known to have allocated to it.
+    OBSERVE: the devices are in `status` and in the container's span. COMPLETE: the container also gets what that
+    program left out: memlock, limits, environment. ENFORCE: in addition a container is refused when it has RDMA device
+    nodes that no program is known to have allocated to it.
     """
 
     OBSERVE = "observe"
@@ -25,7 +25,7 @@ class Adopt(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorAdoption:
-    """What is done with the CDI devices of a vendor; `memlock` is in bytes, None: the node's default."""
+    """The handling of the CDI devices of a vendor; `memlock` is in bytes, None: the node's default."""
 
     adopt: Adopt = Adopt.OBSERVE
     memlock: int | None = None
@@ -40,10 +40,10 @@ class Adoption:
     vendors: Mapping[str, VendorAdoption] = field(default_factory=lambda: MappingProxyType({}))
 
     def of(self, vendor: str) -> VendorAdoption:
-        """What is done for that vendor; "" is a device node that no CDI device explains."""
+        """Return the handling of that vendor's devices; "" is a device node that no CDI device explains."""
         return self.vendors.get(vendor, self.others)
 
     @property
     def enforces(self) -> bool:
-        """Whether any container can be refused by it."""
+        """Whether any container can be refused by these settings."""
         return any(it.adopt is Adopt.ENFORCE for it in (self.others, *self.vendors.values()))

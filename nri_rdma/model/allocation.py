@@ -1,4 +1,4 @@
-"""What the kubelet gave to the containers of a pod."""
+"""The kubelet's allocations to the containers of a pod."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ClaimDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAllocation:
-    """What one container was given; the name is the one in the pod's manifest."""
+    """The allocation of one container; the name is the one in the pod's manifest."""
 
     name: str
     resources: tuple[DeviceIds, ...] = ()
@@ -35,13 +35,13 @@ class ContainerAllocation:
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:
-        """The CDI devices of all its claims, each once, in the order in which they were first named."""
+        """The CDI devices of all claims of the container, each once, in the order in which they were first named."""
         return tuple(dict.fromkeys(name for claim in self.claims for name in claim.cdi_devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAllocation:
-    """What the kubelet gave to a pod, by container; containers that got nothing may be in it."""
+    """The kubelet's allocation to a pod, by container; containers without devices may be in it."""
 
     containers: tuple[ContainerAllocation, ...] = ()
 

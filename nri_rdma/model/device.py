@@ -18,14 +18,14 @@ DeviceNumbers: TypeAlias = tuple[int, int]
 
 
 class LinkLayer(StrEnum):
-    """What the port speaks on the wire, as the kernel writes it."""
+    """The port's link layer, as the kernel writes it."""
 
     INFINIBAND = "InfiniBand"
     ETHERNET = "Ethernet"
 
 
 class Protocol(StrEnum):
-    """What an RDMA device speaks, in the words of `rdma dev show`."""
+    """The protocol of an RDMA device, in the words of `rdma dev show`."""
 
     IB = "ib"
     ROCE = "roce"
@@ -67,7 +67,7 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not tell.
+    """A port of an RDMA device; `speed_gbps` is 0 when the kernel does not report it.
 
     `pkeys` are the partitions that an InfiniBand port is in, as its table has them but without the empty entries.
     """
@@ -89,13 +89,13 @@ class Netdev:
     mtu: int
     up: bool
     unreturnable: tuple[str, ...] = ()
-    """As LinkState has it, when the node was read: why it may be shared, and not leave the host."""
+    """As in LinkState, when the node was read: why the netdev may be shared, but must not leave the host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualFunction:
-    """Where a virtual function belongs: its physical function, with the netdevs that this has on the host, and its
-    number there."""
+    """The place of a virtual function: its physical function, with that function's netdevs on the host, and the virtual
+    function's number there."""
 
     pf: PciAddress
     number: int
@@ -104,11 +104,11 @@ class VirtualFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaDevice:
-    """One RDMA device: what a request is served with.
+    """One RDMA device, as requests get them.
 
     `pci_path` leads below `pci_root` (``pci0000:10``) over bridges to the function; both are empty without a PCI
-    parent. `vendor` and `device_id` are four hexadecimal digits in lower case, or empty. `in_use` holds the reasons for
-    which the device belongs to nobody's pool; empty means free to give.
+    parent. `vendor` and `device_id` are four hexadecimal digits in lower case, or empty. `in_use` holds the reasons why
+    the device may not be given to any pod; empty means free.
     """
 
     id: DeviceId
@@ -127,25 +127,25 @@ class RdmaDevice:
     netdevs: tuple[Netdev, ...]
     in_use: tuple[str, ...] = ()
     kernel_index: int | None = None
-    """The kernel's own number, which no rename changes; None where it does not know the device."""
+    """The kernel's own number, which no rename changes; None when the kernel does not know the device."""
     device_id: str = ""
     virtual: VirtualFunction | None = None
-    """None for what is no virtual function."""
+    """None for a device that is no virtual function."""
     vf_count: int = 0
-    """How many virtual functions it has as a physical one."""
+    """Number of virtual functions of a physical one."""
     used_by_some: tuple[str, ...] = ()
     """Reasons that count as `in_use` while no pod holds the device: processes that have it open, and sockets on its
-    addresses. While pods do, these are taken to be theirs."""
+    addresses. While pods hold the device, these are taken to be the pods' own."""
 
     @property
     def uses(self) -> tuple[str, ...]:
-        """Why it is nobody's while no pod holds it."""
+        """The reasons why no pod may get the device while none holds it."""
         return (*self.in_use, *self.used_by_some)
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """Why no pod can have it alone, though pods may share it where it has no other use: what the host could not
-        have back."""
+        """The reasons why no pod can have the device alone, though pods may share it where it has no other use: what
+        the host could not restore afterwards."""
         return tuple(f"{netdev.name} {reason}" for netdev in self.netdevs for reason in netdev.unreturnable)
 
     @property
@@ -155,7 +155,8 @@ class RdmaDevice:
 
     @property
     def protocol(self) -> Protocol | None:
-        """What it speaks; None for what is neither of the three (EFA, usNIC). An RNIC is a CA for iWARP."""
+        """The protocol of the device; None for one that is none of the three (EFA, usNIC). An RNIC is a CA for
+        iWARP."""
         if self.node_type == "RNIC":
             return Protocol.IWARP
         if self.node_type != "CA" or self.link_layer is None:
@@ -164,12 +165,13 @@ class RdmaDevice:
 
     @property
     def is_soft(self) -> bool:
-        """Whether no bus device is behind it: soft RoCE and soft iWARP, which the kernel removes with their netdev."""
+        """Whether the device has no bus device: soft RoCE and soft iWARP, which the kernel removes with their
+        netdev."""
         return self.pci is None and not self.driver
 
     @property
     def lacks_netdev(self) -> bool:
-        """Whether it needs a netdev and the host has none of it: that one is in another network namespace."""
+        """Whether the device needs a netdev and the host has none of it: the netdev is in another network namespace."""
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property
@@ -182,7 +184,7 @@ class RdmaDevice:
 class Gpu:
     """A GPU, known by its PCI address.
 
-    The rest are the names by which others know it: `uuid` is NVIDIA's (``GPU-`` and 36 characters), `node_names` are
+    The rest are the names that other programs use: `uuid` is NVIDIA's (``GPU-`` and 36 characters), `node_names` are
     its device files without their folder (``nvidia0``, ``card1``, ``renderD128``), and `nodes` their major and minor.
     """
 
@@ -198,7 +200,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """The hardware that sysfs tells. `netdev_names` has the netdevs of each device, in the order of its ports."""
+    """The hardware that sysfs shows. `netdev_names` has the netdevs of each device, in the order of its ports."""
 
     devices: tuple[RdmaDevice, ...]
     netdev_names: Mapping[DeviceId, tuple[str, ...]]
@@ -209,7 +211,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a node has. Devices are ordered by index, GPUs by address."""
+    """The hardware of a node. Devices are ordered by index, GPUs by address."""
 
     devices: tuple[RdmaDevice, ...]
     gpus: tuple[Gpu, ...]
@@ -219,5 +221,5 @@ class Node:
     """Whether containers' cgroups can have rdma limits: cgroup v2 with the rdma controller."""
 
     def device(self, device_id: DeviceId) -> RdmaDevice | None:
-        """The device with that identity."""
+        """Return the device with that identity."""
         return next((device for device in self.devices if device.id == device_id), None)

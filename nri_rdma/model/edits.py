@@ -1,4 +1,4 @@
-"""What is changed in a container before it is created."""
+"""The edits of a container before it is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links as the kernel tells them: with all that a move loses or a pod can change."""
+"""Links as the kernel reports them: with everything that a move loses or a pod can change."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 STABLE_SECRET: Final = "ipv6/conf/stable_secret"
-"""The one of LinkState.sysctls that is not always there, and that changes another thing: who sets it sets addr_gen_mode
-to 2 (stable-privacy) with it."""
+"""The key of LinkState.sysctls that is not always there, and that has a side effect: setting it sets addr_gen_mode to 2
+(stable-privacy)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """An address, a route or a neighbour as the kernel told it: readable for people, whole for the way back.
+    """An address, a route or a neighbour as the kernel reported it: as text for people, and whole for its restoration.
 
     `raw` is the kernel's netlink message with all attributes, known to us or not; sent again it restores the thing.
     Two are the same when their `text` is, which holds what identifies them and every attribute that we know.
@@ -22,7 +22,7 @@ class Captured:
     text: str
     raw: bytes
     kernel_made: bool
-    """Made by the kernel when it likes, perhaps late (IPv6 link-local): restored when missing, never removed."""
+    """Whether the kernel makes it by itself, perhaps late (IPv6 link-local): restored when missing, never removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +50,23 @@ class LinkState:
     addresses: tuple[Captured, ...] = ()
     routes: tuple[Captured, ...] = ()
     neighbours: tuple[Captured, ...] = ()
-    """The permanent ones; what the kernel learned it learns again."""
+    """The permanent neighbours; the kernel learns the others again."""
     settings: tuple[tuple[str, int], ...] = ()
-    """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): what this kernel has of them."""
+    """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): those that this kernel has."""
     sysctls: str = ""
-    """What the link has for itself under /proc/sys/net, of the families that it has: lines like
-    ``ipv4/conf/rp_filter 1``. One text, because journals by the thousand are read at the start. A captured link's only,
-    and "" in a journal of a daemon that did not know of them."""
+    """The link's own settings under /proc/sys/net, of the address families that it has: lines like
+    ``ipv4/conf/rp_filter 1``. One text, because thousands of journals are read at the start. Only of a captured link;
+    "" in the journal of a daemon that did not record them."""
     unreturnable: tuple[str, ...] = ()
-    """What of the host depends on this link and could not be restored: such a link is not given away."""
+    """What on the host depends on this link and could not be restored: such a link is not given away."""
 
 
 def sysctls_text(values: Mapping[str, str]) -> str:
-    """LinkState.sysctls of values by name."""
+    """Return LinkState.sysctls of values by name."""
     return "\n".join(f"{name} {value}" for name, value in values.items())
 
 
 def sysctls_of(text: str) -> dict[str, str]:
-    """Values by name, of LinkState.sysctls."""
+    """Return the values by name of LinkState.sysctls."""
     lines = (line.partition(" ") for line in text.splitlines())
     return {name: value for name, _, value in lines}

@@ -1,4 +1,4 @@
-"""What the kernel tells of RDMA devices over netlink.
+"""The kernel's report about RDMA devices over netlink.
 
 Words are those of sysfs (``CA``, ``ACTIVE``, ``LinkUp``, GUIDs in groups of four digits), so that both sources of one
 fact can be compared.
@@ -16,7 +16,7 @@ from nri_rdma.model.device import RdmaNetns
 class RdmaDeviceState:
     """An RDMA device as the namespace that was asked sees it. `index` is unique per boot and survives a move.
 
-    `firmware` and `protocol` are empty when the driver tells none.
+    `firmware` and `protocol` are empty when the driver reports none.
     """
 
     index: int
@@ -73,14 +73,14 @@ class RdmaSystem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """How many objects of a kind a device has, or the value of one of its counters."""
+    """The number of objects of a kind that a device has, or the value of one of its counters."""
 
     name: str
     value: int
 
 
 class ObjectKind(StrEnum):
-    """Objects that somebody holds on a device, by the words of `rdma resource`."""
+    """The kinds of objects on a device, by the words of `rdma resource`."""
 
     QP = "qp"
     CM_ID = "cm_id"
@@ -94,7 +94,7 @@ class RdmaObject:
 
     `pid` is None for the kernel's own, and 0 for a process that this one's pid namespace does not show. `type` is the
     kernel's number of the QP's type; None for what has no type. `process` is the name of the process where it was
-    looked up, which netlink does not tell.
+    looked up, which netlink does not report.
     """
 
     kind: ObjectKind
@@ -105,7 +105,7 @@ class RdmaObject:
 
 
 class RdmaEventKind(StrEnum):
-    """What happened to a device, by the words of `rdma monitor`."""
+    """The kind of an event, by the words of `rdma monitor`."""
 
     REGISTER = "register"
     UNREGISTER = "unregister"
@@ -119,8 +119,8 @@ class RdmaEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RdmaEvent:
-    """An event. `port` and `netdev_index` are None where the event has none; so is `device_index`, when a netdev
-    was renamed or is in another namespace: any device may be meant then."""
+    """An event. `port` and `netdev_index` are None where the event has none; so is `device_index`, when a netdev was
+    renamed or is in another namespace: the event may then concern any device."""
 
     kind: RdmaEventKind
     device_index: int | None

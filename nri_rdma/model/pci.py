@@ -22,7 +22,7 @@ class PciAddress:
 
 
 def parse_pci_address(text: str) -> PciAddress | None:
-    """The address that `text` spells, with or without its domain; None when it is not one."""
+    """Return the address that `text` spells, with or without its domain; None when it is no address."""
     match = _ADDRESS.fullmatch(text)
     if match is None:
         return None

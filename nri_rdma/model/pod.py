@@ -22,7 +22,7 @@ class Pod:
     pid: int = 0
 
     def is_same_pod(self, other: Pod) -> bool:
-        """Whether both are sandboxes of one pod. The uid alone does not say so: a client may leave it out."""
+        """Return whether both are sandboxes of one pod. The uid alone does not suffice: a client may leave it out."""
         return (self.uid, self.namespace, self.name) == (other.uid, other.namespace, other.name)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What an administrator offers: pools of devices, and rules about who may ask for them."""
+"""The administrator's offer: pools of devices, and rules about the pods that may ask for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_POOL = "default"
 
 
 class PoolDoor(StrEnum):
-    """What a pool is asked through. A pool has one door, so that nobody gives away what another has given."""
+    """The door through which a pool is asked. A pool has one door, so that no device is given away twice."""
 
     ANNOTATIONS = "annotations"
 
@@ -34,20 +34,21 @@ class Pool:
     exclude: tuple[Selector, ...] = ()
     door: PoolDoor = PoolDoor.ANNOTATIONS
     requires_isolation: bool = False
-    """Rather no device of it than one that the kernel does not hide from others."""
+    """Whether a device that the kernel does not hide from others must not be given."""
     limits: RdmaLimits | None = None
     max_limits: RdmaLimits | None = None
     where: str = ""
 
     def has(self, device: RdmaDevice) -> bool:
-        """Whether the pool selects the device. What may be excluded is, as long as that cannot be told."""
+        """Return whether the pool selects the device. A device that may be excluded is excluded, as long as its name is
+        unknown."""
         is_selected = not self.select or any(selector.selects(device) for selector in self.select)
         return is_selected and not any(selector.may_select(device) for selector in self.exclude)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asker:
-    """What the runtime says of a pod that asks: all that rules can know of it."""
+    """The runtime's description of a pod that asks: all that rules can use."""
 
     namespace: str = ""
     runtime_handler: str = ""
@@ -57,11 +58,12 @@ class Asker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Who may ask which pools for what.
+    """The pods that a rule is for, and what they may ask of which pools.
 
-    Of the pods, `namespaces`, `runtime_handlers` and `pod_labels` say whom it is for (all of them; each any of its
-    values, with ``*`` and ``?``; empty is everybody), `pools` for which pools (empty: all). `modes` (empty: all of the
-    pool), `char_kinds`, `interface` (None: all settings) and `max_limits` say what they may ask for.
+    Of the pods, `namespaces`, `runtime_handlers` and `pod_labels` say which pods the rule is for (all of these
+    conditions; each any of its values, with ``*`` and ``?``; empty is every pod), `pools` for which pools (empty: all).
+    `modes` (empty: all of the pool), `char_kinds`, `interface` (None: all settings) and `max_limits` say what they may
+    ask for.
     """
 
     name: str
@@ -77,7 +79,7 @@ class Rule:
     max_limits: RdmaLimits | None = None
 
     def concerns(self, asker: Asker, pool: str) -> bool:
-        """Whether it is for this pod and this pool."""
+        """Return whether the rule is for this pod and this pool."""
         labels = dict(asker.labels)
         return (
             (not self.pools or pool in self.pools)

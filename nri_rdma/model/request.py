@@ -1,4 +1,4 @@
-"""What a pod asks for, parsed."""
+"""A pod's request, parsed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABEL_HINT = "use up to 63 of a-z, 0-9 and -, with - neither first nor last"
 ANNOTATION_PREFIX = re.compile(
     r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[a-zA-Z0-9]([-a-zA-Z0-9_.]*[a-zA-Z0-9])?)?"
 )
-"""What our annotations' keys may begin with: what Kubernetes takes for a key; to be matched as a whole."""
+"""The prefix of our annotations' keys, as Kubernetes allows it; to be matched as a whole."""
 ANNOTATION_PREFIX_HINT = "a DNS name such as rdma.example.com, or an annotation's key such as example.com/rdma"
 
 
@@ -40,7 +40,7 @@ class Isolation(StrEnum):
 
 
 class AlignTo(StrEnum):
-    """What the devices shall be near to."""
+    """The devices that the request's devices shall be near to."""
 
     GPU = "gpu"
     NUMA = "numa"
@@ -49,7 +49,7 @@ class AlignTo(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Align:
-    """Where devices are looked for first; a strict one refuses what is farther."""
+    """The place where devices are looked for first; a strict one refuses devices that are farther away."""
 
     to: AlignTo
     strict: bool = False
@@ -72,11 +72,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceConfig:
-    """How the netdev shall look in the pod.
-
-    `name` may hold one ``%d``, filled with the pod's next free number; None is the default ``rdma%d``.
-    `addresses` has one list per device of the request, or is empty.
-    """
+    """The netdev's configuration in the pod."""
 
     name: str | None = None
     mtu: int | None = None
@@ -84,12 +80,12 @@ class InterfaceConfig:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the request says nothing about the interface."""
+        """Whether the request leaves the interface as it is."""
         return not self.keys
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What the request says something about, as pod authors write it."""
+        """The keys that the request sets, as pod authors write them."""
         told = (("name", self.name is not None), ("mtu", self.mtu is not None), ("addresses", bool(self.addresses)))
         return tuple(key for key, is_told in told if is_told)
 
@@ -102,7 +98,7 @@ class RdmaLimits:
     hca_objects: int | None = None
 
     def within(self, other: RdmaLimits | None) -> RdmaLimits:
-        """The lower ones of both."""
+        """Return the lower limit of both, for handles and for objects."""
         return (
             self
             if other is None
@@ -125,7 +121,7 @@ class Scope:
     but: frozenset[str] = frozenset()
 
     def covers(self, container: str) -> bool:
-        """Whether the container of that name is meant."""
+        """Return whether the container of that name is in the scope."""
         return (self.only is None or container in self.only) and container not in self.but
 
 
@@ -150,26 +146,26 @@ class DeviceRequest:
     """None: near the GPUs when the request names some, else anywhere."""
     gpus: tuple[PciAddress, ...] = ()
     gpus_from: str = ""
-    """Who told of them, for people: "the kubelet"; "" for the request itself."""
+    """The source of the GPUs, for people: "the kubelet"; "" for the request itself."""
     gpus_problem: str = ""
-    """Why the pod's GPUs are not known for sure: the one who knows does not answer, or two contradict each other. Then
-    a strict request is refused, and another one is placed by the NUMA nodes of what is known."""
+    """Why the pod's GPUs are not known for sure: their source does not answer, or two sources contradict each other.
+    Then a strict request is refused, and another one is placed by the NUMA nodes of the known GPUs."""
     mode: Mode | None = None
     """None: the first mode of the pool."""
     isolation: Isolation = Isolation.SOFT
-    """HARD: rather none than one that the kernel does not hide from others."""
+    """HARD: refuse rather than give a device that the kernel does not hide from others."""
     interface: InterfaceConfig = field(default_factory=InterfaceConfig)
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None
     """Bytes, UNLIMITED, or None for the node's default."""
     limits: RdmaLimits | None = None
     word: bool = False
-    """Whether it was asked with one word, which says nothing of containers."""
+    """Whether the request was one word, which names no containers."""
     cdi_device: str = ""
-    """The CDI device that it came with, by its qualified name; "" for what an annotation asks."""
+    """The qualified name of the CDI device that the request came with; "" for a request of an annotation."""
 
     def covering(self, container: str) -> DeviceRequest:
-        """The same for one more container."""
+        """Return the same request for one more container."""
         only = None if self.scope.only is None else self.scope.only | {container}
         return replace(self, scope=replace(self.scope, only=only))
 
@@ -182,5 +178,5 @@ class PodRequest:
 
 
 def env_name(label: str) -> str:
-    """The label as the environment spells it. Labels have no ``_``, so different labels stay different."""
+    """Return the label as the environment spells it. Labels have no ``_``, so different labels stay different."""
     return label.replace("-", "_").upper()

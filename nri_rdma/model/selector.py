@@ -13,7 +13,7 @@ from nri_rdma.model.device import LinkLayer, Protocol, RdmaDevice
 from nri_rdma.model.pci import PciAddress
 
 _PKEY_BASE = 0x7FFF
-"""A P_Key without its top bit, which tells full from limited members of one partition (IBTA vol. 1, 10.9.2)."""
+"""A P_Key without its top bit, which distinguishes full from limited members of one partition (IBTA vol. 1, 10.9.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class FunctionsOf:
     numbers: tuple[tuple[int, int], ...] = ()
 
     def has_number(self, number: int) -> bool:
-        """Whether that virtual function is meant."""
+        """Return whether the numbers include that virtual function."""
         return not self.numbers or any(first <= number <= last for first, last in self.numbers)
 
     def __str__(self) -> str:
@@ -57,19 +57,19 @@ class Selector:
     min_speed_gbps: int | None = None
 
     def selects(self, device: RdmaDevice) -> bool:
-        """Whether the device fulfils all conditions."""
+        """Return whether the device fulfils all conditions."""
         return all(holds(self, device) for _, _, holds in self._conditions())
 
     def may_select(self, device: RdmaDevice) -> bool:
-        """As `selects`, where a name that is not known now counts as the right one: for what must be left out. The
-        netdev of a device that is in a pod has another name there."""
+        """Return `selects`, where a name that is not known now counts as matching: for devices that must be left out.
+        The netdev of a device that is in a pod has another name there."""
         return all(holds(self, device) or _is_unknown(word, device) for word, _, holds in self._conditions())
 
     def __str__(self) -> str:
         return " and ".join(f"{word} {_any_of(values)}" for word, values, _ in self._conditions()) or "anything"
 
     def _conditions(self) -> Iterator[_Condition]:
-        """Those that are set: the word, the values, and what holds them against a device."""
+        """Yield the conditions that are set: the word, the values, and the test of a device."""
         for word, values, holds in _CONDITIONS:
             wanted = values(self)
             if wanted:
@@ -101,7 +101,7 @@ def _is_function_of_netdev(selector: Selector, device: RdmaDevice) -> bool:
 
 
 def _is_below_root(selector: Selector, device: RdmaDevice) -> bool:
-    """A bridge, a root port or a root complex has below it what is behind it; ranges are of a physical function."""
+    """Return whether a device is behind a bridge, a root port or a root complex; ranges are of a physical function."""
     own = {device.pci_root, *device.pci_path, str(device.pci or "")}
     return any(
         _is_virtual_of(wanted, device, (str(device.virtual.pf),) if device.virtual is not None else ())

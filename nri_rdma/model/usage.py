@@ -1,4 +1,4 @@
-"""How the host uses its links at one time: all that decides whether a netdev may be given away."""
+"""The host's use of its links at one time: all that decides whether a netdev may be given away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Address: TypeAlias = IPv4Address | IPv6Address
 
 
 def parse_address(text: str) -> Address | None:
-    """The address that a text is; None for anything else, 0.0.0.0 and :: too."""
+    """Return the address that a text is; None for anything else, 0.0.0.0 and :: too."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -45,7 +45,7 @@ class Lifelines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """The host's links with what goes through them.
+    """The host's links with the addresses, sockets and routes on them.
 
     `addresses` are those of each link by ifindex; `sockets` those that are tied to one of these addresses or links (of
     a busy host some thousand others are not listed); `api_server_links` the links that the kernel's route to the API
@@ -62,11 +62,11 @@ class HostUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that the kernel tells of the host's links, addresses or routes: what it is about, not what is so now.
+    """News of the kernel about the host's links, addresses or routes: the objects that changed, not their new state.
 
     `ifindexes` are the link itself, what it is a child of and what it is enslaved to; `is_physical` is a link that has
-    a bus device; `address` one that the link has, packed: a new one, or the news is about that (a second or two after
-    an IPv6 address came, that nobody else has it).
+    a bus device; `address` one that the link has, packed: a new one, or one whose state has changed (a second or two
+    after an IPv6 address came, the kernel reports that it is unique).
     """
 
     ifindexes: frozenset[int] = frozenset()
@@ -78,8 +78,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """The links that are RDMA devices': those on the host by ifindex, with the addresses that they have, and all by the
-    names that sysfs has for them."""
+    """The links of RDMA devices: those on the host by ifindex, with their addresses, and all by the names that sysfs
+    has for them."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()

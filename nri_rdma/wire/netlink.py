@@ -18,7 +18,7 @@ APPEND: Final = 0x800
 NESTED: Final = 0x8000
 """NLA_F_NESTED, of an attribute's number."""
 DUMP_INTERRUPTED: Final = 0x10
-"""NLM_F_DUMP_INTR: what is listed changed meanwhile, so that something may be missing or told twice."""
+"""NLM_F_DUMP_INTR: the list changed while it was sent, so that an entry may be missing or listed twice."""
 ERROR: Final = 2
 DONE: Final = 3
 
@@ -42,30 +42,31 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a request ended: the kernel's errno, 0 when it was done, and its own words, "" where it has none."""
+    """The end of a request: the kernel's errno, 0 when the request was done, and the kernel's text, "" when there is
+    none."""
 
     errno: int
     reason: str
 
 
 def encode_request(kind: int, flags: int, sequence: int, body: bytes) -> bytes:
-    """A request, padded so that another may follow in the same datagram."""
+    """Encode a request, padded so that another may follow in the same datagram."""
     whole = HEADER.pack(HEADER.size + len(body), kind, flags | REQUEST, sequence, 0) + body
     return whole + b"\0" * (-len(whole) % 4)
 
 
 def encode_attribute(kind: int, value: bytes) -> bytes:
-    """One attribute with its padding."""
+    """Encode one attribute with its padding."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
 def encode_u32(kind: int, value: int) -> bytes:
-    """An attribute that is a number of four bytes."""
+    """Encode an attribute that is a number of four bytes."""
     return encode_attribute(kind, _U32.pack(value))
 
 
 def read_messages(datagram: bytes) -> Iterator[Message]:
-    """The messages of a datagram. Raises WireError at a broken one."""
+    """Yield the messages of a datagram. Raises WireError at a broken one."""
     position, end = 0, len(datagram)
     while position < end:
         if end - position < HEADER.size:
@@ -78,7 +79,7 @@ def read_messages(datagram: bytes) -> Iterator[Message]:
 
 
 def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and value of each attribute, without the flags for nesting and byte order. Raises WireError."""
+    """Yield number and value of each attribute, without the flags for nesting and byte order. Raises WireError."""
     position, end = 0, len(data)
     while position + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, position)
@@ -89,7 +90,7 @@ def read_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def read_answer(message: Message) -> Answer:
-    """What a message of kind ERROR or DONE says. Raises WireError."""
+    """Return the outcome in a message of kind ERROR or DONE. Raises WireError."""
     end = HEADER.size + _CODE.size
     if len(message.whole) < end:
         return Answer(0, "")  # DONE of an empty list
@@ -103,7 +104,7 @@ def read_answer(message: Message) -> Answer:
 
 
 def _repeated_bytes(answer: bytes) -> int:
-    """How much of the request a refusal repeats, where the kernel was not asked to leave that out."""
+    """Return how many bytes of the request a refusal repeats, when the kernel was not asked to leave them out."""
     if len(answer) < HEADER.size + _CODE.size + 4:
         raise WireError(f"a refusal of {len(answer)} bytes")
     (length,) = _U32.unpack_from(answer, HEADER.size + _CODE.size)

@@ -1,6 +1,6 @@
 """nldev, the RDMA subsystem's part of NETLINK_RDMA: questions as bytes, the kernel's answers as values.
 
-A request knows its bytes and how its answer is read; Replies takes the answer datagram by datagram. A netlink datagram
+A request has its bytes and the reader of its answer; Replies takes the answer datagram by datagram. A netlink datagram
 holds whole messages; how many is the kernel's choice, and results do not depend on it. Messages of other sequence
 numbers and attributes that are not known here are skipped: kernels add to both. Sockets, namespaces and what an errno
 means are left to host/netlink/rdma.py.
@@ -33,7 +33,8 @@ T = TypeVar("T")
 NETLINK_RDMA: Final = 20  # include/uapi/linux/netlink.h
 GROUP_NOTIFY: Final = 4  # RDMA_NL_GROUP_NOTIFY
 RESULTS_MAX: Final = 1 << 20
-"""More answers to one question than any node has objects: the most queue pairs an adapter offers is 2^18."""
+"""Most results of one request; a longer answer is broken. No node has as many objects: the most queue pairs an adapter
+offers is 2^18."""
 
 _CLIENT = 5  # RDMA_NL_NLDEV; a message type is client << 10 | command
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
@@ -109,7 +110,7 @@ class Attribute(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NldevRequest(Generic[T]):
-    """A question, or an order (whose answer holds nothing)."""
+    """A question, or an order (whose answer is empty)."""
 
     command: NldevCommand
     attributes: bytes
@@ -117,31 +118,32 @@ class NldevRequest(Generic[T]):
     read: Callable[[NldevFields], T]
 
     def encode(self, sequence: int) -> bytes:
-        """The message to send."""
+        """Return the message to send."""
         kind = _CLIENT << 10 | self.command
         flags = _REQUEST | (_DUMP if self.is_dump else _ACK)
         return _HEADER.pack(_HEADER.size + len(self.attributes), kind, flags, sequence, 0) + self.attributes
 
 
 def get_devices() -> NldevRequest[RdmaDeviceState]:
-    """All devices that the socket's namespace has."""
+    """Ask for all devices of the socket's namespace."""
     return _request(NldevCommand.GET, _read_device, is_dump=True)
 
 
 def get_ports(index: int) -> NldevRequest[RdmaPortState]:
-    """All ports of a device."""
+    """Ask for all ports of a device."""
     return _request(NldevCommand.PORT_GET, _read_port, _u32(Attribute.DEV_INDEX, index), is_dump=True)
 
 
 def get_char_device(kind: CharKind, index: int | None, port: int | None) -> NldevRequest[CharNumber]:
-    """The character device of that kind: uverbs of a device, umad and issm of a port, rdma_cm of nothing (None)."""
+    """Ask for the character device of that kind: uverbs of a device, umad and issm of a port, rdma_cm of no device
+    (None)."""
     place = [] if index is None else [_u32(Attribute.DEV_INDEX, index)]
     place += [] if port is None else [_u32(Attribute.PORT_INDEX, port)]
     return _request(NldevCommand.GET_CHARDEV, _read_char, *place, _string(Attribute.CHARDEV_TYPE, kind.value))
 
 
 def get_system() -> NldevRequest[RdmaSystem]:
-    """The settings of the RDMA subsystem."""
+    """Ask for the settings of the RDMA subsystem."""
     return _request(NldevCommand.SYS_GET, _read_system)
 
 
@@ -167,12 +169,12 @@ def set_name(index: int, name: str) -> NldevRequest[None]:
 
 
 def get_resources(index: int) -> NldevRequest[tuple[Count, ...]]:
-    """How many objects of each kind a device has, the kernel's own included."""
+    """Ask for the number of objects of each kind that a device has, the kernel's own included."""
     return _request(NldevCommand.RES_GET, _read_resources, _u32(Attribute.DEV_INDEX, index))
 
 
 def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
-    """The objects of one kind that a device has, with who made them."""
+    """Ask for the objects of one kind that a device has, with their makers."""
     command, table, entry = _OBJECTS[kind]
 
     def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
@@ -182,8 +184,8 @@ def get_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, 
 
 
 def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaObject, ...]]:
-    """Of these objects those that a part of the kernel made. A busy node has regions of processes by the hundred
-    thousand, with nothing in them to be decoded for."""
+    """Ask for the objects of one kind that a part of the kernel made. A busy node has regions of processes by the
+    hundred thousand, which are then not decoded."""
     command, table, entry = _OBJECTS[kind]
 
     def read(fields: NldevFields) -> tuple[RdmaObject, ...]:
@@ -194,14 +196,14 @@ def get_kernel_objects(kind: ObjectKind, index: int) -> NldevRequest[tuple[RdmaO
 
 
 def get_counters(index: int, port: int) -> NldevRequest[tuple[Count, ...]]:
-    """The hardware counters of a port; EINVAL when its driver has none."""
+    """Ask for the hardware counters of a port; EINVAL when its driver has none."""
     return _request(
         NldevCommand.STAT_GET, _read_counters, _u32(Attribute.DEV_INDEX, index), _u32(Attribute.PORT_INDEX, port)
     )
 
 
 class Replies(Generic[T]):
-    """The answer to one request: `results` until `done`, then `errno` says whether they are all (0) or why not."""
+    """The answer to one request: `results` until `done`, then `errno` is 0 when they are complete, or says why not."""
 
     def __init__(self, request: NldevRequest[T], sequence: int) -> None:
         self._request = request
@@ -210,7 +212,7 @@ class Replies(Generic[T]):
         self.done = False
         self.errno = 0
         self.is_interrupted = False
-        """Whether what is listed changed meanwhile: something may be missing."""
+        """Whether the list changed meanwhile: an entry may be missing."""
 
     def receive_data(self, datagram: bytes) -> None:
         """Take one datagram. Raises WireError when it breaks the protocol; the answer is then not to be used."""
@@ -230,7 +232,8 @@ class Replies(Generic[T]):
 
 
 def read_events(datagram: bytes) -> tuple[RdmaEvent, ...]:
-    """The events in a datagram of the notify group. Raises WireError; messages that are no events are skipped."""
+    """Return the events in a datagram of the notify group. Raises WireError; messages that are no events are
+    skipped."""
     monitor = _CLIENT << 10 | NldevCommand.MONITOR
     return tuple(_read_event(NldevFields(payload)) for kind, _, _, payload in _messages(datagram) if kind == monitor)
 
@@ -245,7 +248,7 @@ class NldevFields:
         self._items = tuple(_attributes(payload))
 
     def number(self, attribute: Attribute, size: struct.Struct, default: int | None = None) -> int:
-        """An unsigned number."""
+        """Return an unsigned number."""
         value = self.optional(attribute, size)
         if value is not None:
             return value
@@ -254,7 +257,7 @@ class NldevFields:
         return default
 
     def optional(self, attribute: Attribute, size: struct.Struct) -> int | None:
-        """An unsigned number; None when it is not there."""
+        """Return an unsigned number; None when the attribute is missing."""
         data = self._first(attribute)
         if data is None:
             return None
@@ -263,7 +266,7 @@ class NldevFields:
         return int(size.unpack(data)[0])
 
     def text(self, attribute: Attribute, default: str | None = None) -> str:
-        """A string, which ends at its first NUL."""
+        """Return a string, which ends at its first NUL."""
         data = self._first(attribute)
         if data is not None:
             return data.partition(b"\0")[0].decode(errors="replace")
@@ -272,11 +275,11 @@ class NldevFields:
         return default
 
     def table(self, table: Attribute, entry: Attribute) -> Iterator[NldevFields]:
-        """The entries of a table; none when the table is not there."""
+        """Return the entries of a table; none when the table is missing."""
         return map(NldevFields, self.entries(table, entry))
 
     def entries(self, table: Attribute, entry: Attribute) -> Iterator[bytes]:
-        """The same, not decoded."""
+        """Return the entries of a table, not decoded."""
         return (data for kind, data in _attributes(self._first(table) or b"") if kind == entry)
 
     def _first(self, attribute: Attribute) -> bytes | None:
@@ -300,7 +303,7 @@ _EVENTS = dict(enumerate(kind for kind in RdmaEventKind if kind is not RdmaEvent
 """enum rdma_nl_notify_event_type counts in the order of RdmaEventKind."""
 
 _KERN_NAME = struct.pack("=H", Attribute.RES_KERN_NAME)
-"""What an entry of the kernel's own has somewhere; one of a process has it by chance only."""
+"""An attribute that every entry of the kernel's own has; the entry of a process has these bytes by chance only."""
 
 _OBJECTS = {
     ObjectKind.QP: (NldevCommand.RES_QP_GET, Attribute.RES_QP, Attribute.RES_QP_ENTRY),
@@ -396,7 +399,7 @@ def _read_event(fields: NldevFields) -> RdmaEvent:
 
 
 def _read_nothing(_fields: NldevFields) -> None:
-    """The answer to an order."""
+    """Read the answer to an order, which is empty."""
 
 
 def _request(
@@ -420,7 +423,7 @@ def _pack(attribute: Attribute, value: bytes) -> bytes:
 
 
 def _messages(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Type, flags, sequence and payload of each message."""
+    """Yield type, flags, sequence and payload of each message."""
     position = 0
     while position < len(datagram):
         if position + _HEADER.size > len(datagram):
@@ -447,7 +450,7 @@ def _attributes(payload: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _errno(kind: int, payload: bytes) -> int:
-    """The positive errno of an error, an acknowledgement (0) or the end of a dump, which may have none."""
+    """Return the positive errno of an error, an acknowledgement (0) or the end of a dump, which may have none."""
     if len(payload) < _S32.size:
         if kind == _NLMSG_DONE:
             return 0

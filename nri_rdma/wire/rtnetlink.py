@@ -1,6 +1,6 @@
 """rtnetlink's news about links, addresses and routes: bytes to values, no I/O.
 
-Only what says which links are concerned is read; what there is then, a new reading tells.
+Only the links that a message concerns are read from it; their new state comes from a rescan.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
 """RTMGRP_LINK, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
 NEWROUTE, DELROUTE = 24, 25
 DST_LEN_AT: Final = 17
-"""Where a route message has the length of its destination's prefix: 0 is a default route."""
+"""Offset of the destination's prefix length in a route message: 0 is a default route."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
@@ -28,7 +28,7 @@ _U32 = struct.Struct("=I")
 
 
 def read_changes(datagram: bytes) -> Iterator[Change]:
-    """The changes that a datagram tells. Messages of other kinds are skipped. Raises WireError."""
+    """Yield the changes in a datagram. Messages of other kinds are skipped. Raises WireError."""
     for message in read_messages(datagram):
         read = _READERS.get(message.kind)
         if read is not None:
@@ -48,7 +48,7 @@ def _link(payload: bytes) -> Change:
 
 
 def _address(payload: bytes) -> Change:
-    """As captured addresses are compared: by the link's own end."""
+    """Return the address in the form of captured addresses: the link's own end."""
     *_, ifindex = _fields(_IFADDRMSG, payload)
     told = dict(read_attributes(payload[_IFADDRMSG.size :]))
     return Change(ifindexes=frozenset({ifindex}), address=told.get(_IFA_LOCAL, told.get(_IFA_ADDRESS, b"")))

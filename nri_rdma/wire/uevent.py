@@ -1,4 +1,4 @@
-"""Uevents: what the kernel tells of devices that come, go, move or change. Bytes to values, no I/O.
+"""Uevents: the kernel's reports about devices that come, go, move or change. Bytes to values, no I/O.
 
 A datagram is ``ACTION@DEVPATH`` and then ``KEY=VALUE`` pairs, each ended by a NUL (lib/kobject_uevent.c). udev sends
 its own to another multicast group; those begin with ``libudev``.
@@ -24,7 +24,7 @@ class Uevent:
 
 
 def read_uevent(data: bytes) -> Uevent:
-    """The event in a datagram of the kernel's. Raises WireError."""
+    """Return the event in a datagram of the kernel's. Raises WireError."""
     head, *rest = data.split(b"\0")
     action, at, path = head.decode(errors="replace").partition("@")
     if not at or not path.startswith("/"):

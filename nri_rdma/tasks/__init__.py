@@ -1,1 +1,1 @@
-"""Threads that work for others, and waiting for them."""
+"""Worker threads, the listening thread, and waiting for them."""

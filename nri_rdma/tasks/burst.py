@@ -1,4 +1,4 @@
-"""When something that changes in bursts is to be looked at. Pure but for the clock, which is a parameter."""
+"""Decides when to read something that changes in bursts. Pure but for the clock, which is a parameter."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 
 class Burst:
-    """Says when the next look is due. Changes are noted by one thread at a time; `due_at` may be asked by any thread.
+    """Decides when the next reading is due. Changes are noted by one thread at a time; `due_at` may be asked by any
+    thread.
 
-    A burst is over when `quiet_s` pass without another change. One that does not end is waited for no longer than
-    `longest_s`. Two looks begin at least `interval_s` apart. Times are in seconds of `clock`.
+    A burst is over when `quiet_s` pass without another change. A burst that does not end delays the reading by
+    `longest_s` at most. Two readings begin at least `interval_s` apart. Times are in seconds of `clock`.
     """
 
     def __init__(
@@ -33,19 +34,19 @@ class Burst:
         self._first = self._last if self._first is None else self._first
 
     def forget(self) -> None:
-        """Drop what was noted: the caller looks now, and sees what has changed so far."""
+        """Drop the noted changes: the caller reads now, and sees all changes so far."""
         self._first = None
 
     @property
     def due_at(self) -> float | None:
-        """Return when to look; None: there is no need."""
+        """The time to read, in seconds of `clock`; None: no change is noted."""
         first = self._first  # once: another thread may forget it at any time
         if first is None:
             return None
         return max(min(self._last + self._quiet_s, first + self._longest_s), self._not_before)
 
     def take(self) -> bool:
-        """Return whether it is time to look. A caller that gets True has to look."""
+        """Return whether it is time to read. A caller that gets True has to read."""
         due_at, now = self.due_at, self._clock()
         if due_at is None or now < due_at:
             return False

@@ -1,7 +1,7 @@
 """One thread that listens to several file descriptors, each with a reader of its own.
 
 A source has short turns, so that no source keeps the others waiting. A source that raises is logged and rests for a
-while; the others go on. What it missed meanwhile stays in the kernel's buffer, whose overflow each source handles.
+while; the others go on. Events of that time stay in the kernel's buffer, whose overflow each source handles.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 log = logging.getLogger(__name__)
 
 TURN_S = 0.05
-"""The longest turn of a source; what is left then has to wait until the others had theirs."""
+"""Longest turn of a source; the rest of its events waits until the other sources had their turns."""
 REST_S = 1.0
-"""How long a source rests after it raised; twice as long after each further failure in a row."""
+"""Rest of a source after it raised; doubled with each further failure in a row."""
 LONGEST_REST_S = 60.0
-"""A source that never works again is tried, and reported to the owner, this often."""
+"""Longest rest: a source that keeps failing is tried, and reported to the owner, this often."""
 
 
 def _never() -> float | None:
@@ -40,21 +40,21 @@ def _nobody(_name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """A file descriptor and who reads it. All calls come from the listening thread, one at a time, and never block."""
+    """A file descriptor and its reader. All calls come from the listening thread, one at a time, and never block."""
 
     name: str
     """For log lines."""
     fd: int
     read: Callable[[], None]
-    """Is called when there is something to read. Takes what there is, for at most TURN_S."""
+    """Called when there is something to read. Takes what is there, for at most TURN_S."""
     due_at: Callable[[], float | None] = _never
-    """Returns when to call `settle`, in seconds of `time.monotonic`; None: there is no need."""
+    """Return when to call `settle`, in seconds of `time.monotonic`; None: not at all."""
     settle: Callable[[], None] = _nothing
-    """Is called at that time, whether or not there is something to read."""
+    """Called at that time, whether or not there is something to read."""
 
 
 class _Listened:
-    """A source that is registered, and how long it rests."""
+    """A registered source, and its rest."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -85,7 +85,7 @@ class _Listened:
             self._failures = 0
 
     def fail(self, rest_s: float) -> float:
-        """Have the source rest. Return for how many seconds."""
+        """Let the source rest, and return for how many seconds."""
         rest: float = min(rest_s * 2**self._failures, LONGEST_REST_S)
         self._failures = min(self._failures + 1, 16)  # 2**16 s is far beyond the longest rest
         self.rests_until = time.monotonic() + rest
@@ -95,8 +95,8 @@ class _Listened:
 class Listeners:
     """The owner of the listening thread: `close` ends and joins it.
 
-    `on_failure` is called in that thread with the name of a source that raised: what the source had taken may be lost,
-    so that the owner looks at everything itself. The source is listened to again after its rest.
+    `on_failure` is called in that thread with the name of a source that raised: events that the source had taken may be
+    lost, so that the owner rescans everything. The source is listened to again after its rest.
     """
 
     def __init__(self, on_failure: Callable[[str], None] = _nobody, *, rest_s: float = REST_S) -> None:
@@ -110,16 +110,16 @@ class Listeners:
         self._thread.start()
 
     def add(self, source: Source) -> None:
-        """Listen to a source from now on. Whoever adds it removes it before its descriptor is closed. Once the thread
-        has ended nothing is listened to, and adding is no error."""
+        """Listen to a source from now on. The caller removes the source before it closes the descriptor. Once the
+        thread has ended, adding has no effect and is no error."""
         with self._changed:
             if not self._closed:
                 self._listened.append(_Listened(source))
                 os.eventfd_write(self._wake, 1)
 
     def remove(self, source: Source) -> None:
-        """Listen to a source no more; again is no error. Its turn, if it has one, is over when this returns, unless the
-        source itself calls."""
+        """Stop listening to a source; repeating it is no error. When this returns, the source's turn is over, unless
+        the source itself calls."""
         with self._changed:
             self._listened = [it for it in self._listened if it.source is not source]
             if not self._closed:
@@ -128,7 +128,7 @@ class Listeners:
                 self._changed.wait_for(lambda: self._in_turn is not source)
 
     def close(self) -> None:
-        """End and join the thread; again is no error."""
+        """End and join the thread; repeating it is no error."""
         with self._changed:
             if self._closed:
                 return
@@ -148,7 +148,7 @@ class Listeners:
                 self._give_turn(it, ready.get(it.source.fd, 0))
 
     def _wait(self, listened: list[_Listened]) -> dict[int, int]:
-        """Return the events of the descriptors that are ready, when there are some or a source needs a turn."""
+        """Wait until descriptors are ready or a source needs a turn, and return the events."""
         now, poll = time.monotonic(), select.poll()
         poll.register(self._wake, select.POLLIN)
         for it in listened:
@@ -183,7 +183,7 @@ class Listeners:
                 self._changed.notify_all()
 
     def _fail(self, it: _Listened, error: Exception) -> None:
-        """Log what the source raised, have it rest, and report it to the owner."""
+        """Log what the source raised, let it rest, and report it to the owner."""
         name, rest_s = it.source.name, it.fail(self._rest_s)
         log.error("a listener failed", extra={"listener": name, "rest_s": rest_s}, exc_info=error)
         try:

@@ -1,4 +1,4 @@
-"""Waiting for what workers do, never longer than the runtime waits for us."""
+"""Waits for workers' tasks, never longer than the runtime waits for us."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 
 def wait(future: Future[None], timeout_s: float) -> bool:
-    """Wait for the end of a worker's task and raise what it raised; False on time-out: go on, the barrier holds."""
+    """Wait for the end of a worker's task and raise what it raised; False on time-out: the caller goes on, since the
+    barrier holds its containers."""
     try:
         future.result(max(0.0, timeout_s))
     except FutureTimeoutError:
@@ -29,5 +30,5 @@ def settled(future: Future[None], timeout_s: float) -> bool:
 
 
 def all_settled(futures: Collection[Future[None]], by: float) -> bool:
-    """Wait until all have ended; False where that is not before `by`, in seconds of `time.monotonic`."""
+    """Wait until all tasks have ended; False when they have not by `by`, in seconds of `time.monotonic`."""
     return all(settled(future, by - time.monotonic()) for future in futures)

@@ -29,7 +29,7 @@ class _Task:
 
 
 class Workers:
-    """The owner of its threads: `close` ends and joins them."""
+    """Worker threads of one owner: `close` ends and joins them."""
 
     def __init__(self, count: int = 4, name: str = "worker") -> None:
         self._queues: dict[str, deque[_Task]] = {}
@@ -43,7 +43,7 @@ class Workers:
             thread.start()
 
     def submit(self, key: str, work: Callable[[], None], *, urgent: bool = False) -> Future[None]:
-        """Have `work` done; the future carries its end or its exception."""
+        """Queue `work`; the future carries its result or its exception."""
         task = _Task(work=work, urgent=urgent, done=Future())
         with self._changed:
             if self._closed:
@@ -54,10 +54,10 @@ class Workers:
         return task.done
 
     def close(self, within_s: float | None = None) -> tuple[str, ...]:
-        """Cancel what is queued, let what is running end, join the threads; again is no error.
+        """Cancel queued tasks, let running ones end, join the threads; repeating it is no error.
 
-        Waits at most `within_s` seconds and returns the keys that are still being worked on: their threads die with
-        the process.
+        Waits at most `within_s` seconds and returns the keys of tasks that still run: their threads die with the
+        process.
         """
         with self._changed:
             self._closed = True
@@ -94,8 +94,8 @@ class Workers:
                     self._pass_on(key)
 
     def _pass_on(self, key: str) -> None:
-        """With the lock: the key's next task may be done now, by this thread or, where that takes another, by one more.
-        Nobody is woken for nothing: who waits for this task has better use for the interpreter."""
+        """Release the key's next task, to this thread or, when that one takes another task, to one more. The caller
+        holds the lock. No other thread is woken: the caller that waits for this task needs the interpreter."""
         if self._closed:
             self._changed.notify_all()  # who closes
         elif self._queues[key]:
@@ -104,7 +104,7 @@ class Workers:
             del self._queues[key]
 
     def _next_key(self) -> str | None:
-        """The key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""
+        """Return the key to serve next: one with urgent work anywhere in its queue comes first, else the oldest."""
         ready = [key for key, queue in self._queues.items() if queue and key not in self._running]
         urgent = (key for key in ready if any(task.urgent for task in self._queues[key]))
         return next(urgent, ready[0] if ready else None)

@@ -1,1 +1,1 @@
-"""CDI: what a device means to a container, told by files that every runtime reads."""
+"""CDI: what a device means to a container, described by files that every runtime reads."""

@@ -1,6 +1,7 @@
-"""What CDI specs ask of us, read before a container does.
+"""Reads what CDI specs ask of us, before a container is created.
 
-To a runtime annotations are any text; a spec whose text under our key cannot be read refuses its containers. Pure.
+To a runtime annotations are any text; when the text under our key cannot be read, the containers of that spec are
+refused. Pure.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from nri_rdma.text.yaml import Path
 
 
 def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
-    """The spec in the text of `file`, or everything that is wrong with it; and what is wrong with what a good one asks
-    of us. The prefix is that of our annotations."""
+    """Return the spec in the text of `file`, or all problems of the file; and the problems of the requests in a good
+    spec. The prefix is that of our annotations."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         return inspected
@@ -33,7 +34,7 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
 
 
 def _wrong(spec: Spec, prefix: str) -> Iterator[tuple[Path, RequestError]]:
-    """The annotations that are ours and cannot be read, by their path."""
+    """Yield the annotations that are ours and cannot be read, by their path."""
     counts = [_count(spec, device) for device in spec.devices]
     for key, text in spec.annotations:  # they are for each device that has none of its own
         yield from _wrong_at(("annotations", key), text, prefix, max(counts, default=1))

@@ -21,20 +21,23 @@ from nri_rdma.text.refusals import quoted
 from nri_rdma.text.yaml import Builder, Dialect, Path
 
 MAX_BYTES = 1 << 20
-"""A thousand devices of ours are a quarter of it."""
+"""Longest spec, in bytes; a longer one is refused. A thousand devices of ours are a quarter of it."""
 MAX_DEPTH = 16
-"""The schema is seven deep."""
+"""Greatest depth of a spec; a deeper one is refused. The schema is seven deep."""
 MAX_NODES = 50_000
-"""Two thousand devices of ours have fewer. A file with this many is read in 0.1 to 0.4 s (seen on a slow machine)."""
+"""Most nodes of a spec; one with more is refused. Two thousand devices of ours have fewer. A file with this many is
+read in 0.1 to 0.4 s (seen on a slow machine)."""
 MAX_TEXT = 128 * 1024
-"""Characters. No longer argument or variable reaches a program: MAX_ARG_STRLEN of Linux."""
+"""Most characters of a text; a longer one is refused. No longer argument or variable reaches a program: MAX_ARG_STRLEN
+of Linux."""
 MAX_KEY = 317
-"""Characters. The longest annotation key of Kubernetes: a prefix of 253, a slash and a name of 63."""
+"""Most characters of a key; a longer one is refused. The longest annotation key of Kubernetes: a prefix of 253, a slash
+and a name of 63."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar as written; `plain` is one without quotes, the only kind that can be other than a text."""
+    """A scalar as written; `plain` is a scalar without quotes, the only kind that can be other than a text."""
 
     text: str
     plain: bool
@@ -42,7 +45,7 @@ class Text:
 
     @property
     def is_null(self) -> bool:
-        """Whether it stands for nothing; runtimes then see the field as if it were not there."""
+        """Whether the scalar is null; runtimes then see the field as if it were not there."""
         return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
 
 
@@ -64,7 +67,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """A mapping, merged with those it names by ``<<``."""
+    """A mapping, merged with the mappings that it names by ``<<``."""
 
     entries: dict[str, Entry]
     line: int
@@ -74,7 +77,8 @@ Node: TypeAlias = Text | List | Mapping
 
 
 def read_document(data: bytes, problems: Problems) -> Node | None:
-    """The first node of the text, None when there is none in it. Raises CdiError; adds duplicate keys to `problems`."""
+    """Return the first node of the text, None when there is none. Raises CdiError; adds duplicate keys to
+    `problems`."""
     if len(data) > MAX_BYTES:
         hint = "write fewer devices into one file"
         raise problems.error(ErrorCode.CDI_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint=hint)

@@ -13,13 +13,13 @@ from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, IntelRdt, Mount, 
 
 
 def encode(spec: Spec) -> bytes:
-    """The text of a file."""
+    """Return the text of a file."""
     text = json.dumps(spec_document(spec), indent=2, ensure_ascii=False)
     return _UNPRINTABLE.sub(_escaped, text).encode() + b"\n"
 
 
 def spec_document(spec: Spec) -> dict[str, Any]:
-    """The spec as JSON, in the order of the schema."""
+    """Return the spec as JSON, in the order of the schema."""
     return {
         "cdiVersion": str(spec.version),
         "kind": str(spec.kind),
@@ -30,7 +30,7 @@ def spec_document(spec: Spec) -> dict[str, Any]:
 
 
 def edits_document(edits: Edits) -> dict[str, Any]:
-    """Edits as JSON."""
+    """Return edits as JSON."""
     return _kept(
         env=list(edits.env),
         deviceNodes=[_device_node(node) for node in edits.device_nodes],
@@ -88,8 +88,8 @@ def _kept(**values: Any) -> dict[str, Any]:
 
 
 _UNPRINTABLE = re.compile("[\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\x85\u2028\u2029]")
-"""What JSON may hold as it is, and YAML may not or takes for a line's end. Others beyond ASCII stay: YAML does not put
-the two halves of an escaped pair together."""
+"""Characters that JSON may hold unescaped, and that YAML forbids or takes for a line's end. Others beyond ASCII stay:
+YAML does not put the two halves of an escaped pair together."""
 
 
 def _escaped(found: re.Match[str]) -> str:

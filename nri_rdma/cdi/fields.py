@@ -27,17 +27,17 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A node's way in its document, and where what is wrong with it is collected."""
+    """A node's path in its document, and the collection of problems."""
 
     problems: Problems
     path: Path = ()
 
     def below(self, step: str | int) -> Place:
-        """The place of a field or of an entry."""
+        """Return the place of a field or of an entry."""
         return Place(self.problems, (*self.path, step))
 
     def refused(self, line: int, what: str, hint: str, code: ErrorCode = ErrorCode.CDI_VALUE) -> CdiError:
-        """What is wrong with what stands here."""
+        """Return the error of the value at this place."""
         return self.problems.error(code, what, hint=hint, line=line, path=self.path)
 
 
@@ -45,7 +45,7 @@ Reader: TypeAlias = Callable[[Node, Place], T]
 
 
 class Fields:
-    """A mapping with known fields, read one by one. A null is a field that is not there."""
+    """A mapping with known fields, read one by one. A null counts as a missing field."""
 
     def __init__(self, node: Node, place: Place, known: tuple[str, ...]) -> None:
         if not isinstance(node, Mapping):
@@ -58,14 +58,14 @@ class Fields:
                 place.problems.add(place.below(key).refused(entry.line, what, hint, ErrorCode.CDI_UNKNOWN_FIELD))
 
     def read(self, key: str, reader: Reader[T], default: D) -> T | D:
-        """The field's value, or the default without one."""
+        """Read the field's value; the default without the field."""
         entry = self._node.entries.get(key)
         if entry is None or (isinstance(entry.node, Text) and entry.node.is_null):
             return default
         return _collected(reader, entry.node, self._place.below(key), default)
 
     def required(self, key: str, reader: Reader[T], instead: D, hint: str) -> T | D:
-        """The field's value, which has to be there; `hint` says what to write."""
+        """Read the field's value, which must be there; `hint` says what to write."""
         entry = self._node.entries.get(key)
         if entry is None or (isinstance(entry.node, Text) and entry.node.is_null):
             line = self._node.line if entry is None else entry.line
@@ -74,7 +74,7 @@ class Fields:
         return _collected(reader, entry.node, self._place.below(key), instead)
 
     def line(self, key: str) -> int:
-        """Where the field is written; the line of the whole mapping without it."""
+        """Return the field's line; that of the whole mapping without the field."""
         entry = self._node.entries.get(key)
         return self._node.line if entry is None else entry.line
 
@@ -88,14 +88,14 @@ def _collected(reader: Reader[T], node: Node, place: Place, instead: D) -> T | D
 
 
 def string(node: Node, place: Place) -> str:
-    """A text; a number or a date is the text that it is written with."""
+    """Read a text; a number or a date is the text that it is written with."""
     if not isinstance(node, Text) or node.is_null:
         raise place.refused(node.line, f"{shown(node)} is not a text", "write a text, in quotes where in doubt")
     return node.text
 
 
 def non_empty(node: Node, place: Place) -> str:
-    """A text with something in it."""
+    """Read a text that is not empty."""
     text = string(node, place)
     if not text:
         raise place.refused(node.line, "the text is empty", "write something")
@@ -103,7 +103,7 @@ def non_empty(node: Node, place: Place) -> str:
 
 
 def matching(pattern: re.Pattern[str], hint: str) -> Reader[str]:
-    """A text that the pattern matches as a whole."""
+    """Return the reader of a text that the pattern matches as a whole."""
 
     def read(node: Node, place: Place) -> str:
         text = string(node, place)
@@ -115,7 +115,7 @@ def matching(pattern: re.Pattern[str], hint: str) -> Reader[str]:
 
 
 def one_of(kind: type[E]) -> Reader[E]:
-    """A member by its value."""
+    """Return the reader of an enum's member by its value."""
 
     def read(node: Node, place: Place) -> E:
         text = string(node, place)
@@ -127,7 +127,7 @@ def one_of(kind: type[E]) -> Reader[E]:
 
 
 def empty_or(reader: Reader[T]) -> Reader[T | None]:
-    """What the reader takes; an empty text is none."""
+    """Return the reader that takes an empty text, too."""
 
     def read(node: Node, place: Place) -> T | None:
         return None if isinstance(node, Text) and not node.text else reader(node, place)
@@ -136,7 +136,7 @@ def empty_or(reader: Reader[T]) -> Reader[T | None]:
 
 
 def whole(low: int, high: int) -> Reader[int]:
-    """A whole number between two bounds, both included."""
+    """Return the reader of a whole number between two bounds, both included."""
 
     def read(node: Node, place: Place) -> int:
         value = whole_number(node) if isinstance(node, Text) else None
@@ -149,7 +149,7 @@ def whole(low: int, high: int) -> Reader[int]:
 
 
 def boolean(node: Node, place: Place) -> bool:
-    """A truth value."""
+    """Read a truth value."""
     value = truth(node) if isinstance(node, Text) else None
     if value is None:
         raise place.refused(node.line, f"{shown(node)}{_in_quotes(node)} is not allowed", "write true or false")
@@ -157,7 +157,7 @@ def boolean(node: Node, place: Place) -> bool:
 
 
 def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
-    """A list, which may be empty. A null in it would crash some runtimes and vanish in others."""
+    """Return the reader of a list, which may be empty. A null in it would crash some runtimes and vanish in others."""
 
     def read(node: Node, place: Place) -> tuple[T, ...]:
         if not isinstance(node, List):
@@ -175,7 +175,7 @@ def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
 
 
 def texts_by_key(node: Node, place: Place) -> tuple[tuple[str, str], ...]:
-    """A mapping of texts; a null is an empty one."""
+    """Read a mapping of texts; a null is an empty text."""
     if not isinstance(node, Mapping):
         raise place.refused(node.line, f"{shown(node)} is not a mapping", "write KEY: text")
     pairs: list[tuple[str, str]] = []
@@ -186,7 +186,7 @@ def texts_by_key(node: Node, place: Place) -> tuple[tuple[str, str], ...]:
 
 
 def shown(node: Node) -> str:
-    """The node in a sentence."""
+    """Return the node as a sentence shows it."""
     if isinstance(node, List):
         return "a list"
     if isinstance(node, Mapping):
@@ -195,5 +195,5 @@ def shown(node: Node) -> str:
 
 
 def _in_quotes(node: Node) -> str:
-    """Which alone can make a number or a truth value wrong."""
+    """Return the words for a scalar in quotes: the quotes alone can make a number or a truth value wrong."""
     return " in quotes" if isinstance(node, Text) and not node.plain else ""

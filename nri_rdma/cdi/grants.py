@@ -1,7 +1,7 @@
-"""Which CDI devices a container has, as far as names and device nodes tell. Pure.
+"""The CDI devices of a container, as far as names and device nodes show them. Pure.
 
-A CdiGrant is one CDI device in one container, and how that is known. What the device means for us is in its spec
-(nri_rdma.cdi.meaning).
+A CdiGrant is one CDI device in one container, and the source of that knowledge. The device's meaning for us is in its
+spec (nri_rdma.cdi.meaning).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Attached = Mapping[str, frozenset[DeviceId]]
 
 
 class Origin(StrEnum):
-    """How it is known that a container has a CDI device, the surest first."""
+    """The source of a container's CDI device, the surest first."""
 
     KUBELET = "kubelet"
     RUNTIME = "runtime"
@@ -31,7 +31,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiGrant:
-    """A CDI device of a container. `problem`: what is wrong with its spec, where it is one of those that ask us."""
+    """A CDI device of a container. `problem`: the error of its spec, when that spec asks us."""
 
     container: str
     name: str
@@ -41,12 +41,12 @@ class CdiGrant:
 
     @property
     def vendor(self) -> str:
-        """The vendor and class of the device: what stands before the slash."""
+        """The vendor of the device: the part before the slash."""
         return self.name.partition("/")[0]
 
     @property
     def devices(self) -> tuple[RdmaDevice, ...]:
-        """The RDMA devices of the node that the CDI device is about, as far as they are on the host."""
+        """The RDMA devices of the node that the CDI device names, as far as they are on the host."""
         return self.meaning.devices if self.meaning is not None else ()
 
 

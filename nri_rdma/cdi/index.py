@@ -1,6 +1,6 @@
 """The CDI devices of a node that concern nri-rdma, made once for each reading of specs and hardware.
 
-CreateContainer looks into it: every question is a look-up.
+CreateContainer uses it: every question is a look-up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
-"""Paths in a container, and what is found there."""
+"""The RDMA nodes of a container: paths, with the numbers there."""
 
 
 class Index:
@@ -37,13 +37,13 @@ class Index:
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
         names.pop(frozenset(), None)
         self._names: Mapping[_Nodes, str] = names
-        """The first name of those with the same nodes: a driver that writes a spec per claim has many."""
+        """The first name of CDI devices with the same nodes: a driver that writes a spec per claim has many."""
         self._by_number: dict[DeviceNumbers, list[_Nodes]] = {}
         for nodes in names:
             for number in {number for _, number in nodes}:
                 self._by_number.setdefault(number, []).append(nodes)
         self.vendors_of: Mapping[DeviceId, frozenset[str]] = {key: frozenset(own) for key, own in vendors.items()}
-        """Whose CDI devices have the nodes of each RDMA device."""
+        """The vendors whose CDI devices have the nodes of each RDMA device."""
 
     @property
     def is_relevant(self) -> bool:
@@ -51,27 +51,28 @@ class Index:
         return bool(self._meanings)
 
     def knows(self, name: str) -> bool:
-        """Whether that CDI device concerns us."""
+        """Return whether that CDI device concerns us."""
         return name in self._meanings
 
     def has_read(self, name: str) -> bool:
-        """Whether there is a spec of that CDI device, ours or not."""
+        """Return whether there is a spec of that CDI device, ours or not."""
         return name in self._read
 
     def has_paths(self, name: str, present: Mapping[str, DeviceNumbers]) -> bool:
-        """Whether a container has nodes at all paths where that CDI device puts uverbs nodes, whatever they are now: a
-        device that moved has other numbers, and may be out of the host's sight."""
+        """Return whether a container has nodes at all paths where that CDI device puts uverbs nodes, whatever their
+        numbers: a device that moved has other numbers, and the host may not see it."""
         device = self._read.get(name)
         paths = [node.path for node in device.rdma_nodes if is_uverbs(node)] if device is not None else []
         return bool(paths) and all(path in present for path in paths)
 
     def paths(self, name: str) -> frozenset[str]:
-        """Where that CDI device puts RDMA nodes, whatever they are now."""
+        """Return the paths where that CDI device puts RDMA nodes, whatever their numbers."""
         device = self._read.get(name)
         return frozenset(node.path for node in device.rdma_nodes) if device is not None else frozenset()
 
     def meaning(self, name: str) -> CdiMeaning | None:
-        """What a CDI device means, None when it is none of ours. Raises what its spec does wrong that asks us."""
+        """Return the meaning of a CDI device, None when it does not concern us. Raises the error of a spec that asks
+        us."""
         found = self._meanings.get(name)
         if isinstance(found, NriRdmaError):
             raise found.with_traceback(None)  # else it would grow with every raise
@@ -87,14 +88,14 @@ class Index:
         )
 
     def nodes(self, name: str) -> Mapping[str, DeviceNumbers]:
-        """The RDMA nodes of a container with this CDI device, by path, with the host's numbers; empty when it is none
-        of ours."""
+        """Return the RDMA nodes of a container with this CDI device, by path, with the host's numbers; empty when the
+        device does not concern us."""
         return dict(self._nodes.get(name, ()))
 
     def recognise(self, present: Mapping[str, DeviceNumbers]) -> tuple[str, ...]:
-        """The CDI devices that a container seems to have, by its device nodes: all RDMA nodes of each are there, at
-        their paths and with the numbers that the node has now. Of two, one of which has all nodes of the other, it is
-        the bigger one; of two with the same nodes the first by name."""
+        """Return the CDI devices that a container seems to have, by its device nodes: all RDMA nodes of each are there,
+        at their paths and with the numbers that the node has now. When one of two devices has all nodes of the other,
+        the bigger one is returned; of two with the same nodes the first by name."""
         have = frozenset(present.items())
         found = {nodes for number in {*present.values()} for nodes in self._by_number.get(number, ()) if nodes <= have}
         return tuple(sorted(self._names[nodes] for nodes in found if not any(nodes < other for other in found)))
@@ -108,8 +109,8 @@ def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMean
 
 
 def _nodes(device: ResolvedDevice, hardware: Hardware) -> _Nodes:
-    """The RDMA nodes of a container with this device. Empty where they cannot tell: without a uverbs node, since the
-    others say nothing of any device, and with a node that neither host nor spec has a number for."""
+    """Return the RDMA nodes of a container with this device. Empty when the nodes do not identify it: without a uverbs
+    node, since other nodes are of no particular device, and with a node that neither host nor spec has a number for."""
     nodes = [(node.path, hardware.numbers_at(node)) for node in device.rdma_nodes]
     known = frozenset((path, numbers) for path, numbers in nodes if numbers is not None)
     return known if len(known) == len({*nodes}) and any(map(is_uverbs, device.rdma_nodes)) else frozenset()

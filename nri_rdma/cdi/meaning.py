@@ -1,9 +1,9 @@
-"""What a CDI device means for nri-rdma. Pure.
+"""The meaning of a CDI device for nri-rdma. Pure.
 
-Its device nodes below /dev/infiniband name the RDMA devices of the node that it stands for. What it asks of us is
-written in its spec: under our annotation key, of the device or else of the spec, stands a request as a pod's annotation
-has it, without what chooses devices; and the netdevs of CDI 1.1 (``netDevices``) move into the pod under the name that
-is given there. A CDI device that names no RDMA device of the node, and asks for none that it had, is not ours.
+Its device nodes below /dev/infiniband name the RDMA devices of the node that it stands for. Its spec may ask us: under
+our annotation key, of the device or else of the spec, stands a request as in a pod's annotation, without the keys that
+choose devices; and the netdevs of CDI 1.1 (``netDevices``) move into the pod under the name that is given there. A CDI
+device that names no RDMA device of the node, and asks for none that it had, is not ours.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AskedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiMeaning:
-    """The RDMA devices of a CDI device, by its qualified name, and what its spec asks for them: () is nothing."""
+    """The RDMA devices of a CDI device, by its qualified name, and the requests in its spec: () is none."""
 
     name: str
     devices: tuple[RdmaDevice, ...]
@@ -46,7 +46,7 @@ class Hardware:
 
     @classmethod
     def of(cls, node: Node) -> Hardware:
-        """From what the inventory has."""
+        """Return the hardware of a node."""
         return cls(
             by_path={char.path: (device, char) for device in node.devices for char in device.char_devices},
             by_netdev={netdev.name: device for device in node.devices for netdev in device.netdevs},
@@ -54,12 +54,12 @@ class Hardware:
         )
 
     def device_at(self, node: DeviceNode) -> RdmaDevice | None:
-        """The RDMA device that a device node of a spec is of; None for rdma_cm, which is of none."""
+        """Return the RDMA device of a spec's device node; None for rdma_cm, which is of no device."""
         known = self.by_path.get(host_path(node))
         return known[0] if known is not None else None
 
     def numbers_at(self, node: DeviceNode) -> DeviceNumbers | None:
-        """What a container finds at a device node of a spec: what the host has there, else what the spec says."""
+        """Return the numbers that a container finds at a device node of a spec: the host's numbers, else the spec's."""
         known = self.by_path.get(host_path(node))
         char = known[1] if known is not None else self.rdma_cm
         if char is not None and char.path == host_path(node):
@@ -68,10 +68,10 @@ class Hardware:
 
 
 def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning:
-    """What it means on a node with that hardware.
+    """Return the meaning of a CDI device on a node with that hardware.
 
-    Where the spec asks for something, raises RequestError when that cannot be read, and PlacementError when it names an
-    RDMA device or netdev that the node does not have (now). Where it does not, what is not known is left out.
+    When the spec asks us, raises RequestError for an unreadable request, and PlacementError for an RDMA device or
+    netdev that the node does not have (now). When it does not ask us, unknown devices are left out.
     """
     where = f"CDI device {bounded(device.name)} ({_printable(device.file)})"
     text = device.annotation(prefix)
@@ -91,27 +91,28 @@ def meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeani
 
 
 def host_path(node: DeviceNode) -> str:
-    """Where a device node of a spec is on the host."""
+    """Return the path of a spec's device node on the host."""
     return node.host_path or node.path
 
 
 def is_uverbs(node: DeviceNode) -> bool:
-    """Whether it gives verbs: only these nodes tell which RDMA device a container has."""
+    """Return whether the node gives verbs: only these nodes show which RDMA device a container has."""
     return _is_kind(node, CharKind.UVERBS)
 
 
 def label_of(cdi_device: str) -> str:
-    """The name of a request for a CDI device: the device's own, made a label."""
+    """Return the name of a request for a CDI device: the device's own, made a label."""
     name = cdi_device.rpartition("=")[2].lower()
     label = "".join(char if char.isascii() and char.isalnum() else "-" for char in name)[:63].strip("-")
     return label if LABEL.fullmatch(label) else "cdi"
 
 
-# What it names
+# The devices that it names
 
 
 def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> Mapping[DeviceId, str]:
-    """The names in the pod of the netdevs that belong to RDMA devices; others' are the runtime's business."""
+    """Return the names in the pod of the netdevs that belong to RDMA devices; other netdevs are the runtime's
+    business."""
     in_pod: dict[DeviceId, str] = {}
     for net in device.net_devices:
         owner = hardware.by_netdev.get(net.host_interface_name)
@@ -140,7 +141,7 @@ def _check_interface_name(name: str, where: str) -> None:
 
 
 def _devices(device: ResolvedDevice, hardware: Hardware, in_pod: Mapping[DeviceId, str]) -> tuple[RdmaDevice, ...]:
-    """By its device nodes, in their order, then by its netdevs."""
+    """Return the RDMA devices by the device nodes, in their order, then by the netdevs."""
     by_nodes = [found for node in device.rdma_nodes if (found := hardware.device_at(node)) is not None]
     by_netdevs = [owner for owner in hardware.by_netdev.values() if owner.id in in_pod]
     return tuple({item.id: item for item in (*by_nodes, *by_netdevs)}.values())
@@ -156,7 +157,8 @@ def _refuse_unknown(device: ResolvedDevice, hardware: Hardware, where: str, *, n
 
 
 def _refuse_other_keys(device: ResolvedDevice, prefix: str, where: str) -> None:
-    """Keys of pods, which choose devices and containers; taken for nothing, they would be missed by their author."""
+    """Raise RequestError for a key of pods, which chooses devices or containers; a key that is ignored would surprise
+    its author."""
     for key, _ in (*device.device.annotations, *device.spec_annotations):
         refuse_key_of_pods(key, prefix, where)
 
@@ -167,7 +169,7 @@ def refuse_key_of_pods(key: str, prefix: str, where: str) -> None:
         raise unknown_key(key, (prefix,), where)
 
 
-# What it asks
+# The requests in its spec
 
 
 def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -> DeviceRequest:
@@ -182,8 +184,8 @@ def _request(device: ResolvedDevice, count: int, text: str | None, where: str) -
 def _asked(
     base: DeviceRequest, devices: tuple[RdmaDevice, ...], in_pod: Mapping[DeviceId, str], *, only_named: bool
 ) -> tuple[AskedPart, ...]:
-    """A request for each device, because the netdevs have names of their own. Without a key of ours there is none for
-    devices whose netdev is not named."""
+    """Return a request for each device, because the netdevs have names of their own. Without a key of ours there is
+    none for devices whose netdev is not named."""
     if base.mode is Mode.SHARED:
         what = "netDevices move a netdev into the pod, and mode shared leaves it on the host"
         raise _refused(f"{base.where}.mode", what, "write mode: exclusive, or take netDevices away")
@@ -198,7 +200,8 @@ def _asked(
 
 
 def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
-    """The request for one of several devices, whose netdev has that name in the pod; None: netDevices do not say."""
+    """Return the request for one of several devices, whose netdev has that name in the pod; None: netDevices do not
+    name it."""
     interface = InterfaceConfig(
         name=name,
         mtu=base.interface.mtu,
@@ -219,7 +222,7 @@ def _is_kind(node: DeviceNode, kind: CharKind) -> bool:
 
 
 def _printable(file: str) -> str:
-    """A path in a sentence: the whole of it, whatever bytes its name has."""
+    """Return a path for a sentence: the whole path, whatever bytes its name has."""
     return ascii(file)[1:-1]
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file: collected, because whoever mends it wants to hear everything at once."""
+"""The problems of a file, collected, so that its author sees all of them at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from nri_rdma.text.refusals import quoted
 from nri_rdma.text.yaml import Path
 
 MAX_PROBLEMS = 100
-"""Of one file; nobody reads more, and a stranger's file shall not fill the memory with ours about it."""
+"""Most problems that are kept of one file; further ones are only counted, so that a file of another program cannot fill
+our memory."""
 
 
 class Problems:
@@ -25,7 +26,7 @@ class Problems:
 
     @property
     def all(self) -> tuple[CdiError, ...]:
-        """Everything that was added, by line; the last one says how many are left out."""
+        """All problems, by line; the last one says how many are left out."""
         found = tuple(sorted(self._found, key=lambda error: error.line))
         if not self._omitted:
             return found
@@ -33,19 +34,20 @@ class Problems:
         return (*found, self.error(ErrorCode.CDI_SIZE, what, hint="mend those above first"))
 
     def add(self, error: CdiError) -> None:
-        """Remember it."""
+        """Add a problem."""
         if len(self._found) < MAX_PROBLEMS:
             self._found.append(error)
         else:
             self._omitted += 1
 
     def error(self, code: ErrorCode, what: str, *, hint: str, line: int = 0, path: Path = ()) -> CdiError:
-        """A problem of this file, to be raised or added."""
+        """Return a problem of this file, to be raised or added."""
         return CdiError(code, what, file=self._file, hint=hint, line=line, path=path_text(path))
 
 
 def path_text(path: Path) -> str:
-    """The path as it is written: ``devices[2].containerEdits``; a key that is no plain word stands in brackets."""
+    """Return the path as it is written: ``devices[2].containerEdits``; a key that is no plain word stands in
+    brackets."""
     return "".join(map(_step_text, path)).removeprefix(".")
 
 

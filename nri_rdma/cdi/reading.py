@@ -1,4 +1,4 @@
-"""CDI specs read strictly: what runtimes would refuse, or take otherwise than its author meant, is no spec.
+"""Reads CDI specs strictly: a file that runtimes would refuse, or understand differently from its author, is no spec.
 
 Law: any bytes become a Spec or problems with code, line, key path and next step; never another error. docs/cdi.md lists
 what is refused here and accepted by runtimes, with the reason; tests/interop holds both to that list.
@@ -56,14 +56,15 @@ INTEL_RDT_FIELDS = ("closID", "l3CacheSchema", "memBwSchema", "schemata", "enabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspected:
-    """What a file is: a spec, or problems. Beside a spec they are of what it asks of us (nri_rdma.cdi.asking)."""
+    """The result of reading a file: a spec, or problems. Beside a spec they are problems of its requests to us
+    (nri_rdma.cdi.asking)."""
 
     spec: Spec | None
     problems: tuple[CdiError, ...]
 
 
 def parse(data: bytes, file: str) -> Spec:
-    """The spec in the text of `file`. Raises the first CdiError by line."""
+    """Return the spec in the text of `file`. Raises the first CdiError by line."""
     inspected = inspect(data, file)
     if inspected.spec is None:
         raise inspected.problems[0]
@@ -71,7 +72,7 @@ def parse(data: bytes, file: str) -> Spec:
 
 
 def inspect(data: bytes, file: str) -> Inspected:
-    """The spec in the text of `file`, or everything that is wrong with it."""
+    """Return the spec in the text of `file`, or all problems of the file."""
     problems = Problems(file)
     try:
         spec = _spec(data, problems)
@@ -115,7 +116,7 @@ def _check_version(spec: Spec, node: Node, place: Place) -> None:
 
 
 def line_of(node: Node, path: Path) -> int:
-    """Where what stands at the path is written."""
+    """Return the line of the value at the path."""
     line = node.line
     for step in path:
         if isinstance(node, Mapping) and isinstance(step, str):
@@ -150,7 +151,7 @@ def _kind(node: Node, place: Place) -> Kind:
 
 
 def _devices(node: Node, place: Place) -> tuple[Device, ...]:
-    """At least one, none twice."""
+    """Read the devices: at least one, none twice."""
     seen: set[str] = set()
     problems_before = len(place.problems)
 
@@ -215,7 +216,7 @@ def _device_node(node: Node, place: Place) -> DeviceNode:
 
 
 def _net_devices(node: Node, place: Place) -> tuple[NetDevice, ...]:
-    """None twice, by neither of their names."""
+    """Read the netdevs: none twice, by neither of their names."""
     seen: dict[str, set[str]] = {"hostInterfaceName": set(), "name": set()}
 
     def unique(item: Node, below: Place) -> NetDevice:
@@ -285,7 +286,7 @@ _MAX_FILE_NAME = 4095
 
 
 def _clos_id(node: Node, place: Place) -> str:
-    """The name of a folder in resctrl, or ``/`` for its root."""
+    """Read the name of a folder in resctrl, or ``/`` for its root."""
     text = string(node, place)
     too_long = len(text.encode()) > _MAX_FILE_NAME
     if text != "/" and (too_long or text in {".", ".."} or "/" in text or "\n" in text):

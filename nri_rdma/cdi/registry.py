@@ -1,4 +1,4 @@
-"""Which devices the specs of several directories give, and which of two specs counts."""
+"""The devices that the specs of several directories give, and the priority of these specs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nri_rdma.errors import CdiError, ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecFile:
-    """A file with a spec; in directories of higher priority it counts more."""
+    """A file with a spec; a spec in a directory of higher priority counts more."""
 
     file: str
     priority: int
@@ -21,7 +21,7 @@ class SpecFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedDevice:
-    """A device that containers can ask for by its qualified name, and what they then get."""
+    """A device that containers can ask for by its qualified name, and the edits that they then get."""
 
     name: str
     file: str
@@ -31,39 +31,39 @@ class ResolvedDevice:
     spec_annotations: tuple[tuple[str, str], ...] = ()
 
     def annotation(self, key: str) -> str | None:
-        """What the device says under that key, else its spec; None when neither does."""
+        """Return the text under that key of the device, else of its spec; None when neither has the key."""
         own, spec = dict(self.device.annotations), dict(self.spec_annotations)
         return own.get(key, spec.get(key))
 
     @property
     def net_devices(self) -> tuple[NetDevice, ...]:
-        """The netdevs that come with it: the spec's, then its own."""
+        """The netdevs that come with the device: the spec's, then the device's own."""
         return self.spec_edits.net_devices + self.device.edits.net_devices
 
     @property
     def nodes(self) -> tuple[DeviceNode, ...]:
-        """All device nodes that come with it alone: the spec's, then its own."""
+        """All device nodes that come with the device alone: the spec's, then the device's own."""
         return self.spec_edits.device_nodes + self.device.edits.device_nodes
 
     @property
     def rdma_nodes(self) -> tuple[DeviceNode, ...]:
-        """Those of the RDMA subsystem."""
+        """The device nodes of the RDMA subsystem."""
         return tuple(node for node in self.nodes if node.is_rdma)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
-    """The devices by qualified name, in the order of names, and everything that is wrong with the files."""
+    """The devices by qualified name, in the order of names, and all problems of the files."""
 
     devices: Mapping[str, ResolvedDevice]
     problems: tuple[CdiError, ...] = ()
 
 
 def resolve(files: Iterable[SpecFile], problems: tuple[CdiError, ...] = ()) -> Registry:
-    """The devices of all files.
+    """Return the devices of all files.
 
-    A device of a higher priority hides one of a lower. Two of one priority are nobody's: such a name is unresolvable
-    even where a higher directory has it once, because that is what runtimes make of it.
+    A device of a higher priority hides one of a lower. Two devices of one name and priority exclude each other:
+    runtimes do not resolve such a name, not even when a higher directory has it once.
     """
     found: dict[str, dict[int, list[ResolvedDevice]]] = {}
     for item in files:

@@ -1,4 +1,4 @@
-"""What a word in a CDI spec means where a number or a truth value is expected: what it means to runtimes.
+"""Reads numbers and truth values of a CDI spec as runtimes do.
 
 These are the rules of Go's yaml.v3, a mixture of YAML 1.1 and 1.2. A fraction, which it cuts off, is no number here.
 """
@@ -11,8 +11,8 @@ from nri_rdma.cdi.document import Text
 
 
 def whole_number(text: Text) -> int | None:
-    """The number, or None: decimal, 0x, 0o, 0b, octal with a leading 0; ``_`` between digits; a fraction of zero. What
-    looks octal and is not (``08``) is nobody's number."""
+    """Return the number, or None: decimal, 0x, 0o, 0b, octal with a leading 0; ``_`` between digits; a fraction of
+    zero. A word that looks octal and is not (``08``) is no number."""
     digits = text.text.replace("_", "")
     if not text.plain or text.text.startswith("_") or len(digits) > _LONGEST_NUMBER:
         return None
@@ -26,14 +26,14 @@ def whole_number(text: Text) -> int | None:
 
 
 def truth(text: Text) -> bool | None:
-    """The truth value, or None. The words of YAML 1.1 count in quotes too, the others do not: yaml.v3 has it so."""
+    """Return the truth value, or None. The words of YAML 1.1 count in quotes, too, the others do not: as in yaml.v3."""
     if text.plain and text.text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
         return text.text.lower() == "true"
     return _WORDS.get(text.text)
 
 
 _LONGEST_NUMBER = 67
-"""Characters: 64 bits in binary, with sign and prefix."""
+"""Most characters of a number: 64 bits in binary, with sign and prefix."""
 _NUMBERS = (
     (re.compile(r"([-+]?)(0|[1-9][0-9]*)", re.ASCII), 10),
     (re.compile(r"([-+]?)0[xX]([0-9a-fA-F]+)"), 16),

@@ -1,4 +1,4 @@
-"""A CDI spec: what containers get that ask for its devices.
+"""A CDI spec: the edits of containers that ask for its devices.
 
 The schema is that of CDI 0.3.0 to 1.1.0. These values are what nri_rdma.cdi.reading has checked; whoever makes one by
 hand checks it by writing and reading it.
@@ -26,7 +26,7 @@ class Version(StrEnum):
 
 
 class NodeType(StrEnum):
-    """What kind of file a device node is, in the letters of mknod."""
+    """The kind of file that a device node is, in the letters of mknod."""
 
     BLOCK = "b"
     CHARACTER = "c"
@@ -35,7 +35,7 @@ class NodeType(StrEnum):
 
 
 class HookName(StrEnum):
-    """When an OCI hook runs."""
+    """The moments at which an OCI hook runs."""
 
     PRESTART = "prestart"
     CREATE_RUNTIME = "createRuntime"
@@ -64,7 +64,7 @@ class DeviceNode:
 
     @property
     def is_rdma(self) -> bool:
-        """Whether it is a node of the RDMA subsystem: on the host below /dev/infiniband."""
+        """Whether the node belongs to the RDMA subsystem: on the host below /dev/infiniband."""
         return (self.host_path or self.path).startswith(INFINIBAND_FOLDER)
 
 
@@ -110,7 +110,7 @@ class IntelRdt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edits:
-    """The ``containerEdits``: what is changed in a container. `env` are ``NAME=value``."""
+    """The ``containerEdits``: changes of a container. `env` are ``NAME=value``."""
 
     env: tuple[str, ...] = ()
     device_nodes: tuple[DeviceNode, ...] = ()
@@ -122,7 +122,7 @@ class Edits:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is changed; a spec may have such edits, a device may not."""
+        """Whether the edits are empty; a spec may have such edits, a device may not."""
         return self == Edits()
 
 
@@ -137,7 +137,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Who names the devices, and what they are: ``vendor/class``."""
+    """The vendor and the class of devices: ``vendor/class``."""
 
     vendor: str
     device_class: str
@@ -146,7 +146,7 @@ class Kind:
         return f"{self.vendor}/{self.device_class}"
 
     def qualified(self, device: str) -> str:
-        """The name that a container asks with."""
+        """Return the name that a container asks with."""
         return f"{self}={device}"
 
 

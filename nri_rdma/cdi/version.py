@@ -1,7 +1,7 @@
-"""Which version of CDI a spec needs.
+"""The version of CDI that a spec needs.
 
-A runtime refuses a spec of a version that it does not know, and one that uses more than the version it declares has. So
-what is written declares the least version that its content needs: a containerd of 2023 reads it too.
+A runtime refuses a spec of an unknown version, and a spec that uses more than its declared version has. So the written
+spec declares the least version that its content needs: a containerd of 2023 reads it, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ VERSIONS = tuple(Version)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needed:
-    """Something in a spec that not every version has."""
+    """An element of a spec that not every version has."""
 
     version: Version
     what: str
@@ -25,17 +25,17 @@ class Needed:
 
 
 def is_older(version: Version, other: Version) -> bool:
-    """Whether `version` came before `other`."""
+    """Return whether `version` came before `other`."""
     return VERSIONS.index(version) < VERSIONS.index(other)
 
 
 def minimum_version(spec: Spec) -> Version:
-    """The least version that has all the spec uses, whatever it declares."""
+    """Return the least version that has all the spec uses, whatever it declares."""
     return max((item.version for item in needs(spec)), key=VERSIONS.index, default=VERSIONS[0])
 
 
 def needs(spec: Spec) -> Iterator[Needed]:
-    """Everything in the spec that came after 0.3.0."""
+    """Yield everything in the spec that came after 0.3.0."""
     for version, what, find in _FEATURES:
         for path in find(spec):
             yield Needed(version=version, what=what, path=path)

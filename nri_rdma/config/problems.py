@@ -1,5 +1,5 @@
-"""What is wrong with a configuration: each setting, and the first thing of each pool, each rule and `adopt`. Loading it
-stops at the first of all."""
+"""Collects the problems of a configuration: of each setting, and the first one of each pool, each rule and `adopt`.
+Loading a configuration stops at the first of all."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nri_rdma.errors import RequestError, SettingError
 
 
 def problems_of(document: Document) -> tuple[SettingError, ...]:
-    """What is wrong, by line: with each setting, and the first thing with each pool and rule. What concerns several of
-    them is told once each of them is right."""
+    """Return the problems by line: of each setting, and the first one of each pool and rule. Problems between several
+    of these are reported once each of them is right."""
     try:
         load({}, {}, document)
     except SettingError as first:
@@ -45,7 +45,7 @@ def _of_tables(table: Mapping[str, Any], document: Document) -> Iterator[Setting
 
 
 def _adoption(adopt: object) -> Iterator[Callable[[], object]]:
-    """A call for the table `adopt`, if there is one."""
+    """Yield a call that reads the table `adopt`, if there is one."""
     from nri_rdma.text.pools import node_of, read_adoption
 
     if adopt is not None:
@@ -53,7 +53,7 @@ def _adoption(adopt: object) -> Iterator[Callable[[], object]]:
 
 
 def _readers(pools: object, rules: object) -> Iterator[Callable[[], object]]:
-    """A call for each pool and each rule; one for all of them where they are no table or no list."""
+    """Yield a call for each pool and each rule; one for all of them when they are no table or no list."""
     from nri_rdma.text.pools import node_of, read_pools, read_rule, read_rules  # late: imports YAML
 
     if isinstance(pools, dict) and pools:

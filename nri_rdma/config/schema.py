@@ -15,8 +15,8 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def config_schema() -> dict[str, Any]:
-    """What a configuration may hold. Some of what it takes only the daemon refuses: what depends on several keys (pools
-    differ, rules are about pools that there are), and the spelling of names and addresses."""
+    """Return the JSON Schema of a configuration. The daemon refuses more than the schema: conditions on several keys
+    (pools differ, rules name existing pools), and the spelling of names and addresses."""
     tables: dict[str, Mapping[str, object]] = {
         "pools": {
             "type": "object",
@@ -54,7 +54,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def setting_text(value: object) -> str:
-    """A setting's value as it is written."""
+    """Return a setting's value as it is written."""
     match value:
         case bool():
             return "true" if value else "false"

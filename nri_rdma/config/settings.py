@@ -1,8 +1,8 @@
 """The settings: one field each, from which flag, environment variable, TOML key and documentation derive.
 
 A value comes from the flag, else ``NRI_RDMA_NAME``, else the configuration file, else the default. Pools and rules are
-tables: they come from the file only (nri_rdma.text.pools). A runtime that starts the daemon itself may send a
-text in the place of that file.
+tables: they come from the file only (nri_rdma.text.pools). A runtime that starts the daemon itself may send a text
+instead of that file.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_DOTS = 2048
-"""Of a line: what tomllib needs for a key grows with the square of the tables that it names."""
+"""Most dots in a line; a line with more is refused: the time of tomllib for a key grows with the square of the tables
+that the key names."""
 LONGEST_WAIT_S = 1.5
-"""A runtime drops a plugin that does not answer within 2 s; a wait beyond this would leave no time for the answer."""
+"""Longest wait that can be set; a longer one is refused. A runtime drops a plugin that does not answer within 2 s, and
+a longer wait would leave no time for the answer."""
 MAX_DEPTH = 16
-"""Of tables and lists; a label's value in a list of a rule is five deep."""
+"""Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +77,13 @@ def _path(name: str, value: Any) -> Path:
 
 
 def _path_or_none(name: str, value: Any) -> Path | None:
-    """Without a text there is none."""
+    """Read a path; an empty text is None."""
     text = _text(name, value)
     return Path(text) if text else None
 
 
 def _paths(name: str, value: Any) -> tuple[Path, ...]:
-    """A list, or a text with commas between the directories; the last counts most."""
+    """Read a list of directories, or a text with commas between them; the last counts most."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise _refused(name, value, "a list of directories")
@@ -136,7 +138,7 @@ def _node_ips(name: str, value: Any) -> tuple[Address, ...]:
 
 
 def _api_server(name: str, value: Any) -> Address:
-    """The port is of no interest: routes know none."""
+    """Read the address of the API server. The port is ignored: routes have none."""
     address = parse_address(_without_port(_text(name, value)))
     if address is None:
         raise _refused(name, value, "an address, or ADDRESS:PORT; names are not resolved")
@@ -144,7 +146,7 @@ def _api_server(name: str, value: Any) -> Address:
 
 
 def _without_port(text: str) -> str:
-    """``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
+    """Return ``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
     bracketed = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text)
     plain = re.fullmatch(r"([^:]*):[0-9]+", text)
     found = bracketed or plain
@@ -152,7 +154,7 @@ def _without_port(text: str) -> str:
 
 
 def _wait(name: str, value: Any) -> float:
-    """Seconds in which every pod of the node waits with this one."""
+    """Read a time in seconds for which every pod of the node may have to wait."""
     try:
         seconds = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -190,7 +192,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
         "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
     },
 }
-"""The JSON Schema of what each of these reads from a file."""
+"""The JSON Schema of the values that each of these reads from a file."""
 
 
 def _refused(name: str, value: Any, allowed: str) -> SettingError:
@@ -308,25 +310,25 @@ class Settings:
         return self.control_socket or self.state_dir / "control.sock"
 
     def lifelines(self, environment: Mapping[str, str]) -> Lifelines:
-        """The addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is passed
-        over: to resolve it could take longer than all else."""
+        """Return the addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is
+        skipped: resolving it could take longer than everything else."""
         told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
         return Lifelines(node_ips=self.node_ip or (), api_server=self.api_server or told)
 
     @property
     def waits(self) -> Waits:
-        """How long the runtime is kept waiting."""
+        """The longest times that the runtime waits for attaches."""
         return Waits(blocking=self.attach == "blocking", sandbox_s=self.sandbox_wait, barrier_s=self.barrier_wait)
 
     @property
     def fallback_log(self) -> Path:
-        """Where log lines go that syslog does not take."""
+        """The file for log lines that syslog does not take."""
         return self.state_dir / "nri-rdma.log"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The text of a configuration (TOML), with what errors call it; and its file, if it is of one and that is there."""
+    """The text of a configuration (TOML), with its name in errors; and its file, when the text is a file's."""
 
     name: str
     text: str = ""
@@ -335,12 +337,12 @@ class Document:
 
     @classmethod
     def sent_or_read(cls, sent: str, config_file: Path | None) -> Document:
-        """What the runtime sent, else the file. Raises as `read`."""
+        """Return what the runtime sent, else the file. Raises as `read`."""
         return cls(name=SENT_CONFIG, text=sent, is_sent=True) if sent.strip() else cls.read(config_file)
 
     @classmethod
     def read(cls, config_file: Path | None) -> Document:
-        """The file that was named, which must be there; else the usual one, which need not. Raises SettingError."""
+        """Read the named file, which must exist; else the usual one, which need not. Raises SettingError."""
         path = config_file or DEFAULT_CONFIG_FILE
         try:
             return cls(name=str(path), text=path.read_text(), file=path)
@@ -352,23 +354,23 @@ class Document:
             raise _bad_document(str(path), str(error)) from error
 
     def again(self) -> Document:
-        """As it is now. A file that was there has to be there still: without it, pods would be offered what the default
-        offers. What was sent is not sent again. Raises as `read`."""
+        """Read the document again. A file that existed must still exist: without it, pods would be offered what the
+        default offers. A text that the runtime sent stays the same. Raises as `read`."""
         return self if self.is_sent else Document.read(self.file)
 
     def line_of(self, path: str) -> int:
-        """The line of a key (``rules[0].namespaces``), 0 when there is none."""
+        """Return the line of a key (``rules[0].namespaces``), 0 when there is none."""
         return line_of(lines_of(self.text), path)
 
     def place_of(self, path: str) -> str:
-        """Name and line of a key."""
+        """Return name and line of a key."""
         line = self.line_of(path)
         return f"{self.name}:{line}" if line else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The settings, and where each of them is from, for people: a flag, a variable, a line of a file, or `default`.
+    """The settings, and the source of each for people: a flag, a variable, a line of a file, or `default`.
 
     `again` reads all sources once more. Raises SettingError.
     """
@@ -381,13 +383,13 @@ class Loaded:
 def load_settings(
     flags: Mapping[str, object], environment: Mapping[str, str], config_file: Path | None = None, *, sent: str = ""
 ) -> Settings:
-    """Settings from all sources. A flag that is None was not given; `sent` is what the runtime sent in the place of the
-    file, "" when it sent nothing. Raises SettingError that names the setting."""
+    """Return the settings from all sources. A flag that is None was not given; `sent` is the runtime's text instead of
+    the file, "" when it sent none. Raises SettingError that names the setting."""
     return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:
-    """Settings from all sources, with their origins. Raises as load_settings."""
+    """Return the settings from all sources, with their origins. Raises as load_settings."""
     table = parse_table(document)
     for key in table:
         refuse_unknown(key, document)
@@ -433,7 +435,7 @@ def _parsed(parse: Callable[[str, Any], object], name: str, value: object, origi
 
 
 def parse_table(document: Document) -> Mapping[str, Any]:
-    """The keys of a text, unread. Raises SettingError when it is no TOML."""
+    """Return the keys of a text, unread. Raises SettingError when the text is no TOML."""
     for number, line in enumerate(document.text.split("\n"), start=1):
         if line.count(".") > MAX_DOTS:
             raise _bad_document(document.name, f"there are more than {MAX_DOTS} dots in line {number}", number)
@@ -451,7 +453,7 @@ def parse_table(document: Document) -> Mapping[str, Any]:
 
 
 def _line_told(told: str, text: str) -> int:
-    """The line that tomllib names, 0 when it names none."""
+    """Return the line that tomllib names, 0 when it names none."""
     if "(at end of document)" in told:
         return text.count("\n") + 1
     found = re.search(r"\(at line (\d+), ", told)
@@ -464,7 +466,7 @@ def _is_deeper(value: object, depth: int) -> bool:
 
 
 def refuse_unknown(key: str, document: Document) -> None:
-    """Raise SettingError when that is no setting."""
+    """Raise SettingError when the name is no setting's."""
     known = tuple(item.name for item in fields(Settings))
     if key not in known:
         raise SettingError(
@@ -478,7 +480,7 @@ def refuse_unknown(key: str, document: Document) -> None:
 
 
 def _read_tables(table: Mapping[str, Any], document: Document) -> Mapping[str, Any]:
-    """Pools, rules and what is adopted. Each rule says where it stands, because refusals name it."""
+    """Read pools, rules and `adopt`. Each rule has its place, because refusals name it."""
     if not table.keys() & {"pools", "rules", "adopt"}:
         return {}
     from nri_rdma.text.pools import (  # late: imports YAML
@@ -511,7 +513,7 @@ def check_setting(name: str, value: object, document: Document) -> None:
 
 
 def refusal_in(document: Document, error: RequestError) -> SettingError:
-    """What is wrong with a pool or a rule, with its place in the document."""
+    """Return the error of a pool or a rule, with its place in the document."""
     path = f"{error.where}.{error.key}" if error.key else error.where
     where = f"{document.place_of(path)} {error.where}"
     line = document.line_of(path)

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 CAPACITY = 4096
 BATCH = 512
 PAUSE_S = 0.5
-"""Between two looks into the queue: a wake-up for every span would compete with the hot path for the interpreter."""
+"""Pause between two checks of the queue: a wake-up for every span would compete with the hot path for the
+interpreter."""
 CLOSE_S = 2.0
 
 _HTTP_PROTOCOL = "http/protobuf"
@@ -55,7 +56,7 @@ class SpanExportThread:
         self._thread.start()
 
     def put(self, span: Span) -> None:
-        """Have a finished span exported; drop it when too many wait."""
+        """Queue a finished span for export; drop it when too many wait."""
         with self._lock:
             if len(self._queue) >= self._capacity or self._closing:
                 self.dropped += 1
@@ -66,8 +67,8 @@ class SpanExportThread:
             self._wake.set()
 
     def close(self) -> None:
-        """Export what waits, within 2 s, and end the thread; again is no error. What an exporter that hangs still holds
-        is lost."""
+        """Export the waiting spans, within 2 s, and end the thread; closing twice is no error. Spans that a hanging
+        exporter still holds are lost."""
         with self._lock:
             if self._closing:
                 return
@@ -113,7 +114,7 @@ class SpanExportThread:
 
 
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
-    """The export that OTEL_TRACES_EXPORTER asks for; None when it asks for none. Raises SettingError."""
+    """Return the exporter that OTEL_TRACES_EXPORTER names; None when it names none. Raises SettingError."""
     kind = environment.get("OTEL_TRACES_EXPORTER", "").strip().lower() or "none"
     if kind == "none" or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
@@ -127,7 +128,7 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
 
 
 def make_resource(environment: Mapping[str, str]) -> Resource:
-    """Who sends the spans; OTEL_SERVICE_NAME goes before our own name."""
+    """Return the sender of the spans; OTEL_SERVICE_NAME goes before our own name."""
     from opentelemetry.sdk.resources import Resource
 
     return Resource.create(
@@ -140,7 +141,7 @@ def make_resource(environment: Mapping[str, str]) -> Resource:
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:
-    """The same span in the SDK's form."""
+    """Return the span in the SDK's form."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Status, StatusCode

@@ -17,7 +17,7 @@ _FACILITY_DAEMON = 3  # RFC 5424
 _SEVERITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 
 FILE_BYTES = 4 << 20
-"""A log file that has become as long as this is kept once more, as NAME.1, and a new one begun: /run is memory."""
+"""Longest log file; then it is kept once as NAME.1, and a new one begins: /run is memory."""
 
 
 def set_up_logging(
@@ -25,8 +25,8 @@ def set_up_logging(
 ) -> None:
     """Log from this level on; `style` is ``text`` or ``json``. The only place that configures logging.
 
-    Lines go to `file`; without one to stderr, or, when `launched` by a runtime that gives us none, to syslog, and what
-    that does not take to `fallback`. Raises OSError when `file` cannot be written.
+    Lines go to `file`; without one to stderr, or, when `launched` by a runtime that gives us no stderr, to syslog, and
+    lines that syslog does not take to `fallback`. Raises OSError when `file` cannot be written.
     """
     handler = _handler(file, launched, fallback)
     handler.setFormatter(_JsonFormatter() if style == "json" else _TextFormatter())
@@ -39,7 +39,7 @@ def set_log_level(level: str) -> None:
 
 
 def hold_logging() -> list[logging.LogRecord]:
-    """Keep what is logged in memory, in this list, until `set_up_logging`; whoever holds it has it logged then."""
+    """Keep log records in memory, in this list, until `set_up_logging`; the caller then has them logged."""
     held: list[logging.LogRecord] = []
     logging.basicConfig(level=logging.DEBUG, handlers=[_Held(held)], force=True)
     return held
@@ -76,7 +76,7 @@ class LogFile(logging.Handler):
             self._open()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; nobody is left who could be told when that fails."""
+        """Write one record; a failure is ignored, since there is no other place to report it."""
         try:
             self._write(f"{self.format(record)}\n".encode(errors="backslashreplace"))
         except OSError:
@@ -105,8 +105,8 @@ class LogFile(logging.Handler):
 
 
 class Syslog(logging.Handler):
-    """Sends lines to the socket of syslog or journald, each time anew to whoever serves it then. What cannot be sent at
-    once goes to `otherwise`: a log that waits would have the runtime wait, and drop us."""
+    """Sends lines to the socket of syslog or journald, also after a restart of its server. A line that cannot be sent
+    at once goes to `otherwise`: a log that blocks would delay our answers, and the runtime would drop us."""
 
     def __init__(self, path: Path, otherwise: logging.Handler) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Syslog(logging.Handler):
         self._socket: socket.socket | None = None
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
-        """The same form at both places."""
+        """Set the same format for both destinations."""
         super().setFormatter(fmt)
         self._otherwise.setFormatter(fmt)
 
@@ -129,7 +129,7 @@ class Syslog(logging.Handler):
             self._otherwise.handle(record)
 
     def close(self) -> None:
-        """Close the socket, and what stands in for it."""
+        """Close the socket, and `otherwise`."""
         self._disconnect()
         self._otherwise.close()
         super().close()
@@ -162,7 +162,7 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _moment(record: logging.LogRecord) -> str:
-    """Time of the record in UTC, with milliseconds."""
+    """Return the time of the record in UTC, with milliseconds."""
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

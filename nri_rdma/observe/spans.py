@@ -81,7 +81,7 @@ class _Dropped(dict[str, AttributeValue]):
 
 
 class _UnrecordedSpan(Span):
-    """What a recorder that is off gives, the same to everybody: takes attributes, and nobody sees it."""
+    """The span of a recorder that is off, one for all callers: takes attributes and keeps none."""
 
     __slots__ = ()
 
@@ -113,7 +113,8 @@ class Recorder:
         self.enabled = capacity > 0 or sink is not None
 
     def span(self, name: str, attributes: Mapping[str, AttributeValue] | None = None, *, traceparent: str = "") -> Span:
-        """A span below the current one; without one, below `traceparent`; without that, the root of a new trace."""
+        """Start a span below the current one; without one, below `traceparent`; without that, the root of a new
+        trace."""
         if not self.enabled:
             return _UNRECORDED
         parent = _current.get()
@@ -129,18 +130,18 @@ class Recorder:
             self._sink(span)
 
     def recent(self) -> tuple[Span, ...]:
-        """The finished spans that are still kept, oldest first."""
+        """Return the finished spans that are still kept, oldest first."""
         return tuple(self._ring)
 
 
 def current_span() -> Span | None:
-    """The span that is open in this thread."""
+    """Return the span that is open in this thread."""
     return _current.get()
 
 
 @contextmanager
 def under(span: Span | None) -> Iterator[None]:
-    """Makes the spans of this thread children of a span of another: ``with under(span): ...``."""
+    """Make the spans of this thread children of a span of another: ``with under(span): ...``."""
     token = _current.set(span)
     try:
         yield
@@ -149,7 +150,7 @@ def under(span: Span | None) -> Iterator[None]:
 
 
 def parse_traceparent(text: str) -> tuple[int, int]:
-    """Trace id and parent span id of a W3C ``traceparent``; (0, 0) when it is not one.
+    """Return trace id and parent span id of a W3C ``traceparent``; (0, 0) when the text is none.
 
     Source: W3C Trace Context, version 00; later versions are read by their first four fields.
     """

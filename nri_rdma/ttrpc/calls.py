@@ -1,4 +1,4 @@
-"""What a server's handlers are, and what they get."""
+"""The handlers of a server, and their arguments."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from .wire import Code
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a handler gets: one call, its payload not decoded."""
+    """A handler's argument: one call, its payload not decoded."""
 
     service: str
     method: str
     payload: bytes
     metadata: tuple[tuple[str, str], ...]
     deadline: float | None
-    """time.monotonic() at which the caller stops waiting; None = it waits. The server leaves it to the handler."""
+    """time.monotonic() at which the caller stops waiting; None = the caller sets no limit. The server leaves it to the
+    handler."""
     cancelled: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when nobody waits for the answer any more: the caller has gone, or the server closes without grace."""
+    """Set when no caller waits for the answer any more: the caller has gone, or the server closes without grace."""
 
     @property
     def full_method(self) -> str:
-        """As gRPC writes it: /service/method."""
+        """The method as gRPC writes it: /service/method."""
         return f"/{self.service}/{self.method}"
 
     def values(self, key: str) -> tuple[str, ...]:
-        """What the metadata has under a key, whatever its case, in the order sent."""
+        """Return the values of a metadata key, whatever its case, in the order sent."""
         key = key.lower()
         return tuple(value for found, value in self.metadata if found == key)
 
@@ -50,7 +51,7 @@ class Stream(Protocol):
         for a stream that ended early, ConnectionClosed."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """The caller's messages until it sends no more."""
+        """Yield the caller's messages until the caller sends no more."""
 
 
 Handler = Callable[[Call], bytes]
@@ -83,7 +84,7 @@ class Methods:
         self._interceptors = tuple(interceptors)
 
     def find(self, service: str, method: str) -> Handler | Streaming:
-        """The method's handler. Raises RpcError with UNIMPLEMENTED."""
+        """Return the method's handler. Raises RpcError with UNIMPLEMENTED."""
         handler = self._handlers.get((service, method))
         if handler is None:
             missing = f"method {method}" if service in self._services else f"service {service}"
@@ -91,7 +92,7 @@ class Methods:
         return handler
 
     def run(self, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:
-        """What the handler returns when called through all interceptors, the first one outermost."""
+        """Call the handler through all interceptors, the first one outermost, and return its result."""
         return self._through(0, call, handler) if self._interceptors else handler(call)
 
     def _through(self, position: int, call: Call, handler: Callable[[Call], bytes | None]) -> bytes | None:

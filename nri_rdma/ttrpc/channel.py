@@ -1,11 +1,11 @@
-"""A client's connection: who writes, who reads, and how it ends.
+"""A client's connection: its writers, its reader, and its end.
 
-There is no thread behind it: of the callers that wait, one at a time reads and hands the others what is theirs. So a
-lone caller pays no thread switch, and nothing needs to be joined. Who cannot write reads too, since the server may be
-waiting for that. A message that was sent only in part closes the connection, as does anything that breaks the protocol:
-a connection is thrown away, never mended.
+The connection has no thread of its own: of the waiting callers one at a time reads, and hands the others their events.
+So a lone caller pays no thread switch, and no thread needs to be joined. A caller that cannot write reads too, since
+the server may be waiting for that. A message that was sent only in part closes the connection, as does anything that
+breaks the protocol: a connection is thrown away, never mended.
 
-Messages of a stream that nobody takes are kept, up to a bound (inbox.py); then the stream fails, not the connection.
+Messages that no caller takes are kept, up to a bound (inbox.py); then their stream fails, not the connection.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from .wire.error import ProtocolError
 
 _RECEIVE_SIZE = 64 << 10
 _LOOK_AGAIN_S = 0.05
-"""How long one writes without reading because another reads; that one may leave, and does not say so."""
+"""Longest time that a caller writes without reading because another caller reads; then it checks whether that one still
+does."""
 
 
 class Pending:
-    """A call under way: what has come for it, and how it ended."""
+    """A call under way: its events, and its end."""
 
     __slots__ = ("inbox", "outcome", "server_streams", "stream_id")
 
@@ -40,7 +41,7 @@ class Pending:
         self.outcome: Response | End | None = None
 
     def is_ready(self) -> bool:
-        """Whether there is a message to take, or none will come."""
+        """Return whether there is a message to take, or none will come."""
         return self.outcome is not None or bool(self.inbox)
 
 
@@ -94,7 +95,7 @@ class Channel:
         return pending
 
     def send(self, pending: Pending, payload: bytes | None, deadline: float | None) -> None:
-        """Write a message of the call, or the end of its messages for None. Raises what ClientStream.send() says."""
+        """Write a message of the call, or the end of its messages for None. Raises as ClientStream.send() does."""
         self._take_turn(deadline)
         try:
             with self._state:
@@ -125,7 +126,7 @@ class Channel:
                 self._state.notify_all()  # whoever waits may have to take over the reading
 
     def take(self, pending: Pending) -> bytes | None:
-        """The oldest message that has come for the call, or None."""
+        """Return the oldest message of the call that was not taken, or None."""
         with self._state:
             payload = pending.inbox.take()
             if pending.stream_id in self._full and not pending.inbox.is_full:
@@ -134,7 +135,7 @@ class Channel:
             return payload
 
     def drop(self, pending: Pending, code: Code, text: str) -> None:
-        """End the call from our side; one that has ended keeps its outcome. What comes late is dropped."""
+        """End the call from our side; a call that has ended keeps its outcome. Later events are dropped."""
         with self._state:
             if pending.outcome is None:
                 self._connection.forget(pending.stream_id)
@@ -244,15 +245,15 @@ class Channel:
         self._full.pop(pending.stream_id, None)
 
     def _patience_s(self) -> float | None:
-        """How long to wait with reading for a stream that is full; None = read. Streams for which that has been long
-        enough fail here."""
+        """Return how long to wait before reading on, because a stream is full; None = read now. Streams that have been
+        full for too long fail here."""
         now = time.monotonic()
         for stream_id in [stream_id for stream_id, until in self._full.items() if until <= now]:
             self.drop(self._pending[stream_id], Code.RESOURCE_EXHAUSTED, "nobody takes the stream's messages")
         return min(self._full.values()) - now if self._full else None
 
     def _watch(self, on_close: Callable[[], None]) -> None:
-        """Wait until either side hangs up, let what had come be read, and say so."""
+        """Wait until either side hangs up, have the remaining bytes read, and call on_close."""
         poller = select.poll()
         poller.register(self._socket, select.POLLRDHUP)
         poller.poll()

@@ -135,5 +135,5 @@ def _deadline(call: Outgoing) -> float | None:
 
 
 def _remaining_ns(deadline: float | None) -> int:
-    """What the request says: 0 is "no deadline" there, so one that is over says 1."""
+    """Return the timeout for the request: 0 is "no deadline" there, so a deadline that is over is 1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -1,4 +1,4 @@
-"""A call of messages, as its caller sees it."""
+"""A call of messages, as its caller uses it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClientStream:
         self._channel.send(self._pending, payload, self._deadline)
 
     def close_send(self) -> None:
-        """Say that no more messages come. Raises as send() does."""
+        """Announce that no more messages come. Raises as send() does."""
         self._channel.send(self._pending, None, self._deadline)
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
@@ -57,11 +57,11 @@ class ClientStream:
             yield payload
 
     def result(self, timeout_s: float | None = None) -> bytes:
-        """Say that no more messages come, and return the server's one answer; b"" of a server that streams.
+        """Announce that no more messages come, and return the server's one answer; b"" of a server that streams.
 
         Messages that were not taken are dropped. Raises as receive() does.
         """
-        with contextlib.suppress(ProtocolError, EOFError):  # said before, or not asked for any more
+        with contextlib.suppress(ProtocolError, EOFError):  # announced before, or no longer needed
             self.close_send()
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while self._wait(until):
@@ -86,7 +86,7 @@ class ClientStream:
         self.close()
 
     def _wait(self, until: float | None) -> bool:
-        """False at until, and True at the stream's own deadline, which ends it."""
+        """Wait for an event; False at `until`, and True at the stream's own deadline, which ends the stream."""
         own = self._deadline is not None and (until is None or self._deadline <= until)
         if self._channel.wait(self._pending, self._deadline if own else until):
             return True

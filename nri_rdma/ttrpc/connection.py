@@ -1,10 +1,10 @@
-"""One connection of a server: who reads it, who answers, and how it ends.
+"""One connection of a server: its threads and its end.
 
 Its threads take turns. One reads; when it has read a call it lets the next one read and answers the call itself, so
 that no call is handed from thread to thread. There are `max_calls` + 1 of them at most: when so many calls run, the
 last thread reads on (it has streams to feed and the end to notice) until a further call comes, and then the caller's
-bytes wait in the kernel. A call of messages has a thread of its own, up to `max_streams`, beyond which it is refused:
-who waits for messages must not keep them from being read.
+bytes wait in the kernel. A call of messages has a thread of its own, up to `max_streams`, beyond which it is refused: a
+handler that waits for messages must not keep them from being read.
 
 Memory is bounded: for a connection, the longest message for each unary call and twice for the reader, and for each
 stream what inbox.py says.
@@ -84,18 +84,18 @@ class Connection:
             self._end_if_drained()
 
     def cut(self) -> None:
-        """End now: handlers see it in Call.cancelled, what they answer is lost."""
+        """End now: handlers see it in Call.cancelled, their answers are lost."""
         self._lose()
         with self._lock, contextlib.suppress(OSError):  # the caller was faster
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def threads(self) -> list[threading.Thread]:
-        """Those that have not ended yet."""
+        """Return the threads that have not ended yet."""
         with self._lock:
             return list(self._threads)
 
     def send_message(self, stream: HandlerStream, payload: bytes) -> None:
-        """Write one message of a handler. Raises what HandlerStream.send() promises."""
+        """Write one message of a handler. Raises as HandlerStream.send() does."""
         with self._sending:
             try:
                 with self._lock:
@@ -153,7 +153,8 @@ class Connection:
         return None
 
     def _admit(self, request: Request) -> Handler | None:
-        """Return the handler of a unary call; a call of messages is started, one that cannot be is answered."""
+        """Return the handler of a unary call. A call of messages is started, and a call that cannot be served is
+        answered."""
         try:
             handler = self._methods.find(request.service, request.method)
             with self._lock:
@@ -230,7 +231,7 @@ class Connection:
             self._reply(partial(self._protocol.respond, stream.stream_id, answer))
 
     def _attempt(self, call: Call, run: Callable[[], R]) -> R | RpcError:
-        """What the handler returns, or the status of what it raises."""
+        """Return what the handler returns, or the status of the exception that it raises."""
         try:
             return run()
         except (RpcError, ConnectionClosed) as exc:
@@ -252,13 +253,13 @@ class Connection:
             try:
                 with self._lock:
                     frame = make()
-            except ProtocolError as exc:  # the peer broke the stream, and was told
+            except ProtocolError as exc:  # the peer broke the stream, and has its answer
                 log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
                 return
             self._write(frame)
 
     def _write(self, frame: bytes) -> bool:
-        """Whether it has been written; the connection is lost when not."""
+        """Write a frame, and return whether it was written; the connection is lost when it was not."""
         try:
             self._socket.sendall(frame)
         except OSError as exc:
@@ -272,7 +273,8 @@ class Connection:
         return Call(request.service, request.method, request.payload, request.metadata, deadline, cancelled)
 
     def _end_if_drained(self) -> None:
-        """With the lock: let the reader see an end when no call runs. A stream's last frame may still be on its way."""
+        """Let the reader see an end when no call runs; the caller holds the lock. A stream's last frame may still be on
+        its way."""
         if self._draining and not self._calls and not self._streams:
             with contextlib.suppress(OSError):  # the caller was faster
                 self._socket.shutdown(socket.SHUT_RD)
@@ -319,7 +321,7 @@ class Connection:
             self._leave()
 
     def _leave(self) -> None:
-        """The last thread to go closes the socket."""
+        """End this thread's part; the last thread to leave closes the socket."""
         with self._lock:
             self._threads.discard(threading.current_thread())
             if self._threads:
@@ -329,7 +331,7 @@ class Connection:
 
 
 def _checked(call: Call, payload: object) -> bytes:
-    """The answer a handler has returned. Raises RpcError for none, TypeError for what is no answer."""
+    """Return the answer of a handler. Raises RpcError for none, TypeError for a value that is no answer."""
     if payload is None:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
     if not isinstance(payload, bytes):

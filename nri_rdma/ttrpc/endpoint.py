@@ -1,4 +1,4 @@
-"""A socket that listens: its place in the file system, and a way to wake who waits at it."""
+"""A socket that listens: its place in the file system, and a way to wake the thread that accepts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """A listening socket, and what is to be removed with it. Owns the socket."""
+    """A listening socket and its file, which close() removes. Owns the socket."""
 
     def __init__(self, listener: socket.socket, path: str | None = None) -> None:
         self.listener = listener
@@ -25,7 +25,7 @@ class Endpoint:
         self._waker, self._sleeper = socket.socketpair()
 
     def accept(self) -> socket.socket | None:
-        """Return the next connection, or None after wake() or when somebody else has closed the socket."""
+        """Return the next connection, or None after wake() or when another thread has closed the socket."""
         poller = select.poll()
         poller.register(self._sleeper, select.POLLIN)
         poller.register(self.listener, select.POLLIN)
@@ -66,7 +66,7 @@ class Endpoint:
 
 
 def listen_unix(path: str, mode: int) -> Endpoint:
-    """Listen on path, with that mode from the first moment. A socket that nobody listens on any more is replaced.
+    """Listen on path, with that mode from the first moment. A socket without a listener is replaced.
 
     Raises OSError: EADDRINUSE when a server answers there, EEXIST when the path is no socket, and whatever the kernel
     says to bind.
@@ -85,7 +85,8 @@ def listen_unix(path: str, mode: int) -> Endpoint:
 
 
 def adopted(given: socket.socket | int) -> socket.socket:
-    """The socket itself, or the one with that number (a launcher's fd 3, say): it becomes ours, and no child's."""
+    """Return the socket itself, or the one with that number (a launcher's fd 3, say): it becomes ours, and is not
+    inherited."""
     if isinstance(given, int):
         given = socket.socket(fileno=given)
     given.set_inheritable(False)
@@ -93,7 +94,7 @@ def adopted(given: socket.socket | int) -> socket.socket:
 
 
 def listens(given: socket.socket) -> bool:
-    """Whether the socket takes connections, rather than being one."""
+    """Return whether the socket listens, rather than being a connection."""
     return bool(given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
 

@@ -1,4 +1,4 @@
-"""The two ways in which a call fails, and what a handler's exception is to its caller."""
+"""The two errors of a call, and the status of a handler's exception."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ConnectionClosed(ConnectionError):  # noqa: N818 - the protocol's word
 
 
 NIL_ANSWER: Final = "ttrpc: marshal called with nil"
-"""What a caller is told, with UNKNOWN, of a handler that returned nothing: Go's words."""
+"""The text with UNKNOWN for a handler that returned nothing: Go's words."""
 
 _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (CancelledError, Code.CANCELED),
@@ -38,11 +38,12 @@ _CODES: tuple[tuple[type[Exception], Code], ...] = (
     (BrokenPipeError, Code.FAILED_PRECONDITION),
     (EOFError, Code.OUT_OF_RANGE),
 )
-"""Python's names for the errors to which Go's server gives a code of their own; the rest is UNKNOWN."""
+"""The codes of Python's exceptions that match errors to which Go's server gives a code of their own; all others are
+UNKNOWN."""
 
 
 def status_of(error: Exception) -> RpcError:
-    """What the caller is told when a handler raises: its own status, or the code and text of any other exception."""
+    """Return the status of a handler's exception: its own status, or the code and text of any other exception."""
     if isinstance(error, RpcError):
         return error
     text = str(error) or type(error).__name__

@@ -14,7 +14,7 @@ from .wire import Code
 
 
 class Sender(Protocol):
-    """Who writes a handler's messages."""
+    """The writer of a handler's messages."""
 
     def send_message(self, stream: HandlerStream, payload: bytes) -> None: ...
 
@@ -33,7 +33,7 @@ class HandlerStream:
         self._failure: Exception | None = None
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """As calls.Stream has it."""
+        """Receive a message, as calls.Stream does."""
         with self._changed:
             self._changed.wait_for(self._is_ready, self._patience_s(timeout_s))
             payload = self._inbox.take()
@@ -49,7 +49,7 @@ class HandlerStream:
         raise TimeoutError(f"no message within {timeout_s} s")
 
     def send(self, payload: bytes) -> None:
-        """As calls.Stream has it."""
+        """Send a message, as calls.Stream does."""
         if not self._sends:
             raise RpcError(Code.INTERNAL, f"{self._call.full_method} has one answer: the handler returns it")
         self._sender.send_message(self, payload)
@@ -59,7 +59,7 @@ class HandlerStream:
             yield payload
 
     def put(self, payload: bytes) -> bool:
-        """Add a message; when the stream is full wait, and return False if it stays so for PATIENCE_S."""
+        """Add a message; wait while the stream is full, and return False when it stays full for PATIENCE_S."""
         with self._changed:
             if self._inbox.is_full and not self._changed.wait_for(self._has_room, PATIENCE_S):
                 return False
@@ -68,13 +68,13 @@ class HandlerStream:
         return True
 
     def end(self) -> None:
-        """The caller sends no more."""
+        """Note that the caller sends no more."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def fail(self, failure: Exception) -> None:
-        """The stream ended early, and this says why; the first reason stays."""
+        """End the stream early with this error; the first reason stays."""
         with self._changed:
             if self._failure is None:
                 self._failure = failure
@@ -82,7 +82,7 @@ class HandlerStream:
         self._call.cancelled.set()
 
     def failure(self) -> Exception | None:
-        """Why the stream ended early."""
+        """Return why the stream ended early."""
         with self._changed:
             return self._failure
 

@@ -1,6 +1,6 @@
-"""Messages of one stream that have come and are not taken yet.
+"""Messages of one stream that were received and are not taken yet.
 
-Nobody can tell a ttrpc peer to wait for one stream. So the reader of a connection waits for a stream that is full, for
+ttrpc has no way to let a peer wait for one stream. So the reader of a connection waits for a stream that is full, for
 PATIENCE_S, and then gives the stream up, not the connection: what Go does with 64 messages, here with bytes.
 """
 
@@ -11,11 +11,11 @@ from typing import Final
 
 FULL: Final = 1 << 20
 """Bytes of messages, OVERHEAD for each included, from which on a stream is full. One more message may be on its way in,
-so a stream holds at most this and the longest message."""
+so that a stream holds at most this and the longest message."""
 OVERHEAD: Final = 64
-"""What a message costs us that has no bytes at all."""
+"""The cost of a message beside its bytes."""
 PATIENCE_S: Final = 1.0
-"""How long the reader of a connection waits for a stream that is full."""
+"""Longest wait of a connection's reader for a stream that is full; then the stream fails."""
 
 
 class Inbox:
@@ -32,7 +32,7 @@ class Inbox:
         self._size += len(payload) + OVERHEAD
 
     def take(self) -> bytes | None:
-        """The oldest message, or None when there is none."""
+        """Return the oldest message, or None when there is none."""
         if not self._messages:
             return None
         payload = self._messages.popleft()

@@ -1,4 +1,4 @@
-"""A call before it is sent, and what may be wrapped around it."""
+"""A call before it is sent, and the interceptors around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What a caller asks for. `payload` is a stream's first message, or empty."""
+    """A caller's request. `payload` is a stream's first message, or empty."""
 
     service: str
     method: str
@@ -21,7 +21,7 @@ class Outgoing:
 
     @property
     def full_method(self) -> str:
-        """As gRPC writes it: /service/method."""
+        """The method as gRPC writes it: /service/method."""
         return f"/{self.service}/{self.method}"
 
 
@@ -33,7 +33,7 @@ class ClientInterceptor(Protocol):
 
 
 def through(interceptors: Sequence[ClientInterceptor], call: Outgoing, send: Callable[[Outgoing], R]) -> R:
-    """What send returns when called through all interceptors, the first one outermost."""
+    """Call send through all interceptors, the first one outermost, and return its result."""
     if not interceptors:
         return send(call)
     return interceptors[0](call, lambda inner: through(interceptors[1:], inner, send))

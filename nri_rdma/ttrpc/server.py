@@ -59,8 +59,8 @@ class Server:
     def serve_unix(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
         """Listen on path, with that mode from the first moment, and return; threads do the rest until close().
 
-        A socket that nobody listens on any more is replaced. Raises OSError: EADDRINUSE when a server answers there,
-        EEXIST when the path is no socket, and whatever the kernel says to bind.
+        A socket without a listener is replaced. Raises OSError: EADDRINUSE when a server answers there, EEXIST when the
+        path is no socket, and whatever the kernel says to bind.
         """
         self._raise_if_serving()
         self._listen(listen_unix(os.fspath(path), mode))
@@ -163,7 +163,7 @@ class Server:
         return [thread for connection in self._open_connections() for thread in connection.threads()]
 
     def _join(self, patience_s: float) -> None:
-        """Wait for the threads of all connections, and those they still start."""
+        """Wait for the threads of all connections, and for those that are still starting."""
         deadline = time.monotonic() + patience_s
         while (threads := self._threads()) and time.monotonic() < deadline:
             for thread in threads:

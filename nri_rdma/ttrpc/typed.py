@@ -83,7 +83,8 @@ class Stub:
 
 
 class TypedStream:
-    """A ClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for one that is none."""
+    """A ClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for bytes that do not
+    decode."""
 
     def __init__(self, stream: ClientStream, method: MethodDescriptor) -> None:
         self._stream = stream
@@ -91,7 +92,7 @@ class TypedStream:
         self._reply_type = _reply_type(method)
 
     def send(self, message: Message) -> None:
-        """Send it as ClientStream does. Raises TypeError for a message of another type; the stream goes on."""
+        """Send a message as ClientStream does. Raises TypeError for a message of another type; the stream goes on."""
         self._stream.send(_request(self._method, message))
 
     def close_send(self) -> None:
@@ -119,12 +120,12 @@ class TypedStream:
 
 
 def stub(client: Client, service: ServiceDescriptor) -> Stub:
-    """The service's methods, to be called on the client's server."""
+    """Return an object with the service's methods, which call the client's server."""
     return Stub(client, service)
 
 
 def handlers(service: ServiceDescriptor, implementation: object) -> dict[tuple[str, str], Handler | Streaming]:
-    """The handlers of those methods of the service that the implementation has."""
+    """Return the handlers of those methods of the service that the implementation has."""
     return {
         (service.full_name, method.name): _handler(method, getattr(implementation, method.name))
         for method in service.methods

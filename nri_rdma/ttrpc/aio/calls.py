@@ -1,4 +1,4 @@
-"""What the handlers of an asyncio server are, and what they get."""
+"""The handlers of an asyncio server, and their arguments."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class AsyncStream(Protocol):
         a stream that ended early, ConnectionClosed."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """The caller's messages until it sends no more."""
+        """Yield the caller's messages until the caller sends no more."""
 
 
 AsyncHandler = Callable[[Call], Awaitable[bytes]]
-"""Answers a unary call. It is cancelled at the call's deadline, and when the caller has gone."""
+"""Answers a unary call. Cancelled at the call's deadline, and when the caller has gone."""
 AsyncStreamHandler = Callable[[Call, AsyncStream], Awaitable[bytes | None]]
 """Answers a call of messages: returns the one answer, or None after the last of several."""
 AsyncInterceptor = Callable[[Call, Callable[[Call], Awaitable[bytes | None]]], Awaitable[bytes | None]]
@@ -58,7 +58,7 @@ class AsyncMethods:
         self._interceptors = tuple(interceptors)
 
     def find(self, service: str, method: str) -> AsyncHandler | AsyncStreaming:
-        """The method's handler. Raises RpcError with UNIMPLEMENTED."""
+        """Return the method's handler. Raises RpcError with UNIMPLEMENTED."""
         handler = self._handlers.get((service, method))
         if handler is None:
             missing = f"method {method}" if service in self._services else f"service {service}"
@@ -66,7 +66,7 @@ class AsyncMethods:
         return handler
 
     def run(self, call: Call, handler: Callable[[Call], Awaitable[bytes | None]]) -> Awaitable[bytes | None]:
-        """What the handler returns when called through all interceptors, the first one outermost."""
+        """Call the handler through all interceptors, the first one outermost, and return its result."""
         return self._through(0, call, handler) if self._interceptors else handler(call)
 
     def _through(

@@ -120,7 +120,7 @@ class ClientLink(Link[Response | Data | End]):
         self._streams: dict[int, AsyncClientStream] = {}
 
     async def call(self, call: Outgoing) -> bytes:
-        """As AsyncClient has it."""
+        """Call a method, as AsyncClient.call() does."""
         try:
             async with asyncio.timeout(call.timeout_s) as limit:
                 response = await self._answer(call)
@@ -133,7 +133,7 @@ class ClientLink(Link[Response | Data | End]):
         return response.payload
 
     async def open_stream(self, call: Outgoing, client_streams: bool, server_streams: bool) -> AsyncClientStream:
-        """As AsyncClient.stream() has it."""
+        """Open a call of messages, as AsyncClient.stream() does."""
         deadline = None if call.timeout_s is None else time.monotonic() + call.timeout_s
         await self._ready(deadline)
         try:
@@ -202,7 +202,7 @@ class ClientLink(Link[Response | Data | End]):
                 self._connection.forget(stream_id)
 
     async def _ready(self, deadline: float | None) -> None:
-        """Wait until a frame may be written: it must be made and written without waiting in between."""
+        """Wait until a frame may be written: the caller must make and write it without waiting in between."""
         if not self.is_connected:
             raise ConnectionClosed("ttrpc connection: connect() has not been called")
         await before(deadline, self.drained())
@@ -211,12 +211,12 @@ class ClientLink(Link[Response | Data | End]):
 async def through(
     interceptors: Sequence[AsyncClientInterceptor], call: Outgoing, send: Callable[[Outgoing], Awaitable[R]]
 ) -> R:
-    """What send returns when called through all interceptors, the first one outermost."""
+    """Call send through all interceptors, the first one outermost, and return its result."""
     if not interceptors:
         return await send(call)
     return await interceptors[0](call, lambda inner: through(interceptors[1:], inner, send))
 
 
 def _timeout_ns(deadline: float | None) -> int:
-    """What the request says: 0 is "no deadline" there, so one that is over says 1."""
+    """Return the timeout for the request: 0 is "no deadline" there, so a deadline that is over is 1."""
     return 0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e9))

@@ -1,4 +1,4 @@
-"""A call of messages, as its caller in an event loop sees it."""
+"""A call of messages, as its caller in an event loop uses it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AsyncClientStream:
         self._write(payload)
 
     async def close_send(self) -> None:
-        """Say that no more messages come. Raises as send() does."""
+        """Announce that no more messages come. Raises as send() does."""
         await self._in_time(self._owner.drained())
         self._write(None)
 
@@ -73,11 +73,11 @@ class AsyncClientStream:
             yield payload
 
     async def result(self) -> bytes:
-        """Say that no more messages come, and return the server's one answer; b"" of a server that streams.
+        """Announce that no more messages come, and return the server's one answer; b"" of a server that streams.
 
         Messages that were not taken are dropped. Raises as receive() does.
         """
-        with contextlib.suppress(ProtocolError, EOFError):  # said before, or not asked for any more
+        with contextlib.suppress(ProtocolError, EOFError):  # announced before, or no longer needed
             await self.close_send()
         while await self.receive() is not None:
             pass
@@ -86,7 +86,7 @@ class AsyncClientStream:
     def close(self) -> None:
         """Give the stream up, unless it has ended. May be repeated."""
         if self._outcome is None and self._owner.closed is None:
-            with contextlib.suppress(ProtocolError):  # said before
+            with contextlib.suppress(ProtocolError):  # announced before
                 self._owner.write(self._connection.close_send(self._stream_id))
         self._drop(Code.CANCELED, "given up by this client")
 
@@ -99,7 +99,7 @@ class AsyncClientStream:
         self.close()
 
     def take_event(self, event: Response | Data | End) -> bool:
-        """What came for this stream; False when it is full (the connection's to call)."""
+        """Take an event of this stream; False when the stream is full (for the connection to call)."""
         if isinstance(event, Data):
             return self._queue.put(event.payload)
         if isinstance(event, Response):
@@ -115,7 +115,7 @@ class AsyncClientStream:
         return True
 
     def fail(self, failure: ConnectionClosed) -> None:
-        """The connection has ended (the connection's to call)."""
+        """Note that the connection has ended (for the connection to call)."""
         self._queue.fail(failure)
 
     def _write(self, payload: bytes | None) -> None:
@@ -154,7 +154,8 @@ class AsyncClientStream:
 
 
 async def before(deadline: float | None, wait: Awaitable[R]) -> R:
-    """What `wait` returns, or RpcError with DEADLINE_EXCEEDED when time.monotonic() reaches the deadline first."""
+    """Return the result of `wait`. Raises RpcError with DEADLINE_EXCEEDED when time.monotonic() reaches the deadline
+    first."""
     if deadline is None:
         return await wait
     try:

@@ -68,7 +68,7 @@ class ServerLink(Link[Event]):
         self._end_if_drained()
 
     def cut(self) -> None:
-        """End now: handlers are cancelled, what they answer is lost."""
+        """End now: handlers are cancelled, their answers are lost."""
         self.hang_up("closed by the server", at_once=True)
 
     async def ended(self) -> None:
@@ -111,7 +111,7 @@ class ServerLink(Link[Event]):
         return self._may_write is None
 
     def _admit(self, request: Request) -> bool:
-        """Start the call, or answer it; False when it has to wait for its turn."""
+        """Start the call, or answer it; False when the call has to wait for its turn."""
         try:
             handler = self._methods.find(request.service, request.method)
             if self._draining:
@@ -185,7 +185,7 @@ class ServerLink(Link[Event]):
                 frame = self._protocol.respond(stream_id, answer)
             else:
                 frame = self._protocol.close_send(stream_id)
-        except ProtocolError as exc:  # the peer broke the stream, and was told
+        except ProtocolError as exc:  # the peer broke the stream, and has its answer
             log.debug("an answer that nobody waits for", extra={"reason": str(exc)})
             return
         self.write(frame)
@@ -218,11 +218,11 @@ class HandlerStream:
         self._sends = sends
 
     async def receive(self) -> bytes | None:
-        """As calls.AsyncStream has it."""
+        """Receive a message, as calls.AsyncStream does."""
         return await self.queue.take()
 
     async def send(self, payload: bytes) -> None:
-        """As calls.AsyncStream has it."""
+        """Send a message, as calls.AsyncStream does."""
         if not self._sends:
             raise RpcError(Code.INTERNAL, f"{self._call.full_method} has one answer: the handler returns it")
         await self._link.drained()
@@ -239,7 +239,7 @@ class HandlerStream:
             yield payload
 
     def fail(self, failure: Exception) -> None:
-        """The stream ended early, and this says why (the connection's to call)."""
+        """End the stream early with this error (for the connection to call)."""
         self.queue.fail(failure)
         self._call.cancelled.set()
 
@@ -256,7 +256,7 @@ async def _attempt(
     *,
     may_be_none: bool = False,
 ) -> bytes | RpcError | None:
-    """What the handler returns, or the status of what it raises."""
+    """Return what the handler returns, or the status of the exception that it raises."""
     try:
         if call.deadline is None:
             return _checked(call, await run(call, handler), may_be_none)
@@ -278,7 +278,8 @@ async def _attempt(
 
 
 def _checked(call: Call, payload: object, may_be_none: bool) -> bytes | None:
-    """The answer a handler has returned. Raises RpcError for none where one is due, TypeError for what is no answer."""
+    """Return the answer of a handler. Raises RpcError for none where one is due, TypeError for a value that is no
+    answer."""
     if payload is None and not may_be_none:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
     if payload is not None and not isinstance(payload, bytes):

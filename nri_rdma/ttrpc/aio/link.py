@@ -1,8 +1,8 @@
-"""One connection in an event loop: bytes in and events out, frames in and bytes out, and who has to wait for whom.
+"""One connection in an event loop: bytes in and events out, frames in and bytes out, and the waiting of both sides.
 
 Events are taken one at a time. One that cannot be taken yet, a message for a stream that is full or a call beyond those
-that may run, is held, and nothing is read meanwhile: what the peer sends waits in the kernel. Who writes waits while
-the peer does not read.
+that may run, is held, and nothing is read meanwhile: the peer's bytes wait in the kernel. Writers wait while the peer
+does not read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 
 HIGH_WATER: Final = 1 << 20
-"""Bytes that are written and not sent, from which on writers wait."""
+"""Most bytes that are written and not sent; from there on writers wait."""
 WRITE_PATIENCE_S: Final = 10.0
-"""A peer that takes nothing of what is written for so long loses the connection."""
+"""Longest time in which the peer takes none of the written bytes; then it loses the connection."""
 
 _RECEIVE_SIZE = 64 << 10
 """A plain asyncio.Protocol is given a new buffer of 256 KiB each time, for which glibc asks the kernel: 50 us here."""
@@ -48,7 +48,7 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         self._unsent_before = 0  # what the transport held at the last look
         self._patience: asyncio.TimerHandle | None = None
         self.closed: str | None = None
-        """Why the connection has ended; None = it has not."""
+        """Why the connection has ended; None = it is open."""
 
     @property
     def is_connected(self) -> bool:
@@ -56,11 +56,11 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
         return self._transport is not None
 
     def take(self, event: E) -> bool:
-        """Take an event, or return False: it comes again at go_on()."""
+        """Take an event. False: the same event comes again at go_on()."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection has ended; `closed` says why."""
+        """Handle the end of the connection; `closed` says why."""
         raise NotImplementedError
 
     def go_on(self) -> None:
@@ -94,7 +94,7 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             raise ConnectionClosed(f"ttrpc connection: {self.closed}")
 
     def hang_up(self, reason: str, *, at_once: bool) -> None:
-        """End the connection; what is written is still sent, unless at_once or the peer does not read it."""
+        """End the connection; written frames are still sent, unless at_once or the peer does not read them."""
         self._close(reason)
         if self._transport is None or self._gone is None or self._gone.done():
             return
@@ -147,7 +147,7 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
             self.go_on()
 
     def _may_take(self) -> bool:
-        """Whether events may be taken now."""
+        """Return whether events may be taken now."""
         return True
 
     def _stop_writers_if_full(self) -> None:

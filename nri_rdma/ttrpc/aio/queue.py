@@ -9,7 +9,7 @@ from ..inbox import PATIENCE_S, Inbox
 
 
 class Queue:
-    """Holds messages up to a bound (inbox.py), an end, or a failure; what came before either is taken first.
+    """Holds messages up to a bound (inbox.py), an end, or a failure; messages before either are taken first.
 
     on_room is called when a message that was refused can be put again; on_overflow when nobody made room for one
     within PATIENCE_S.
@@ -26,7 +26,7 @@ class Queue:
         """Why the stream ended early."""
 
     def put(self, payload: bytes) -> bool:
-        """Add a message; False when the queue is full, and then the same message is due again at on_room."""
+        """Add a message. False: the queue is full, and the caller puts the same message again at on_room."""
         if self._inbox.is_full and not self.is_over:
             if self._overflow is None:
                 self._overflow = asyncio.get_running_loop().call_later(PATIENCE_S, self._on_overflow)
@@ -37,12 +37,12 @@ class Queue:
         return True
 
     def end(self) -> None:
-        """No more messages come."""
+        """Note that no more messages come."""
         self._ended = True
         self._wake()
 
     def fail(self, failure: Exception) -> None:
-        """The stream ended early; the first reason stays."""
+        """End the stream early with this error; the first reason stays."""
         if self.failure is None:
             self.failure = failure
         self._wake()
@@ -54,7 +54,7 @@ class Queue:
         return self._ended or self.failure is not None
 
     async def take(self) -> bytes | None:
-        """The next message, None at the end. Raises the failure; loses nothing when it is cancelled."""
+        """Return the next message, None at the end. Raises the failure; cancelling it loses no message."""
         while (payload := self._inbox.take()) is None:
             if self.failure is not None:
                 raise self.failure

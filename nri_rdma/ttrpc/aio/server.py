@@ -51,8 +51,8 @@ class AsyncServer:
     async def serve_unix(self, path: str | os.PathLike[str], mode: int = 0o600) -> None:
         """Listen on path, with that mode from the first moment, and return; the loop does the rest until close().
 
-        A socket that nobody listens on any more is replaced. Raises OSError: EADDRINUSE when a server answers there,
-        EEXIST when the path is no socket, and whatever the kernel says to bind.
+        A socket without a listener is replaced. Raises OSError: EADDRINUSE when a server answers there, EEXIST when the
+        path is no socket, and whatever the kernel says to bind.
         """
         self._raise_if_serving()
         await self._listen(listen_unix(os.fspath(path), mode))

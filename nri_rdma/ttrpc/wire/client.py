@@ -107,13 +107,13 @@ class ClientConnection(StreamTable):
         return end_frame(stream_id)
 
     def forget(self, stream_id: int) -> None:
-        """Give up on a call: what comes late will be dropped. The protocol has no way to tell the peer."""
+        """Give up on a call: later frames of it are dropped. The protocol has no way to tell the peer."""
         self._step(stream_id, _GIVE_UP)
 
     def next_event(self) -> Response | Data | End | None:
         """Return the next answer, message or end of a stream that is open, or None for "need more data".
 
-        What cannot be an answer (too long, not decodable, a frame that the stream is not open for) fails its own
+        A frame that cannot be an answer (too long, not decodable, not allowed in the stream's state) fails its own
         stream only.
         """
         while (frame := self._next_frame()) is not None:
@@ -168,7 +168,7 @@ class ClientConnection(StreamTable):
         return self._failed(stream_id, Code.INTERNAL, "protocol error: data where one answer was due")
 
     def _failed(self, stream_id: int, code: Code, text: str) -> Response:
-        """End a stream as the server ought to have done, with an error."""
+        """End a stream with an error, as the server ought to have done."""
         self._step(stream_id, _RECEIVE_RESPONSE)
         return Response(stream_id, code, text, b"")
 

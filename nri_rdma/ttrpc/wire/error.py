@@ -6,5 +6,5 @@ from __future__ import annotations
 class ProtocolError(Exception):
     """A message of ours would break the protocol, also because the peer has ended or broken its stream meanwhile.
 
-    Nothing is to be sent, and the connection is as it was.
+    Nothing may be sent, and the connection is as it was.
     """

@@ -1,4 +1,4 @@
-"""What a connection tells its caller, one event for a frame; a message that ends its stream is two."""
+"""The events of a connection, one for a frame; a message that ends its stream is two."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def timeout_ns(self) -> int:
-        """What was left of the caller's deadline when it sent; 0 = none, below 0 = already over."""
+        """Time until the caller's deadline when the request was sent; 0 = none, below 0 = already over."""
         timeout_ns: int = self._message.timeout_nano
         return timeout_ns
 
@@ -51,7 +51,7 @@ class Request:
         return tuple((pair.key.lower(), pair.value) for pair in self._message.metadata)
 
     def metadata_value(self, key: str) -> str:
-        """The first value of a key (in lower case), "" when there is none."""
+        """Return the first value of a key (in lower case), "" when there is none."""
         for pair in self._message.metadata:
             if pair.key.lower() == key:
                 value: str = pair.value

@@ -8,13 +8,14 @@ from typing import Final
 from .error import ProtocolError
 
 MESSAGE_MAX: Final = 4 << 20
-"""Longest data of one frame; the peer would throw a longer one away."""
+"""Longest data of one frame; the peer would discard a longer one."""
 
 REQUEST: Final = 1
 RESPONSE: Final = 2
 DATA: Final = 3
 AFTER_MESSAGE: Final = 0x100
-"""Not on the wire: the end that came in one frame with a message of that length, one frame being two events."""
+"""A mark that is not on the wire: the end that came in one frame with a message of that length, one frame being two
+events."""
 
 REMOTE_CLOSED: Final = 1
 """The sender will send no more data on this stream."""
@@ -26,7 +27,8 @@ NO_DATA: Final = 4
 HEADER: Final = struct.Struct(">IIBB")
 _HEADER_SIZE = HEADER.size
 _PIECE_MIN = 4096
-"""Shorter pieces are added to one another: as an object of its own, each would cost more than its bytes."""
+"""Shortest piece that is kept as an object of its own; shorter pieces are joined, because each object would cost more
+than its bytes."""
 
 Frame = tuple[int, int, "bytes | None", int, int]
 """Stream id, type, data (None where the length is over MESSAGE_MAX, and AFTER_MESSAGE), length, flags."""
@@ -42,26 +44,26 @@ class OversizedMessage(ProtocolError):  # noqa: N818 - the protocol's word
 
 
 def oversize_text(length: int, maximum: int = MESSAGE_MAX) -> str:
-    """What both sides say of a message that is too long."""
+    """Return both sides' text about a message that is too long."""
     return f"message length {length} exceed maximum message size of {maximum}"
 
 
 def data_frame(stream_id: int, payload: bytes) -> bytes:
-    """One message on a stream. Raises OversizedMessage."""
+    """Return the frame of one message on a stream. Raises OversizedMessage."""
     if len(payload) > MESSAGE_MAX:
         raise OversizedMessage(len(payload))
     return HEADER.pack(len(payload), stream_id, DATA, 0) + payload
 
 
 def end_frame(stream_id: int) -> bytes:
-    """The end of what the sender has to say on a stream."""
+    """Return the frame that ends the sender's messages on a stream."""
     return HEADER.pack(0, stream_id, DATA, REMOTE_CLOSED | NO_DATA)
 
 
 class FrameReader:
-    """Bytes to frames; what a connection is made on.
+    """Turns bytes into frames; the base of a connection.
 
-    Holds what was received and no more; an oversized frame's data is thrown away while it comes in.
+    Holds the received bytes and no more; an oversized frame's data is thrown away while it comes in.
     """
 
     __slots__ = ("_buffer", "_discard", "_held", "_missing", "_partial", "_pieces", "_position")

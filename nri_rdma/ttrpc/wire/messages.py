@@ -1,4 +1,4 @@
-"""What is inside the frames of calls: requests, answers, and their codes."""
+"""The contents of the frames of calls: requests, answers, and their codes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from .events import Response
 from .frames import HEADER, MESSAGE_MAX, REQUEST, RESPONSE, OversizedMessage
 
 decode_request: Final = pb.Request.FromString  # bound once: the look-up goes through protobuf's metaclass each time
-"""The message in a Request frame. Raises DecodeError."""
+"""Decodes the message in a Request frame. Raises DecodeError."""
 _decode_response = pb.Response.FromString
 
 _INT64_MAX = (1 << 63) - 1
 _INT32_MAX = (1 << 31) - 1
 
 _TEXT_MAX = 16 << 10
-"""Longest error text we send: far more than anyone shows, and a failure never fails for being too long."""
+"""Longest error text that is sent; a longer one is cut: far more than anyone shows, and a failure never fails for being
+too long."""
 
 
 class Code(IntEnum):
@@ -56,7 +57,7 @@ def request_frame(
     timeout_ns: int,
     metadata: Iterable[tuple[str, str]],
 ) -> bytes:
-    """The frame that opens a stream. Raises OversizedMessage, and ProtocolError when a text is not Unicode."""
+    """Return the frame that opens a stream. Raises OversizedMessage, and ProtocolError when a text is not Unicode."""
     timeout_ns = max(-_INT64_MAX, min(timeout_ns, _INT64_MAX))
     small = len(payload) < _LARGE
     try:
@@ -76,7 +77,8 @@ def request_frame(
 
 
 _LARGE = 1 << 14
-"""From here on a payload is put beside its message: protobuf, growing its buffer, takes 2 ms for 1 MiB, this 0.03."""
+"""Payloads from this length on are put beside their message: protobuf, growing its buffer, takes 2 ms for 1 MiB, this
+0.03."""
 
 _HEADER_AND_TAG_1 = struct.Struct(">IIBBBB")  # payload shorter than 128 bytes
 _HEADER_AND_TAG_2 = struct.Struct(">IIBBBBB")  # shorter than 16384
@@ -105,7 +107,8 @@ def ok_response(stream_id: int, payload: bytes) -> bytes | None:
 
 
 def _with_payload(stream_id: int, kind: int, flags: int, rest: bytes, tag: int, payload: bytes) -> bytes:
-    """The frame of a message with a large payload; `rest` is what else it holds. Raises OversizedMessage."""
+    """Return the frame of a message with a large payload; `rest` is the rest of the message. Raises
+    OversizedMessage."""
     prefix, left = [tag], len(payload)
     while left > 0x7F:
         prefix.append(left & 0x7F | 0x80)
@@ -137,9 +140,9 @@ def read_response(stream_id: int, data: bytes) -> Response:
 
 
 def _only_payload(data: bytes) -> bytes | None:
-    """The payload of a Response of at least 16 KiB that holds nothing else; None = protobuf has to look.
+    """Return the payload of a Response of at least 16 KiB that holds nothing else; None = protobuf has to decode it.
 
-    For protobuf would copy a large payload twice.
+    Protobuf would copy a large payload twice.
     """
     if data[0] != _PAYLOAD_TAG:
         return None

@@ -155,8 +155,8 @@ class ServerConnection(StreamTable):
         return Data(stream_id, data)
 
     def _without_data(self, stream_id: int, kind: int, length: int) -> Data | End | Rejected | None:
-        """A frame that is too long, or the end that came with a message: as Go has it, the message counts and the end
-        is refused, unless the message is empty."""
+        """Return the event of a frame that is too long, or of an end that came with a message: as in Go the message
+        counts and the end is refused, unless the message is empty."""
         if kind != AFTER_MESSAGE:
             return self._reject(stream_id, Code.RESOURCE_EXHAUSTED, oversize_text(length))
         if length:

@@ -1,8 +1,8 @@
-"""What a frame does to the stream it is on: one table for each end, read by the code and by docs/ttrpc.md.
+"""The effect of a frame on its stream: one table for each end, read by the code and by docs/ttrpc.md.
 
 A stream that nobody has opened yet and one that is over are both `none`: the numbers tell them apart, which only grow.
-What is not in a table breaks the protocol: sending it raises, receiving it ends the stream with an error. An end that
-the peer repeats, and a Data frame that holds nothing and ends nothing, change nothing, as in Go.
+A frame that is not in a table breaks the protocol: sending it raises, receiving it ends the stream with an error. An
+end that the peer repeats, and a Data frame that holds nothing and ends nothing, change nothing, as in Go.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a stream is, as one end sees it."""
+    """The state of a stream, as one end sees it."""
 
     NONE = "none"
     """Not open: the next Request may open it."""
 
     WAITING = "waiting"
-    """The client has said everything and expects one Response."""
+    """The client has sent everything and expects one Response."""
     SENDING_FOR_ANSWER = "sending for an answer"
     """The client sends messages and expects one Response."""
     TALKING = "talking"
     """Both ends send messages."""
     LISTENING = "listening"
-    """The client has said everything and takes messages."""
+    """The client has sent everything and takes messages."""
 
     ANSWERING = "answering"
     """The server owes one Response to a unary call."""
     REPLYING = "replying"
-    """The client has said everything; the server sends messages, or a Response."""
+    """The client has sent everything; the server sends messages, or a Response."""
 
 
 class Event(StrEnum):
-    """A frame, or the part of one that matters here, and who it comes from as one end sees it."""
+    """A frame, or its part that matters here, and its sender as one end sees it."""
 
     SEND_REQUEST = "send Request"
     SEND_REQUEST_FOR_MESSAGES = "send Request, remote closed"
@@ -57,7 +57,7 @@ class Event(StrEnum):
 
 Table = Mapping[tuple[State, Event], State]
 Row = Mapping[State, State]
-"""What one event makes of each state."""
+"""The next state for each state in which one event is allowed."""
 
 CLIENT: Final[Table] = MappingProxyType(
     {
@@ -109,5 +109,5 @@ SERVER: Final[Table] = MappingProxyType(
 
 
 def row(table: Table, event: Event) -> Row:
-    """What the event makes of each state in which it is allowed."""
+    """Return the next state for each state in which the event is allowed."""
     return {before: after for (before, what), after in table.items() if what is event}

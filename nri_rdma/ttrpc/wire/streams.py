@@ -11,7 +11,7 @@ _NONE: Final = State.NONE  # bound once: an enum's member is looked up in Python
 
 
 class StreamTable(FrameReader):
-    """What both ends of a connection are: a reader of frames, and the state of each stream that is open."""
+    """The common part of both ends of a connection: a reader of frames, and the state of each stream that is open."""
 
     __slots__ = ("_states",)
 
@@ -21,7 +21,7 @@ class StreamTable(FrameReader):
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open: what a caller bounds who answers later than it reads."""
+        """Number of open streams: the bound for a caller that answers later than it reads."""
         return len(self._states)
 
     def _step(self, stream_id: int, event: Row) -> State | None:

@@ -54,8 +54,8 @@ _NODE_FOLDERS = ("/dev", "/dev/dri", "/dev/accel")
 _NOBODY = frozenset({"", "none", "void"})
 _EVERY = "all"
 _MOST_TEXT = 4096
-"""Most characters that are read of a container's variable, which anybody may write: a hundred UUIDs. A megabyte took
-more than a second to read."""
+"""Most characters of a container's variable, which anybody may write; a longer one is not read. A hundred UUIDs fit. A
+megabyte took more than a second to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Source:
     read: Callable[[], None]
     """Called when there is something to read. Takes what is there, for at most TURN_S."""
     due_at: Callable[[], float | None] = _never
-    """Return when to call `settle`, in seconds of `time.monotonic`; None: not at all."""
+    """Returns the time of the next call of `settle`, in seconds of `time.monotonic`; None: no call is due."""
     settle: Callable[[], None] = _nothing
     """Called at that time, whether or not there is something to read."""
 

@@ -1,0 +1,94 @@
+"""A function's docstring begins with a verb: neither with a question word nor with a pronoun (style.md, 46)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house import measure
+from tests.house.measure import PROJECT, Source, read_sources
+
+SOURCES = tuple(it for it in read_sources(PROJECT / measure.PACKAGE) if not it.is_in(measure.GENERATED))
+
+# A ratchet: the number that is left of each package may only fall. A package that is not named has none.
+LEFT = {"attach": 18, "commands": 64, "daemon": 6, "doors": 25, "engine": 2, "text": 12}
+
+UNCLEAR = re.compile(
+    r"(What|Whatever|Whether|Who|Whoever|Whom|Whose|Which|Where|Why|How|When"
+    r"|I|You|He|She|It|Its|We|Our|Ours|They|Them|Their|This|That|These|Those)\b"
+)
+PROPERTIES = ("property", "cached_property")
+
+
+def begins_unclear(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether the docstring begins with a question word or a pronoun; a property may begin with Whether."""
+    text = ast.get_docstring(function) or ""
+    if _is_property(function) and text.startswith("Whether "):
+        return False
+    return UNCLEAR.match(text) is not None
+
+
+def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    names = (ast.unparse(decorator) for decorator in function.decorator_list)
+    return any(name.rpartition(".")[2] in PROPERTIES for name in names)
+
+
+def unclear(sources: Collection[Source]) -> Iterator[tuple[str, str]]:
+    """Yield the room and the place of each function whose docstring begins with a question word or a pronoun."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and begins_unclear(node):
+                yield source.room, f"nri_rdma/{source.path}:{node.lineno} {node.name}"
+
+
+def counts(sources: Collection[Source]) -> Counter[str]:
+    """Return the number of unclear docstrings by room."""
+    return Counter(room for room, _ in unclear(sources))
+
+
+@pytest.mark.parametrize("room", sorted({source.room for source in SOURCES}))
+def test_a_function_s_docstring_begins_with_a_verb(room: str) -> None:
+    places = [place for _, place in unclear([source for source in SOURCES if source.room == room])]
+    assert len(places) <= LEFT.get(room, 0), "\n".join(places)
+
+
+PLANTED = '''
+class Device:
+    @property
+    def is_free(self) -> bool:
+        """Whether no pod has the device."""
+
+    @functools.cached_property
+    def name(self) -> str:
+        """What the kernel calls the device."""
+
+    def _owner(self) -> str:
+        """Who has it."""
+
+async def wait():
+    """Wait until it is free."""
+    def inner():
+        """It is free then."""
+
+def read():
+    """Whether the node was read."""
+
+def itself():
+    """Itemise what is there; whether that is all."""
+
+def bare(): ...
+'''
+
+
+def test_planted_docstrings_are_found(tmp_path: Path) -> None:
+    package = tmp_path / "nri_rdma"
+    (package / "room").mkdir(parents=True)
+    (package / "room" / "planted.py").write_text(PLANTED)
+    found = [place.rpartition(" ")[2] for _, place in unclear(read_sources(package))]
+    assert sorted(found) == ["_owner", "inner", "name", "read"]
+    assert counts(read_sources(package)) == {"room": 4}

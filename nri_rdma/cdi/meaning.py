@@ -227,7 +227,7 @@ def _printable(file: str) -> str:
 
 
 def _unknown(where: str, what: str) -> PlacementError:
-    hint = "its driver has to write the spec anew: the device is gone, is in a pod, or has another name now"
+    hint = "its driver has to write the spec again: the device is gone, is in a pod, or has another name now"
     return PlacementError(ErrorCode.DEVICE_UNKNOWN, what, where=where, hint=hint)
 
 

@@ -235,7 +235,7 @@ class Settings:
     )
     barrier_wait: float = _setting(
         0.2,
-        "Seconds that a container waits for an attach that still runs, before the kubelet is told to come again.",
+        "Seconds that a container waits for an attach that still runs, before the kubelet is told to retry.",
         _wait,
         "SECONDS",
     )

@@ -96,7 +96,7 @@ def alignment_of(
         gpus=shown.gpus or tuple(gpus_of(requests)),
         source=shown.source if shown.gpus else told,
         pairs=tuple(pairs),
-        contradiction=f"{shown.source} show GPU {_listed(shown.gpus)}, and {told} told {_listed(placed_for)}"
+        contradiction=f"{shown.source} show GPU {_listed(shown.gpus)}, and {told} reported {_listed(placed_for)}"
         if is_other
         else "",
         problem=shown.problem,
@@ -131,7 +131,7 @@ def refuse_far(alignment: Alignment, where: str) -> None:
             ErrorCode.NOT_ALIGNED,
             f"not aligned to gpu: {told}",
             where=where,
-            hint="delete the pod so that it is placed anew, or leave strict out",
+            hint="delete the pod so that it is placed again, or leave strict out",
         )
 
 

@@ -94,7 +94,7 @@ class HostNode:
         another reading."""
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            log.warning("the node was not read anew", extra={"error": str(error)})
+            log.warning("the rescan of the node failed", extra={"error": str(error)})
         self._on_read()
 
 

@@ -43,7 +43,10 @@ class ContainerLimits:
             if outlived_by_limits(self._root, cgroups_path):
                 self._watch(cgroups_path)
         except (OSError, ValueError) as error:
-            log.warning("its rdma limits will outlive it", extra={"container": where, "error": str(error)})
+            log.warning(
+                "cannot remove the rdma limits of a container at its end",
+                extra={"container": where, "error": str(error)},
+            )
 
     def process_gone(self, process: ProcessIdentity) -> None:
         """Handle the end of a watched process, which need not be a container's."""
@@ -70,6 +73,8 @@ class ContainerLimits:
             lift_rdma_max(self._root, cgroups_path)
         except OSError as error:
             if error.errno not in _GONE:
-                log.warning("rdma limits stay", extra={"cgroup": cgroups_path, "error": str(error)})
+                log.warning(
+                    "cannot remove the rdma limits of a cgroup", extra={"cgroup": cgroups_path, "error": str(error)}
+                )
             else:
                 log.info("the cgroup went before its rdma limits", extra={"cgroup": cgroups_path})

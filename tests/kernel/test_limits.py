@@ -91,5 +91,5 @@ def test_limits_that_will_outlive_their_container_are_told(
 ) -> None:
     container.procs.write_text("0\n")
     ContainerLimits(tmp_path, NoProcesses()).lift_at_end(PATH, WHERE)
-    assert [record.message for record in caplog.records] == ["its rdma limits will outlive it"]
+    assert [record.message for record in caplog.records] == ["cannot remove the rdma limits of a container at its end"]
     assert "pid namespace" in caplog.records[0].error  # type: ignore[attr-defined]  # of extra

@@ -156,7 +156,7 @@ def test_what_a_container_shows_of_its_gpu_is_held_against_what_the_kubelet_told
 ) -> None:
     allocate(gave, "shown", uuid(node, 1))
     pod = cri.run_pod("shown", annotations=STRICT)
-    contradiction = f"show GPU {gpu(node, 6)}, and the kubelet told {gpu(node, 1)}"
+    contradiction = f"show GPU {gpu(node, 6)}, and the kubelet reported {gpu(node, 1)}"
     far = f"nri-rdma: NOT-ALIGNED: not aligned to gpu: mlx5_1 is SYS from GPU {gpu(node, 6)}"
     with pytest.raises(CriError) as refused:
         cri.create_container(pod, "trainer", devices=[nvidia_node(tmp_path, 6)])
@@ -215,7 +215,7 @@ def test_the_gpu_of_a_claim_is_known_by_the_device_files_in_its_spec(
 
 def hangs(kubelet: FakeKubelet, _node: Fabric) -> str:
     kubelet.mode = Mode.HANGS
-    return "the kubelet did not tell the pod's devices: no answer within 50 ms (KUBELET-LATE)"
+    return "the kubelet did not report the pod's devices: no answer within 50 ms (KUBELET-LATE)"
 
 
 def fails(kubelet: FakeKubelet, _node: Fabric) -> str:

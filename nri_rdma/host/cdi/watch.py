@@ -98,7 +98,7 @@ class CdiRegistry:
             try:
                 self._on_change(registry)
             except Exception:  # the registry is read all the same, and the next change is reported again
-                log.exception("CDI registry")
+                log.exception("a change of CDI specs was not handled")
         return registry
 
     def close(self) -> None:

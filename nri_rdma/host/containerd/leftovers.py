@@ -113,7 +113,7 @@ class Leftovers:
                 return
             if len(self._waiting) >= MAX_WAITING or not self._is_served(self._socket):
                 facts = {"pod": str(pod), "sandbox": pod.sandbox_id, "next": by_hand(pod.sandbox_id)}
-                log.warning("nobody can see whether containerd leaves anything of a refused sandbox", extra=facts)
+                log.warning("cannot check what containerd leaves of a refused sandbox", extra=facts)
                 return
             heapq.heappush(self._waiting, _Task(self._clock() + self._pauses_s[0], 0, pod, current_span()))
             self._changed.notify()

@@ -73,7 +73,7 @@ def refused(what: str, namespace: str, name: str) -> KubeletError:
         ErrorCode.KUBELET_ANSWER,
         f"the kubelet's answer cannot be used: {what}",
         where=f"pod {bounded(f'{namespace}/{name}')}",
-        hint="the next attempt asks anew; docs/operations.md has the reasons",
+        hint="the next attempt asks again; docs/operations.md has the reasons",
     )
 
 

@@ -61,4 +61,4 @@ class KubeletDoor:
             log.warning("the kubelet does not answer", extra={"error": str(error)})
         else:
             self.tells = True
-            log.info("the kubelet tells what it allocates", extra={"socket": str(self._socket)})
+            log.info("the kubelet reports its allocations", extra={"socket": str(self._socket)})

@@ -131,8 +131,8 @@ class PodResources:
             return self._unreachable("", where, detail)
         if failed.is_late or failed.is_rate_limit:
             why = "too many calls" if failed.is_rate_limit else f"no answer within {self._budget_s * 1000:g} ms"
-            what = f"the kubelet did not tell the pod's devices: {why}"
-            hint = "nothing, the next attempt asks anew; look at the load of the node when it goes on"
+            what = f"the kubelet did not report the pod's devices: {why}"
+            hint = "nothing, the next attempt asks again; look at the load of the node when it goes on"
             return KubeletError(ErrorCode.KUBELET_LATE, what, where=where, hint=hint, detail=detail)
         what = f"the kubelet's answer cannot be used: it is the error {failed.code}"
         hint = "look at the kubelet's log"
@@ -140,7 +140,7 @@ class PodResources:
 
     def _unreachable(self, why: str, where: str, detail: str = "") -> KubeletError:
         what = f"the kubelet cannot be asked at {self._socket}{f': {why}' if why else ''}"
-        hint = "check that the kubelet runs and that this is its PodResources socket; the next attempt connects anew"
+        hint = "check that the kubelet runs and that this is its PodResources socket; the next attempt connects again"
         return KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=where, hint=hint, detail=detail)
 
 

@@ -144,7 +144,7 @@ class LinkEvents:
             except BlockingIOError:
                 return
             except OSError as error:  # ENOBUFS: more than the buffer holds
-                log.warning("news of links were lost, reading the node anew", extra={"error": error.strerror})
+                log.warning("news of links were lost, rescanning the node", extra={"error": error.strerror})
                 self._burst.note()
                 return
             except WireError as error:

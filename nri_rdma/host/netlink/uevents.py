@@ -95,7 +95,7 @@ class RdmaUevents:
             except BlockingIOError:
                 return
             except OSError as error:  # ENOBUFS: more than the buffer holds
-                log.warning("device events were lost, looking at all", extra={"error": error.strerror})
+                log.warning("device events were lost, rescanning the devices", extra={"error": error.strerror})
                 self._burst.note()
                 self._on_lost()
                 return

@@ -81,7 +81,7 @@ class NamespaceWatcher:
         with self._lock:
             folder = self._folders.pop(watch, None) if mask & inotify.IGNORED else self._folders.get(watch)
         if mask & (inotify.Q_OVERFLOW | inotify.IGNORED):
-            log.warning("namespaces may have gone unnoticed, looking at all", extra={"folder": folder or ""})
+            log.warning("namespace events may be lost, checking all namespaces", extra={"folder": folder or ""})
             self._on_overflow()
         elif folder is not None and name:
             self._on_gone(f"{folder}/{name}")

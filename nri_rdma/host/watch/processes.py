@@ -94,7 +94,7 @@ class ProcessWatcher:
         try:
             self._on_gone(process)
         except Exception:  # a listener that raises must not lose the next end
-            log.exception("process watcher")
+            log.exception("the end of a process was not handled")
 
 
 def start_of(pid: int) -> int:

@@ -264,8 +264,8 @@ def test_a_strict_requests_container_with_other_gpus_far_away_is_refused(machine
     assert caught.value.code is ErrorCode.NOT_ALIGNED
     assert str(caught.value) == (
         "nri-rdma: NOT-ALIGNED: not aligned to gpu: mlx5_0 is NODE from GPU 0000:80:00.0; its device nodes show GPU"
-        " 0000:80:00.0, and the request told 0000:18:00.0, default/job, container main. Next: delete the pod so that it"
-        " is placed anew, or leave strict out."
+        " 0000:80:00.0, and the request reported 0000:18:00.0, default/job, container main. Next: delete the pod so"
+        " that it is placed again, or leave strict out."
     )
     machine.create(pod, 0)
 
@@ -276,7 +276,7 @@ def test_another_request_is_told_of_and_served(machine: Machine) -> None:
     assert got.names == ["uverbs0", "rdma_cm"]
     ((_, words, problem),) = _status(machine)
     assert words == "mlx5_0 is NODE from GPU 0000:80:00.0"
-    assert problem == "its device nodes show GPU 0000:80:00.0, and the kubelet told 0000:18:00.0"
+    assert problem == "its device nodes show GPU 0000:80:00.0, and the kubelet reported 0000:18:00.0"
     assert problem in str(machine.span("align")["rdma.gpus.problem"])
 
 

@@ -1,7 +1,7 @@
 """The central property on the real kernel: whatever fails when, undo makes the host what it was; twice is once.
 
 Over kinds of links that have everything (journey.py), as `ip -j -d` and /proc/sys show them. The generated plans are
-the fake kernel's (tests/unit/attach/test_central_property.py). NRI_RDMA_EVERY=1 has every operation fail in each kind
+the fake kernel's (tests/unit/attach/test_transaction.py). NRI_RDMA_EVERY=1 has every operation fail in each kind
 of link and in each way; without it each fails in one kind at least.
 """
 

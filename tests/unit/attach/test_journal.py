@@ -13,8 +13,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_rdma.attach.journal import Journal, decode_record, encode_record
-from nri_rdma.attach.plain import from_plain
-from nri_rdma.attach.port import NamespaceIdentity
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
@@ -164,24 +162,6 @@ def test_the_journal_of_a_daemon_that_knew_no_sysctls_is_read_and_its_devices_co
     assert (errors, read.plan.moves[0].link.sysctls) == ((), "")
     assert undo_steps(kernel, namespace, steps_of(read.plan), SPANS) == ()
     assert world.snapshot() == before
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"boot_id": "b", "cookie": 1},
-        {"boot_id": "b", "cookie": "1", "path": "p"},
-        {"boot_id": "b", "cookie": True, "path": "p"},
-        {"boot_id": None, "cookie": 1, "path": "p"},
-        {"boot_id": "b", "cookie": 1, "path": "p", "more": 1},
-        [],
-        "b",
-        None,
-    ],
-)
-def test_missing_unknown_and_mistyped_fields_are_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="NamespaceIdentity"):
-        from_plain(NamespaceIdentity, value)
 
 
 def test_a_record_that_cannot_be_written_leaves_nothing_behind(record: SandboxRecord, tmp_path: Path) -> None:

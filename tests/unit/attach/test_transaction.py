@@ -1,6 +1,6 @@
 """Whatever fails when, undo brings the world back to where it started; for generated plans on the fake kernel.
 
-NRI_RDMA_PLANS sets how many plans are tried (`NRI_RDMA_PLANS=1000 pytest tests/unit/attach/test_central_property.py`).
+NRI_RDMA_PLANS sets how many plans are tried (`NRI_RDMA_PLANS=1000 pytest tests/unit/attach/test_transaction.py`).
 """
 
 import os

@@ -1,0 +1,28 @@
+"""What tests of RDMA devices that move begin, end and look at."""
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.decide.placement import Placed
+from tests.fakes.kernel import Rdma, World
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, placed_on
+
+
+def begin(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:
+    return rig.sandboxes.begin(make_pod(), placed or placed_on(rig.world, "rail0"), None)
+
+
+def attach(rig: Rig, placed: tuple[Placed, ...] | None = None) -> Attachment:
+    sandbox = begin(rig, placed)
+    sandbox.attach_done.result(SOON)
+    return sandbox
+
+
+def device_of(world: World) -> Rdma:
+    (device,) = world.rdma
+    return device
+
+
+def end(rig: Rig) -> None:
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)

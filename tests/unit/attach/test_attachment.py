@@ -1,0 +1,109 @@
+"""What one attach remembers of its containers, and what is told to those who wait for it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.attachment import KEPT_CONTAINERS, Attachment, Now, attached_of
+from nri_rdma.attach.record import Phase
+from nri_rdma.attach.states import State
+from nri_rdma.errors import ErrorCode, NotReadyError
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(state=tmp_path, world=make_world())
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def attachment(daemon: Rig) -> Attachment:
+    """An attached one, of a pod that asked by its annotation."""
+    attachment = daemon.sandboxes.begin(make_pod(), placed_on(daemon.world, "rail0"), None)
+    attachment.attach_done.result(SOON)
+    return attachment
+
+
+@pytest.mark.parametrize(
+    ("state", "phase", "ends"),
+    [
+        (State.QUEUED, Phase.PLANNED, False),
+        (State.PAUSED, Phase.PLANNED, False),
+        (State.ATTACHING, Phase.ATTACHING, False),
+        (State.ATTACHED, Phase.ATTACHED, False),
+        (State.STOPPING, Phase.RETURNING, True),
+        (State.RETURNING, Phase.RETURNING, True),
+        (State.GONE, Phase.GONE, True),
+    ],
+)
+def test_a_state_has_the_word_that_status_and_journal_know(state: State, phase: Phase, ends: bool) -> None:
+    now = Now(state=state)
+    assert (now.phase, now.ends) == (phase, ends)
+
+
+def test_answers_for_a_container_are_counted_until_it_starts(attachment: Attachment) -> None:
+    assert [attachment.answered("trainer") for _ in range(3)] == [1, 2, 3]
+    attachment.started("trainer")
+    assert attachment.answered("trainer") == 1
+
+
+def test_a_container_that_started_unverified_is_unguarded_until_a_start_that_was_verified(
+    attachment: Attachment,
+) -> None:
+    attachment.answered("trainer")
+    attachment.started("trainer")
+    assert attachment.unguarded == {"trainer"}
+    attachment.answered("trainer")
+    attachment.unstarted["trainer"].verified = True
+    attachment.started("trainer")
+    assert attachment.unguarded == set()
+
+
+def test_another_answer_needs_another_verification(attachment: Attachment) -> None:
+    attachment.answered("trainer")
+    attachment.unstarted["trainer"].verified = True
+    attachment.answered("trainer")
+    attachment.started("trainer")
+    assert attachment.unguarded == {"trainer"}
+
+
+def test_the_names_of_any_number_of_ephemeral_containers_take_bounded_memory(attachment: Attachment) -> None:
+    for number in range(2 * KEPT_CONTAINERS):
+        attachment.answered(f"debug-{number}")
+        attachment.remember_container(f"debug-{number}", f"/kubepods/{number}")
+    assert (len(attachment.unstarted), len(attachment.containers)) == (KEPT_CONTAINERS, KEPT_CONTAINERS)
+    attachment.remember_container("debug-0", "/kubepods/anew")
+    assert attachment.containers["debug-0"] == "/kubepods/anew"
+
+
+def test_a_result_that_was_told_stays(daemon: Rig) -> None:
+    daemon.gate.stop_at = "before move-netdev"
+    attachment = daemon.sandboxes.begin(make_pod(), placed_on(daemon.world, "rail0"), None)
+    assert daemon.gate.reached.wait(SOON)
+    attachment.settle(RuntimeError("first"))
+    attachment.settle()
+    attachment.settle(RuntimeError("last"))
+    assert str(attachment.attach_done.exception(SOON)) == "first"
+    daemon.gate.open.set()
+
+
+def test_who_comes_to_an_attach_that_ends_is_told_to_come_again(daemon: Rig, attachment: Attachment) -> None:
+    attachment.refuse_ended()
+    done = daemon.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)
+    with pytest.raises(NotReadyError) as caught:
+        attachment.refuse_ended()
+    assert (caught.value.code, caught.value.where) == (ErrorCode.RETURNING, "ml/train")
+
+
+def test_a_part_that_ends_gives_its_sandbox_nothing_more(daemon: Rig, attachment: Attachment) -> None:
+    assert [it.device.name for request in attached_of((attachment,))[0] for it in request.devices] == ["mlx5_rail0"]
+    done = daemon.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)
+    assert attached_of((attachment, attachment)) == ((), None)

@@ -1,0 +1,124 @@
+"""The end of a sandbox is noticed by its namespace or by its process; what cannot be watched costs nobody a device."""
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.attach.liveness import Ends, lives_by_process
+from nri_rdma.attach.port import KernelError, Namespace, ProcessIdentity
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.model.request import Mode
+from tests.fakes.kernel import FakeKernel, World
+from tests.unit.attach.builders import POD_PATH, make_pod, record_of
+from tests.unit.attach.rig import FakeProcesses, make_world, placed_on
+
+ON_HOST = make_pod(path="", pid=4711)
+
+
+class _Unopened(FakeKernel):
+    """A kernel that opens no namespace."""
+
+    error = errno.EMFILE
+
+    def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
+        raise KernelError(f"open {path}", self.error)
+
+
+def _ends(world: World, watched: list[str] | None = None, processes: FakeProcesses | None = None) -> Ends:
+    return Ends(FakeKernel(world), (watched if watched is not None else []).append, processes)
+
+
+def _recorded(world: World, mode: Mode = Mode.EXCLUSIVE) -> SandboxRecord:
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    record = record_of(kernel, namespace, *placed_on(world, "rail0", mode=mode))
+    namespace.close()
+    return record
+
+
+def test_a_namespace_that_is_still_the_same_is_opened_again_and_watched() -> None:
+    world, watched = make_world(), list[str]()
+    record = _recorded(world)
+    namespace = _ends(world, watched).open_again(record)
+    assert namespace is not None
+    assert (namespace.identity, watched) == (record.namespace, [POD_PATH])
+    assert _ends(world).is_there(record, namespace)
+    namespace.close()
+    assert world.held == 0
+
+
+def test_another_namespace_at_the_path_is_not_taken_for_the_pods() -> None:
+    world = make_world()
+    record = _recorded(world)
+    world.remove_namespace(POD_PATH)
+    world.add_namespace(POD_PATH)
+    assert _ends(world).open_again(record) is None
+    assert world.held == 0
+    assert not _ends(world).is_there(record, None)
+
+
+@pytest.mark.parametrize("error", [errno.ENOENT, errno.ENOTDIR, errno.EINVAL, errno.ESTALE])
+def test_a_path_without_a_namespace_is_the_end(error: int) -> None:
+    world = make_world()
+    record = _recorded(world)
+    kernel = _Unopened(world)
+    kernel.error = error
+    ends = Ends(kernel, lambda _path: None, None)
+    assert ends.open_again(record) is None
+    assert not ends.can_be_opened(POD_PATH)
+
+
+def test_a_namespace_that_cannot_be_seen_just_now_is_not_called_gone() -> None:
+    world = make_world()
+    record = _recorded(world)
+    ends = Ends(_Unopened(world), lambda _path: None, None)
+    for ask in (lambda: ends.open_again(record), lambda: ends.can_be_opened(POD_PATH)):
+        with pytest.raises(KernelError, match="EMFILE"):
+            ask()
+
+
+def test_of_a_pod_that_nothing_was_moved_into_the_path_tells() -> None:
+    world = make_world()
+    record = replace(_recorded(world, Mode.SHARED), namespace=None)
+    assert _ends(world).is_there(record, None)
+    world.remove_namespace(POD_PATH)
+    assert not _ends(world).is_there(record, None)
+
+
+def test_a_pod_on_the_hosts_network_lives_as_long_as_its_process_with_its_start() -> None:
+    world, processes = make_world(), FakeProcesses()
+    processes.running[4711] = 100
+    ends = _ends(world, processes=processes)
+    process = ends.watch_process(ON_HOST)
+    assert process == ProcessIdentity(pid=4711, start=100)
+    record = replace(_recorded(world, Mode.SHARED), pod=ON_HOST, namespace=None, process=process)
+    assert ends.is_there(record, None)
+    processes.running[4711] = 200  # the number is another process's now
+    assert not ends.is_there(record, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "pid", "is_so"), [("", 4711, True), ("", 0, False), (POD_PATH, 4711, False), (POD_PATH, 0, False)]
+)
+def test_only_a_pod_on_the_hosts_network_lives_by_its_process(path: str, pid: int, is_so: bool) -> None:
+    assert lives_by_process(make_pod(path=path, pid=pid)) == is_so
+
+
+def test_a_process_that_cannot_be_watched_is_not_known_and_not_called_gone() -> None:
+    world = make_world()
+    ends = Ends(FakeKernel(world), lambda _path: None, None)
+    assert ends.watch_process(ON_HOST) is None
+    process = ProcessIdentity(pid=4711, start=100)
+    assert ends.is_there(replace(_recorded(world), pod=ON_HOST, namespace=None, process=process), None)
+
+
+def test_a_watch_that_cannot_be_set_is_logged_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(_path: str) -> None:
+        raise OSError(errno.ENOSPC, "no more watches")
+
+    world = make_world()
+    namespace = Ends(FakeKernel(world), refuse, None).open_again(_recorded(world))
+    assert namespace is not None
+    namespace.close()
+    assert [it.getMessage() for it in caplog.records] == ["namespace is not watched"]

@@ -1,0 +1,95 @@
+"""RDMA devices that move into a pod: what is refused first, what the pod gets, how they come home."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.rdma import issm_beside
+from nri_rdma.model.device import LinkLayer, RdmaNetns
+from nri_rdma.model.nldev import CharNumber
+from nri_rdma.model.pci import PciAddress
+from tests.fakes.kernel import World
+from tests.unit.attach.builders import POD_PATH, make_device, make_placed
+from tests.unit.attach.rdma_life import attach, device_of, end
+from tests.unit.attach.rig import SOON, Rig, placed_on
+
+
+def test_the_rdma_device_goes_with_its_netdev_and_comes_home(rig: Rig, world: World) -> None:
+    before = world.snapshot()
+    attach(rig)
+    assert device_of(world).netns is world.namespace(POD_PATH)
+    end(rig)
+    assert world.snapshot() == before
+    assert (rig.sandboxes.held(), world.held) == (0, 0)
+
+
+def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:
+    last = CharNumber(name="umad63", abi=5, major=231, minor=63)
+    assert issm_beside(last) == CharNumber(name="issm63", abi=5, major=231, minor=127)
+    assert issm_beside(CharNumber(name="umad64", abi=5, major=239, minor=0)) is None
+
+
+def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:
+    attach(rig)
+    end(rig)
+    undone = [span.name for span in rig.spans.recent() if span.name.startswith("undo ")]
+    assert undone == ["undo move-rdma-device", "undo configure-netdev", "undo move-netdev"]
+
+
+def test_a_device_without_a_netdev_moves_alone(rig: Rig, world: World) -> None:
+    placed = (make_placed((make_device("mlx5_rail0", [], link_layer=LinkLayer.INFINIBAND),)),)
+    attach(rig, placed)
+    assert device_of(world).netns is not world.host
+    end(rig)
+    assert device_of(world).netns is world.host
+
+
+@pytest.mark.parametrize("setting", [RdmaNetns.SHARED, RdmaNetns.NONE])
+def test_where_the_kernel_shows_it_everywhere_the_rdma_device_stays(rig: Rig, world: World, setting: RdmaNetns) -> None:
+    world.rdma_netns = setting
+    record = attach(rig).record
+    assert record is not None
+    assert record.plan.rdma_moves == ()
+    assert record.plan.moves != ()
+
+
+def test_a_pod_that_renamed_its_device_returns_it_under_the_hosts_name(rig: Rig, world: World) -> None:
+    before = world.snapshot()
+    attach(rig)
+    device_of(world).name = "mine"
+    end(rig)
+    assert world.snapshot() == before
+
+
+def test_a_device_that_the_kernel_brought_home_is_left_there(rig: Rig, world: World) -> None:
+    attach(rig)
+    device_of(world).netns = world.host
+    end(rig)
+    assert device_of(world).netns is world.host
+
+
+def test_a_physical_device_that_is_nowhere_is_looked_for_again(rig: Rig, world: World) -> None:
+    (placed,) = placed_on(world, "rail0")
+    (device,) = placed.devices
+    attach(rig, (replace(placed, devices=(replace(device, pci=PciAddress(0, 0x17, 0, 0)),)),))
+    lost, world.rdma = world.rdma, []
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    rig.clock.wait_for_one()
+    world.rdma = lost
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert device_of(world).netns is world.host
+
+
+def test_a_daemon_that_starts_anew_brings_home_what_its_predecessor_moved(world: World, tmp_path: Path) -> None:
+    before = world.snapshot()
+    first = Rig(state=tmp_path, world=world)
+    attach(first)
+    first.kill()
+    second = Rig(state=tmp_path, world=world)
+    assert second.sandboxes.recover(lambda _record: None) == ()
+    end(second)
+    assert world.snapshot() == before
+    second.close()

@@ -1,0 +1,81 @@
+"""What brings a netdev back to what it was on the host."""
+
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.attach.ops import (
+    AddAltName,
+    DropAltName,
+    Op,
+    SetLink,
+    SetSettings,
+    SetSysctl,
+)
+from nri_rdma.attach.return_netdev import PHASES, departures, restore
+from nri_rdma.model.link import STABLE_SECRET
+from tests.fakes.kernel import FakeKernel
+from tests.rig.linkops import apply, capture
+from tests.unit.attach.rails import rail, rail_world
+
+
+def test_a_link_that_is_what_it_was_has_nothing_to_be_done_in_any_phase() -> None:
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = capture(kernel, kernel.host, rail(world).ifindex)
+    assert [phase(wanted, wanted) for phase in PHASES] == [()] * len(PHASES)
+    assert departures(wanted, wanted) == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "departure"),
+    [
+        (SetLink(mtu=1400), SetLink(mtu=9000, txqlen=700, alias="of the left")),
+        (SetLink(up=False), SetLink(up=True)),
+        (DropAltName(name="enp1"), AddAltName(name="enp1")),
+        (AddAltName(name="other"), DropAltName(name="other")),
+        (SetSettings(settings=(("group", 9),)), SetSettings(settings=(("group", 4),))),
+        (SetSysctl(key="ipv4/conf/rp_filter", value="0"), SetSysctl(key="ipv4/conf/rp_filter", value="2")),
+    ],
+)
+def test_a_departure_is_the_operation_that_ends_it(op: Op, departure: Op) -> None:
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    before, wanted = world.snapshot(), capture(kernel, kernel.host, ifindex)
+    apply(kernel, kernel.host, ifindex, op)
+    assert departure in departures(capture(kernel, kernel.host, ifindex), wanted)
+    restore(kernel, ifindex, wanted)
+    assert world.snapshot() == before
+
+
+def test_alternative_names_in_another_order_are_given_again_from_the_first_wrong_one() -> None:
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    wanted = replace(capture(kernel, kernel.host, ifindex), alt_names=("enp1", "enp3", "enp2"))
+    apply(kernel, kernel.host, ifindex, AddAltName(name="enp3"))
+    expected = (DropAltName(name="enp3"), AddAltName(name="enp3"), DropAltName(name="enp2"), AddAltName(name="enp2"))
+    assert departures(capture(kernel, kernel.host, ifindex), wanted) == expected
+    restore(kernel, ifindex, wanted)
+    assert rail(world).alt_names == ["enp1", "enp3", "enp2"]
+
+
+def test_what_the_way_up_sets_is_set_again_after_it() -> None:
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    apply(kernel, kernel.host, ifindex, SetSysctl(key="ipv6/conf/mtu", value="1400"))
+    before, wanted = world.snapshot(), capture(kernel, kernel.host, ifindex)
+    apply(kernel, kernel.host, ifindex, SetLink(up=False))
+    restore(kernel, ifindex, wanted)
+    assert world.snapshot() == before
+
+
+def test_the_secret_of_stable_addresses_is_the_first_sysctl_to_be_set() -> None:
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    found = capture(kernel, kernel.host, ifindex)
+    wanted = replace(found, sysctls=f"ipv4/conf/rp_filter 1\n{STABLE_SECRET} fd00::1\nipv6/conf/accept_ra 2")
+    assert [op.key for op in departures(found, wanted) if isinstance(op, SetSysctl)] == [
+        STABLE_SECRET,
+        "ipv4/conf/rp_filter",
+        "ipv6/conf/accept_ra",
+    ]

@@ -1,0 +1,95 @@
+"""Parameters in resource claims are checked as the requests that they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_rdma.errors import ErrorCode
+from tests.unit.commands.validate.checking import checked, told
+
+# Claims
+
+
+def claim(parameters: str, requests: str = "", config: str = "") -> str:
+    return f"""\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: c}}
+spec:
+  devices:
+    {f"requests: {requests}" if requests else ""}
+    config:
+    - opaque: {{driver: dra.example, parameters: {{anything: 1}}}}
+    - opaque:
+        driver: rdma.noderesource.dev
+        parameters: {parameters}
+      {config}
+"""
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "{mode: exclusive, isolation: hard, interface: {name: x, mtu: 9000, addresses: [10.0.0.2/24]}}",
+        "{name: rails, devices: [uverbs], memlock: unlimited, limits: {hcaHandles: 8}}",
+        "{}",
+    ],
+)
+def test_parameters_are_a_request_without_what_the_claim_says(parameters: str) -> None:
+    assert told(claim(parameters)) == []
+
+
+@pytest.mark.parametrize("key", ["pool: a", "match: {}", "count: 1", "containers: [a]", "align: gpu", "gpus: []"])
+def test_what_the_claim_decides_is_refused_in_its_parameters(key: str) -> None:
+    (problem,) = checked(claim(f"{{mode: shared, {key}}}")).problems
+    assert problem.what == "the claim decides it"
+    assert problem.path == f"spec.devices.config[1].opaque.parameters.{key.partition(':')[0]}"
+    assert (problem.line, problem.column) == (11, 36)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "column", "path", "code"),
+    [
+        ("{mdoe: shared}", 22, "", ErrorCode.ANNOTATION_UNKNOWN_KEY),
+        ("{interface: {mtu: 1}}", 34, ".interface.mtu", ErrorCode.ANNOTATION_VALUE),
+        ("{devices: [uverbs, verbs]}", 40, ".devices[1]", ErrorCode.ANNOTATION_VALUE),
+        ("text", 9, "", ErrorCode.ANNOTATION_VALUE),
+        ("", 9, "", ErrorCode.ANNOTATION_VALUE),
+        (f"{{name: {'a' * 10_300}}}", 9, "", ErrorCode.ANNOTATION_SIZE),
+    ],
+)
+def test_wrong_parameters_have_their_place(parameters: str, column: int, path: str, code: ErrorCode) -> None:
+    assert told(claim(parameters)) == [(11, column, f"spec.devices.config[1].opaque.parameters{path}", code)]
+
+
+def test_parameters_that_are_missing_are_told() -> None:
+    text = claim("X").replace("        parameters: X\n", "")
+    assert told(text) == [(9, 7, "spec.devices.config[1].opaque.parameters", ErrorCode.MANIFEST_VALUE)]
+
+
+@pytest.mark.parametrize(
+    ("requests", "config", "is_for_one"),
+    [
+        ("", "", True),
+        ("[{name: a}]", "", True),
+        ("[{name: a, exactly: {count: 1}}]", "", True),
+        ("[{name: a, exactly: {count: 2}}]", "", False),
+        ("[{name: a, count: 2}]", "", False),
+        ("[{name: a, exactly: {allocationMode: All}}]", "", False),
+        ("[{name: a, firstAvailable: [{name: x}]}]", "requests: [a/x]", False),
+        ("[{name: a}, {name: b}]", "", False),
+        ("[{name: a}, {name: b, exactly: {count: 9}}]", "requests: [a]", True),
+    ],
+)
+def test_one_name_is_for_one_device_whichever_way_the_claim_counts(
+    requests: str, config: str, is_for_one: bool
+) -> None:
+    paths = [path for _, _, path, _ in told(claim("{interface: {name: x}}", requests, config))]
+    assert paths == ([] if is_for_one else ["spec.devices.config[1].opaque.parameters.interface.name"])
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "spec: 1\n", "spec: {devices: []}\n", "spec: {devices: {config: {}, requests: 1}}\n"]
+)
+def test_a_claim_without_parameters_is_nothing_to_complain_about(spec: str) -> None:
+    assert told(f"kind: ResourceClaim\napiVersion: resource.k8s.io/v1\n{spec}") == []

@@ -39,7 +39,6 @@ HOST = (
     "tests/unit/commands/",
     "tests/unit/daemon/",
     "tests/unit/doors/",
-    "tests/unit/test_agreement.py",
 )
 """Folders and files whose tests make links in this machine's own namespace, start runtimes or compare the whole host;
 and those that read a described node together with the links of the host that they run on."""

@@ -32,6 +32,7 @@ from nri_rdma.cdi.spec import (
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.errors import CdiError, ErrorCode
 from tests.unit.cdi import refusals
+from tests.unit.complete import assert_complete, in_time
 
 HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
 
@@ -376,3 +377,17 @@ def test_a_spec_is_read_in_its_minimum_version_and_in_none_before(spec: Spec) ->
     for number, version in enumerate(Version):
         codes = {problem.code for problem in inspect(encode(replace(spec, version=version)), "FILE").problems}
         assert codes == ({ErrorCode.CDI_VERSION} if number < minimum else set())
+
+
+# CDI specs
+
+
+@in_time
+@given(st.binary(max_size=200) | st.lists(st.sampled_from(
+    ["cdiVersion: 0.3.0\n", "kind: v/c\n", "devices:\n", "- name: a\n", "  containerEdits:\n", "    env: [A=1]\n",
+     "{", "}", "[", '"a": ', "<<: ", "&a ", "*a ", "    deviceNodes: [{path: /a}]\n", "---\n", "\t",
+     "\0", "null\n", "? ", "!x "]
+), max_size=14).map(lambda words: "".join(words).encode()))  # fmt: skip
+def test_any_cdi_spec_is_a_spec_or_complete_refusals(data: bytes) -> None:
+    for error in inspect(data, "FILE").problems:
+        assert_complete(error)

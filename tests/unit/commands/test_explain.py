@@ -9,18 +9,15 @@ import pytest
 from nri_rdma.commands.cli.node import read_local_node
 from nri_rdma.commands.explain import Away, Explanation, Facts, explain
 from nri_rdma.config.settings import Settings
-from nri_rdma.decide.granted import Wanted, granted
 from nri_rdma.decide.placement import Holding
-from nri_rdma.decide.policy import Asker, default_policy
-from nri_rdma.errors import ErrorCode, PlacementError, RequestError
+from nri_rdma.decide.policy import default_policy
+from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.request import DeviceRequest, Mode
+from nri_rdma.model.request import Mode
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
 from tests.rig.systree import build_tree
-from tests.unit.model.hardware import TIE, nic, tied
-from tests.unit.model.hardware import node as made_node
 
 PREFIX = "rdma.noderesource.dev"
 
@@ -181,17 +178,6 @@ def test_what_the_pods_own_processes_have_open_does_not_keep_it_from_starting_an
     assert "process 7 (train.py) has it open" in str(explain(asked, busy).refusal)
     shared = {opened.id: frozenset({Holding(owner="default/train-0", mode=Mode.SHARED)})}
     assert explain(asked, replace(busy, taken=shared)).refusal is None
-
-
-def test_what_the_host_could_not_have_back_is_refused_of_a_claim_too() -> None:
-    device = tied(nic(0))
-    request = DeviceRequest(name="nic", where="CDI device a/b=c", mode=Mode.EXCLUSIVE, cdi_device="a/b=c")
-    with pytest.raises(PlacementError, match=TIE) as caught:
-        granted(made_node((device,)), {}, (Wanted(request=request, devices=(device,)),), Asker(), "ns/pod")
-    assert caught.value.code is ErrorCode.DEVICE_IN_USE
-    shared = Wanted(request=replace(request, mode=Mode.SHARED), devices=(device,))
-    (placed,) = granted(made_node((device,)), {}, (shared,), Asker(), "ns/pod")
-    assert placed.devices == (device,)
 
 
 # Manifests

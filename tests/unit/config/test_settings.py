@@ -1,12 +1,18 @@
-"""Where settings come from."""
+"""Settings from their four sources: which one counts, where it is from, and what is said of one that cannot be used."""
 
+from dataclasses import fields
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nri_rdma.config import settings as config
-from nri_rdma.config.settings import load_settings
-from nri_rdma.errors import SettingError
+from nri_rdma.config.schema import setting_text
+from nri_rdma.config.settings import Document, Settings, load, load_settings
+from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.model.request import Mode
 
 
 @pytest.fixture
@@ -42,3 +48,183 @@ def test_a_text_that_cannot_be_used_names_key_and_next_step(sent: str) -> None:
 def test_a_name_that_no_runtime_would_register_is_refused(name: str) -> None:
     with pytest.raises(SettingError, match=r"plugin-name is letters, digits and _\.\+-"):
         load_settings({"plugin_name": name}, {})
+
+
+POOLS = """\
+log_level = "debug"
+
+[pools.rails]
+modes = ["exclusive"]
+
+[[rules]]
+name = "training"
+namespaces = ["train-*"]
+[[rules]]
+pools = ["rails"]
+"""
+
+
+def refusal(text: str, **environment: str) -> SettingError:
+    with pytest.raises(SettingError) as caught:
+        load({}, environment, Document(name="FILE", text=text))
+    assert caught.value.code is ErrorCode.SETTING
+    assert caught.value.hint
+    return caught.value
+
+
+def test_a_flag_comes_before_the_environment_that_before_the_file_and_that_before_the_default() -> None:
+    document = Document(name="FILE", text='log_level = "debug"\nplugin_name = "a"\nlog_format = "json"')
+    environment = {"NRI_RDMA_LOG_LEVEL": "error", "NRI_RDMA_PLUGIN_NAME": "b"}
+    loaded = load({"log_level": "warning", "plugin_name": None}, environment, document)
+    settings = loaded.settings
+    assert (settings.log_level, settings.plugin_name, settings.log_format) == ("warning", "b", "json")
+    assert settings.annotation_prefix == "rdma.noderesource.dev"
+    assert {name: loaded.origins[name] for name in ("log_level", "plugin_name", "log_format", "annotation_prefix")} == {
+        "log_level": "--log-level",
+        "plugin_name": "NRI_RDMA_PLUGIN_NAME",
+        "log_format": "FILE:3",
+        "annotation_prefix": "default",
+    }
+
+
+@pytest.mark.parametrize(
+    "written", ['"10.0.0.1,fd00::1"', '"10.0.0.1, fd00::1"', '["10.0.0.1", "fd00::1"]', '["10.0.0.1","fd00:0::1"]']
+)
+def test_a_node_has_several_addresses(written: str) -> None:
+    settings = load({}, {}, Document(name="FILE", text=f"node_ip = {written}")).settings
+    assert settings.node_ip == (ip_address("10.0.0.1"), ip_address("fd00::1"))
+    assert setting_text(settings.node_ip) == "10.0.0.1,fd00::1"
+
+
+@pytest.mark.parametrize("written", ["10.0.0.1", "10.0.0.1:6443", "fd00::1", "[fd00::1]", "[fd00::1]:6443"])
+def test_the_api_servers_address_is_written_with_a_port_or_without(written: str) -> None:
+    settings = load({"api_server": written}, {}, Document(name="FILE")).settings
+    assert str(settings.api_server) == ("fd00::1" if "f" in written else "10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('node_ip = "node-1"', "node_ip = 'node-1' cannot be used"),
+        ('node_ip = "0.0.0.0"', "node_ip = '0.0.0.0' cannot be used"),
+        ('node_ip = "10.0.0.1,"', "node_ip = '10.0.0.1,' cannot be used"),
+        ("node_ip = 10", "node_ip = 10 cannot be used"),
+        ("node_ip = [10]", "node_ip = [10] cannot be used"),
+        ('api_server = "api.example.com:6443"', "api_server = 'api.example.com:6443' cannot be used"),
+        ('api_server = "10.0.0.1:https"', "api_server = '10.0.0.1:https' cannot be used"),
+        ('api_server = "https://10.0.0.1"', "api_server = 'https://10.0.0.1' cannot be used"),
+        ('api_server = "[fd00::1]6443"', "api_server = '[fd00::1]6443' cannot be used"),
+    ],
+)
+def test_what_is_no_address_is_refused(text: str, what: str) -> None:
+    assert what in refusal(text).what
+
+
+def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over() -> None:
+    told, named = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, {"KUBERNETES_SERVICE_HOST": "api.example.com"}
+    settings = load({}, {}, Document(name="FILE")).settings
+    assert settings.lifelines(told).api_server == ip_address("10.96.0.1")
+    assert settings.lifelines(named).api_server is settings.lifelines({}).api_server is None
+    mine = load({"api_server": "10.0.0.1:6443"}, {}, Document(name="FILE")).settings
+    assert mine.lifelines(told).api_server == ip_address("10.0.0.1")
+
+
+def test_containerds_socket_may_be_none() -> None:
+    assert load({}, {}, Document(name="FILE")).settings.containerd_socket == Path("/run/containerd/containerd.sock")
+    document = Document(name="FILE", text='containerd_socket = ""')
+    assert load({}, {}, document).settings.containerd_socket is None
+    other = load({"containerd_socket": "/run/k3s/containerd/containerd.sock"}, {}, document).settings
+    assert other.containerd_socket == Path("/run/k3s/containerd/containerd.sock")
+
+
+def test_every_setting_has_an_origin() -> None:
+    assert set(load({}, {}, Document(name="FILE")).origins) == {item.name for item in fields(Settings)}
+
+
+def test_pools_and_rules_say_where_they_stand() -> None:
+    loaded = load({}, {}, Document(name="FILE", text=POOLS))
+    (pool,) = loaded.settings.pools
+    assert (pool.name, pool.modes, pool.where) == ("rails", (Mode.EXCLUSIVE,), "FILE:3")
+    assert [(rule.name, rule.where) for rule in loaded.settings.rules] == [("training", "FILE:6"), ("2", "FILE:9")]
+    assert (loaded.origins["pools"], loaded.origins["rules"]) == ("FILE:3", "FILE:6")
+
+
+def test_pools_are_not_for_the_environment() -> None:
+    assert load({}, {"NRI_RDMA_POOLS": "rails"}, Document(name="FILE")).settings.pools == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "what"),
+    [
+        ("a b", "FILE", "the configuration cannot be used: Expected '=' after a key"),
+        ('\nlog_levle = "info"', "FILE:2", "unknown setting log_levle"),
+        ('\nlog_level = "loud"', "FILE:2", "log_level = 'loud' cannot be used"),
+        ('\nannotation_prefix = "example.com/"', "FILE:2", "annotation_prefix = 'example.com/' cannot be used"),
+        ('\nannotation_prefix = "Example.com"', "FILE:2", "annotation_prefix = 'Example.com' cannot be used"),
+        ('\nannotation_prefix = ""', "FILE:2", "annotation_prefix = '' cannot be used"),
+        (POOLS + 'mode = ["shared"]', "FILE:11 rules[1]", "unknown key 'mode'"),
+        (POOLS + 'modes = ["shared"]', "FILE:11 rules[1].modes[0]", "none of its pools serves mode shared"),
+        ('[pools.a]\nmodes = [\n"both"]', "FILE:2 pools.a.modes[0]", "'both' is not allowed"),
+        (f"allow_default_pool = true\n{POOLS}", "FILE:1", "allow_default_pool is for a configuration without pools"),
+        ("pools = " + "[" * 5000 + "]" * 5000, "FILE", "the configuration cannot be used"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_line(text: str, where: str, what: str) -> None:
+    error = refusal(text)
+    assert error.where == where
+    assert what in error.what
+
+
+@pytest.mark.parametrize("prefix", ["a.b", "rdma.example.com", "example.com/rdma"])
+def test_a_prefix_is_a_dns_name_or_a_key(prefix: str) -> None:
+    assert load({}, {"NRI_RDMA_ANNOTATION_PREFIX": prefix}, Document(name="FILE")).settings.annotation_prefix == prefix
+
+
+def test_what_is_wrong_in_the_environment_is_named_with_the_variable() -> None:
+    error = refusal("", NRI_RDMA_LOG_LEVEL="loud")
+    assert (error.where, error.what) == ("NRI_RDMA_LOG_LEVEL", "log_level = 'loud' cannot be used")
+
+
+def test_an_unknown_setting_names_the_nearest_one() -> None:
+    assert refusal('loglevel = "info"').hint.startswith("write log_level; known are ")
+
+
+def test_rules_without_pools_are_about_the_default_one() -> None:
+    settings = load({}, {}, Document(name="FILE", text='[[rules]]\npools = ["default"]\nmodes = ["shared"]')).settings
+    assert settings.rules[0].pools == ("default",)
+    assert "there is no pool 'rails'" in refusal('[[rules]]\npools = ["rails"]').what
+
+
+def test_what_the_runtime_sends_is_in_the_place_of_a_file_that_was_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('log_level = "error"')
+    assert load_settings({}, {}, path, sent='log_format = "json"').log_level == "info"
+    assert load_settings({}, {}, path, sent=" \n").log_level == "error"
+    with pytest.raises(SettingError, match="the configuration that the runtime sent:2"):
+        load_settings({}, {}, path, sent="\npools.a = 1")
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_settings({}, {}, tmp_path / "none.toml")
+    assert caught.value.where == str(tmp_path / "none.toml")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(b"log_level = \xff")
+    with pytest.raises(SettingError):
+        load_settings({}, {}, path)
+
+
+_LINES = st.sampled_from(
+    [*POOLS.splitlines(), "[pools.rails]", "modes = [", "]", "x = 1", "'''", "[[pools]]", "[rules]"]
+)
+
+
+@given(st.lists(_LINES | st.text(max_size=20), max_size=12).map("\n".join))
+def test_whatever_a_file_holds_it_is_read_or_refused(text: str) -> None:
+    try:
+        load({}, {}, Document(name="FILE", text=text))
+    except SettingError as error:
+        assert error.where.startswith("FILE")

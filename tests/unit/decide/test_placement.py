@@ -11,62 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.decide.placement import Holding, Placed, place
-from nri_rdma.decide.policy import Admitted, Offer, Policy, Pool, default_policy, offer
+from nri_rdma.decide.policy import Admitted, Policy, Pool, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, LinkLayer, Node, RdmaNetns
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
+from nri_rdma.model.request import Align, AlignTo, Match, Mode
 from nri_rdma.model.selector import Selector
-from tests.unit.model.hardware import TIE, eight, gpu, gpu_address, nic, node, tied, umad, uverbs
-
-STRICT_GPU = Align(to=AlignTo.GPU, strict=True)
-NUMA = Align(to=AlignTo.NUMA)
-STRICT_NUMA = Align(to=AlignTo.NUMA, strict=True)
-
-
-def asking(
-    name: str = "0",
-    *,
-    match: Match | None = None,
-    count: int | None = 1,
-    gpus: tuple[int, ...] = (),
-    align: Align | None = None,
-    mode: Mode = Mode.EXCLUSIVE,
-    kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS,
-) -> Admitted:
-    request = DeviceRequest(
-        name=name,
-        where=f"HERE[{name}]",
-        match=match or Match(),
-        count=count,
-        gpus=tuple(map(gpu_address, gpus)),
-        align=align,
-        char_kinds=kinds,
-    )
-    return Admitted(request=request, mode=mode)
-
-
-def everything(on: Node) -> Offer:
-    return offer(default_policy(allow_exclusive=True), on)
-
-
-def named(device: str, name: str = "0") -> Admitted:
-    return asking(name, match=Match(device=device))
-
-
-def held(*numbers: int, mode: Mode = Mode.EXCLUSIVE) -> dict[DeviceId, frozenset[Holding]]:
-    return {nic(number).id: frozenset({Holding(owner="ns/other", mode=mode)}) for number in numbers}
-
-
-def chosen(
-    on: Node, *requests: Admitted, taken: Mapping[DeviceId, frozenset[Holding]] | None = None
-) -> tuple[list[str], ...]:
-    return tuple([device.name for device in item.devices] for item in place(on, everything(on), taken or {}, requests))
-
-
-def reasons(on: Node, request: Admitted) -> tuple[str, ...]:
-    return place(on, everything(on), {}, (request,))[0].reasons
+from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
+from tests.unit.model.hardware import TIE, eight, gpu, nic, node, tied, umad, uverbs
 
 
 def refusal(
@@ -169,36 +122,6 @@ def test_a_request_near_a_gpu_is_served_before_one_for_anything() -> None:
     assert chosen(eight(), asking("0"), asking("1", gpus=(0,))) == (["mlx5_1"], ["mlx5_0"])
 
 
-# GPUs
-
-
-@pytest.mark.parametrize("number", range(8))
-def test_a_pod_gets_the_nic_on_the_root_of_its_gpu(number: int) -> None:
-    assert chosen(eight(), asking(gpus=(number,), align=STRICT_GPU)) == ([f"mlx5_{number}"],)
-
-
-def test_devices_and_gpus_pair_up_in_the_order_of_the_gpus() -> None:
-    assert chosen(eight(), asking(gpus=(6, 1), count=2)) == (["mlx5_6", "mlx5_1"],)
-
-
-def test_two_nics_of_one_root_do_not_serve_one_gpu_while_another_has_none() -> None:
-    on = node((nic(0, root=0), nic(1, root=0), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
-    assert chosen(on, asking(gpus=(0, 1), count=2)) == (["mlx5_0", "mlx5_2"],)
-
-
-def test_more_devices_than_gpus_go_round_again() -> None:
-    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=0)), (gpu(0, root=0),))
-    assert chosen(on, asking(gpus=(0,), count=2)) == (["mlx5_0", "mlx5_2"],)
-
-
-def test_the_same_numa_node_is_next_best() -> None:
-    assert chosen(eight(), asking(gpus=(5,)), taken=held(5)) == (["mlx5_4"],)
-
-
-def test_a_farther_device_is_better_than_none() -> None:
-    assert chosen(eight(), asking(gpus=(5,)), taken=held(4, 5, 6, 7)) == (["mlx5_0"],)
-
-
 def test_strict_alignment_refuses_what_is_farther_and_says_who_has_the_nearer() -> None:
     error = refusal(eight(), asking(gpus=(5,), align=STRICT_GPU), taken=held(5))
     assert error.code is ErrorCode.NOT_ALIGNED
@@ -210,25 +133,10 @@ def test_strict_alignment_without_known_gpus_is_refused() -> None:
     assert (error.code, error.hint) == (ErrorCode.NOT_ALIGNED, "name them in gpus, or leave strict out")
 
 
-def test_alignment_without_known_gpus_settles_for_one_numa_node() -> None:
-    asked = asking(align=Align(to=AlignTo.GPU), count=2)
-    assert reasons(eight(), asked) == tuple(f"mlx5_{n}: on NUMA node 0; no GPU is known" for n in range(2))
-
-
-def test_no_alignment_takes_what_spoils_least_which_is_beside_its_own_gpu() -> None:
-    assert chosen(eight(), asking(gpus=(5,), align=Align(to=AlignTo.NONE))) == (["mlx5_5"],)
-
-
 def test_an_unknown_gpu_names_the_gpus_there_are() -> None:
     error = refusal(node((nic(0),), (gpu(0), gpu(1))), asking(gpus=(7,)))
     assert error.code is ErrorCode.DEVICE_UNKNOWN
     assert error.hint == "its GPUs are 0001:10:00.0, 0001:11:00.0"
-
-
-def test_the_gpu_of_another_request_of_the_pod_is_not_idle() -> None:
-    """Of the device that only an idle GPU is next to, and one whose GPU is the pod's own, the latter is taken."""
-    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
-    assert chosen(on, asking("a", gpus=(1,)), asking("b")) == (["mlx5_1"], ["mlx5_2"])
 
 
 def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> None:
@@ -247,37 +155,6 @@ def test_a_pod_that_asks_much_of_hundreds_of_functions_is_answered_soon() -> Non
     assert len({device.id for device in many[0].devices}) == 300
 
 
-def test_the_reason_names_gpu_and_distance() -> None:
-    assert reasons(eight(), asking(gpus=(3,))) == (
-        "mlx5_3: nearest free device to GPU 0001:13:00.0 (PHB, same root complex)",
-    )
-
-
-def test_the_reason_of_a_named_device_is_its_name() -> None:
-    assert reasons(eight(), named("mlx5_3")) == ("mlx5_3: named by the request (device mlx5_3)",)
-
-
-# NUMA
-
-
-def test_numa_alignment_takes_the_numa_nodes_of_the_gpus() -> None:
-    assert chosen(eight(), asking(gpus=(5,), align=NUMA, count=2)) == (["mlx5_4", "mlx5_5"],)
-
-
-def test_numa_alignment_without_gpus_keeps_a_request_on_one_numa_node() -> None:
-    assert chosen(eight(), asking(align=STRICT_NUMA, count=3), taken=held(0, 1)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
-
-
-def test_numa_alignment_fills_the_fuller_numa_node_first() -> None:
-    assert chosen(eight(), asking(align=NUMA, count=2), taken=held(6, 7)) == (["mlx5_4", "mlx5_5"],)
-
-
-def test_numa_alignment_that_does_not_fit_goes_on_elsewhere() -> None:
-    assert chosen(eight(), asking(align=NUMA, count=4), taken=held(0, 1, 4)) == (
-        ["mlx5_5", "mlx5_6", "mlx5_7", "mlx5_2"],
-    )
-
-
 def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
     error = refusal(eight(), asking(align=STRICT_NUMA, count=4), taken=held(0, 4))
     assert error.code is ErrorCode.NOT_ALIGNED
@@ -286,10 +163,6 @@ def test_strict_numa_alignment_that_does_not_fit_is_refused() -> None:
 
 def test_strict_numa_alignment_needs_known_numa_nodes() -> None:
     assert refusal(node((nic(0),)), asking(align=STRICT_NUMA)).code is ErrorCode.NOT_ALIGNED
-
-
-def test_numa_alignment_without_known_numa_nodes_settles_for_any() -> None:
-    assert reasons(node((nic(0),)), asking(align=NUMA)) == ("mlx5_0: lowest index of 1 free; no NUMA node is known",)
 
 
 # Refusals
@@ -524,26 +397,6 @@ def test_the_nearest_device_of_the_pool_is_given_not_the_nearest_of_the_node() -
     assert from_pool(asking(gpus=(1,)), FIRST_TWO) == ["mlx5_1"]
 
 
-_NODES = st.builds(
-    lambda devices, gpus: node(tuple(devices), tuple(gpus)),
-    st.integers(0, 6).flatmap(
-        lambda count: st.tuples(
-            *(
-                st.builds(
-                    lambda number, root, numa, used: nic(
-                        number, root=root * 8 + number, numa=numa, in_use=("bond0",) * used
-                    ),
-                    st.just(number),
-                    st.integers(0, 3),
-                    st.none() | st.integers(0, 1),
-                    st.integers(0, 1),
-                )
-                for number in range(count)
-            )
-        )
-    ),
-    st.just([gpu(number, root=number * 8, numa=number % 2) for number in range(4)]),
-)
 _REQUESTS = st.lists(
     st.builds(
         lambda match, count, gpus, align, mode: asking(
@@ -565,7 +418,7 @@ _REQUESTS = st.lists(
 
 @st.composite
 def _questions(draw: st.DrawFn) -> tuple[Node, dict[DeviceId, frozenset[Holding]], tuple[Admitted, ...]]:
-    on = draw(_NODES)
+    on = draw(NODES)
     holdings = st.frozensets(st.builds(Holding, owner=st.just("ns/other"), mode=st.sampled_from(Mode)), max_size=2)
     taken = {device.id: draw(holdings) for device in on.devices}
     return on, taken, draw(_REQUESTS)
@@ -607,17 +460,7 @@ def test_the_same_question_has_the_same_answer(
     assert _place_or_refuse(question) == _place_or_refuse((on, dict(reversed(taken.items())), requests))
 
 
-@given(_NODES, st.integers(0, 3))
-def test_one_device_for_one_gpu_is_the_nearest_that_is_free(on: Node, number: int) -> None:
-    free = [device for device in on.devices if not device.in_use]
-    if not free:
-        return
-    (placed,) = place(on, everything(on), {}, (asking(gpus=(number,)),))
-    near = on.gpus[number]
-    assert distance(placed.devices[0], near) == min(distance(device, near) for device in free)
-
-
-@given(_NODES, st.sets(st.integers(0, 3), min_size=1))
+@given(NODES, st.sets(st.integers(0, 3), min_size=1))
 def test_strict_alignment_never_gives_what_is_far(on: Node, numbers: set[int]) -> None:
     placed = _place_or_refuse((on, {}, (asking(gpus=tuple(numbers), count=len(numbers), align=STRICT_GPU),)))
     if isinstance(placed, str):

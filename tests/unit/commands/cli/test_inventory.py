@@ -9,7 +9,7 @@ from nri_rdma.doors.control.document import node_from
 from nri_rdma.model.device import LinkLayer
 from tests.rig.node import load
 from tests.rig.systree import build_proc, build_tree
-from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.cli.program import nri_rdma
 
 
 def test_devices_are_shown_with_place_netdev_and_nodes(eight: Path, tmp_path: Path) -> None:
@@ -28,39 +28,11 @@ def test_a_gpu_without_a_uuid_is_shown_with_its_nodes(eight: Path, tmp_path: Pat
     assert "0000:61:00.0  pci0000:60  0     10de    card3, renderD130" in done.stdout.splitlines()
 
 
-def test_netdevs_that_only_the_tree_has_are_said_to_be_so(eight: Path) -> None:
-    told = " ".join(nri_rdma("inventory", "--sysfs-root", eight).stdout.split())
-    assert "This host does not have rail0, rail1," in told
-    assert f"shown as {eight} describes them. A daemon here would not find them." in told
-
-
-def test_a_netdev_that_nobody_has_is_said_to_be_elsewhere(tmp_path: Path) -> None:
-    build_tree(load("small"), tmp_path / "sys")
-    for name in ("address", "ifindex"):
-        (tmp_path / "sys/class/net/soft0" / name).unlink()
-    done = nri_rdma("inventory", "--sysfs-root", tmp_path / "sys")
-    assert "Not on the host, so in another network namespace: soft0." in done.stdout
-    assert "rxe0    none" in done.stdout
-
-
-def test_use_that_the_tree_describes_is_told(own_eight: Path) -> None:
-    bond = own_eight / "class/net/bond0"
-    bond.mkdir()
-    (bond / "ifindex").write_text("500\n")
-    (own_eight / "class/net/rail1/master").symlink_to(bond)
-    document = json.loads(nri_rdma("inventory", "--sysfs-root", own_eight, "-o", "json").stdout)
-    assert document["devices"][1]["in_use"] == ["rail1 is enslaved to ifindex 500"]
-
-
 def test_a_machine_without_rdma_says_so(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     done = nri_rdma("inventory", "--sysfs-root", tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith("This machine has no RDMA device")
-
-
-def test_a_folder_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
-    assert_one_error(nri_rdma("inventory", "--sysfs-root", tmp_path), "INVENTORY", 1)
 
 
 @pytest.mark.parametrize("name", ["eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])

@@ -86,11 +86,6 @@ def test_what_was_typed_wrong_ends_with_two(arguments: list[str]) -> None:
     assert_one_error(nri_rdma(*arguments), "SETTING", 2)
 
 
-def test_a_setting_of_the_environment_is_named_when_it_is_wrong() -> None:
-    done = nri_rdma("inventory", environment={"NRI_RDMA_TRACING": "perhaps"})
-    assert "tracing = 'perhaps'" in assert_one_error(done, "SETTING", 2)
-
-
 @pytest.mark.parametrize("command", ["status", "trace"])
 def test_without_a_daemon_it_ends_with_three(command: str, tmp_path: Path) -> None:
     told = assert_one_error(nri_rdma(command, "--state-dir", tmp_path), "DAEMON-ABSENT", 3)

@@ -4,7 +4,6 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from tests.rig.node import load
 from tests.rig.systree import build_proc, build_tree
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.cli.snapshots import inventory
 
 POD = """
 kind: Pod
@@ -20,19 +20,6 @@ metadata:
   annotations: {rdma.noderesource.dev: '{gpus: ["0000:80:00.0"], align: {to: gpu, strict: true}}'}
 spec: {containers: [{name: trainer}]}
 """
-
-
-@pytest.fixture
-def saved(eight: Path, tmp_path: Path) -> Path:
-    """The node "eight" as a file."""
-    done = nri_rdma("snapshot", "--sysfs-root", eight, "-o", tmp_path / "node.json")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return tmp_path / "node.json"
-
-
-def inventory(*arguments: str | Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(nri_rdma("inventory", *arguments, "-o", "json").stdout)
-    return document
 
 
 @pytest.mark.parametrize("name", ["eight", "small", "ib2", "lab-eight", "lab-sriov", "lab-small"])
@@ -60,10 +47,6 @@ def test_a_snapshot_has_the_names_of_gpus_and_one_from_before_them_is_read(eight
     file.write_text(json.dumps(old))
     (gpu, *_) = inventory("--snapshot", file)["gpus"]
     assert (gpu["pci"], gpu["uuid"], gpu["nodes"]) == ("0000:18:00.0", "", [])
-
-
-def test_it_is_the_document_of_inventory(eight: Path, saved: Path) -> None:
-    assert json.loads(saved.read_text()) == inventory("--sysfs-root", eight)
 
 
 def test_without_a_file_it_goes_to_stdout(eight: Path, saved: Path) -> None:
@@ -94,45 +77,6 @@ def test_explain_decides_on_it_as_on_the_machine(eight: Path, saved: Path, tmp_p
         "Decided on the snapshot's hardware. What pods hold is not in a snapshot: all counts as free.",
         f"Read from the snapshot {saved}.",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "it is no JSON: "),
-        ("\0\xff", "it is no JSON: "),
-        ("[" * 100_000, "it is no JSON: "),
-        ("[]", "it is no JSON object"),
-        ("{}", "its version is None instead of 1"),
-        ('{"version": 2}', "its version is 2 instead of 1"),
-        ('{"version": 1}', "the document describes no node: 'devices'"),
-        ('{"version": 1, "devices": 1, "gpus": []}', "the document describes no node: "),
-        ('{"version": 1, "devices": [{"pci": 1}], "gpus": []}', "the document describes no node: "),
-    ],
-)
-def test_a_file_that_is_no_snapshot_is_refused(text: str, why: str, tmp_path: Path) -> None:
-    file = tmp_path / "node.json"
-    file.write_bytes(text.encode("latin-1"))
-    told = assert_one_error(nri_rdma("inventory", "--snapshot", file), "SETTING", 2)
-    assert f"this is no snapshot of a node: {why}" in told
-    assert f", {file}. Next: save one with `nri-rdma snapshot -o FILE`, of this version." in told
-
-
-@pytest.mark.parametrize("key", ["devices", "gpus", "rdma_netns", "rdma_cgroup", "rdma_cm"])
-def test_a_snapshot_that_lacks_something_is_refused(key: str, saved: Path) -> None:
-    document = json.loads(saved.read_text())
-    del document[key]
-    saved.write_text(json.dumps(document))
-    assert_one_error(nri_rdma("inventory", "--snapshot", saved), "SETTING", 2)
-
-
-def test_notes_of_another_kind_are_refused(saved: Path) -> None:
-    saved.write_text(json.dumps({**json.loads(saved.read_text()), "notes": [1]}))
-    assert_one_error(nri_rdma("inventory", "--snapshot", saved), "SETTING", 2)
-
-
-def test_a_file_without_end_is_refused() -> None:
-    assert "is larger than" in assert_one_error(nri_rdma("inventory", "--snapshot", "/dev/zero"), "SETTING", 2)
 
 
 def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(eight: Path, saved: Path) -> None:

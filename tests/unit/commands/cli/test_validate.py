@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.commands.cli.manifests import GOOD
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 
-GOOD = """\
-kind: Pod
-metadata: {name: a, annotations: {rdma.noderesource.dev: rails}}
-spec: {containers: [{name: main}]}
-"""
 BAD = """\
 kind: Pod
 metadata:
@@ -96,18 +92,6 @@ def test_stdin_is_a_file_too() -> None:
     done = nri_rdma("validate", "-", text=BAD)
     assert done.returncode == 1
     assert ", stdin:5:7 rdma.noderesource.dev. Next: " in done.stdout
-
-
-def test_the_prefix_is_an_option_and_a_variable() -> None:
-    text = GOOD.replace("rdma.noderesource.dev: rails", "a.b: '0'")
-    assert nri_rdma("validate", "-", text=text).returncode == 0
-    assert nri_rdma("validate", "-", "--annotation-prefix", "a.b", text=text).returncode == 1
-    assert nri_rdma("validate", "-", text=text, environment={"NRI_RDMA_ANNOTATION_PREFIX": "a.b"}).returncode == 1
-
-
-def test_a_prefix_that_no_key_has_is_refused() -> None:
-    told = assert_one_error(nri_rdma("validate", "-", "--annotation-prefix", "a.b/", text=GOOD), "SETTING", 2)
-    assert "--annotation-prefix 'a.b/' cannot be used" in told
 
 
 def test_a_directory_is_refused_with_what_to_do(files: Path) -> None:

@@ -27,7 +27,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.ttrpc import Server
 from tests.unit.commands.cli.daemon import InsideDaemon
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-hook"
 PREFIX = "rdma.noderesource.dev"
 TWO = {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"}

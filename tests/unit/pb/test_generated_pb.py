@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 CHECKED_IN = (REPOSITORY / "nri_rdma/pb", REPOSITORY / "nri_rdma/ttrpc/pb")
 
 

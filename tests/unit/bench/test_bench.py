@@ -20,7 +20,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import Request, ServerConnection
 from nri_rdma.wire.mux import MuxDecoder, encode_message
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 
 
 def row(*, ratio: float = 1.0, target: float | None = None) -> Row:

@@ -1,0 +1,111 @@
+"""Of the devices that a request may have, the nearest is taken, and the one that others miss least."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.decide.placement import place
+from nri_rdma.decide.policy import Admitted
+from nri_rdma.decide.topology import distance
+from nri_rdma.model.device import Node
+from nri_rdma.model.request import Align, AlignTo
+from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
+from tests.unit.model.hardware import eight, gpu, nic, node
+
+NUMA = Align(to=AlignTo.NUMA)
+
+
+def reasons(on: Node, request: Admitted) -> tuple[str, ...]:
+    return place(on, everything(on), {}, (request,))[0].reasons
+
+
+# GPUs
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_pod_gets_the_nic_on_the_root_of_its_gpu(number: int) -> None:
+    assert chosen(eight(), asking(gpus=(number,), align=STRICT_GPU)) == ([f"mlx5_{number}"],)
+
+
+def test_devices_and_gpus_pair_up_in_the_order_of_the_gpus() -> None:
+    assert chosen(eight(), asking(gpus=(6, 1), count=2)) == (["mlx5_6", "mlx5_1"],)
+
+
+def test_two_nics_of_one_root_do_not_serve_one_gpu_while_another_has_none() -> None:
+    on = node((nic(0, root=0), nic(1, root=0), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
+    assert chosen(on, asking(gpus=(0, 1), count=2)) == (["mlx5_0", "mlx5_2"],)
+
+
+def test_more_devices_than_gpus_go_round_again() -> None:
+    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=0)), (gpu(0, root=0),))
+    assert chosen(on, asking(gpus=(0,), count=2)) == (["mlx5_0", "mlx5_2"],)
+
+
+def test_the_same_numa_node_is_next_best() -> None:
+    assert chosen(eight(), asking(gpus=(5,)), taken=held(5)) == (["mlx5_4"],)
+
+
+def test_a_farther_device_is_better_than_none() -> None:
+    assert chosen(eight(), asking(gpus=(5,)), taken=held(4, 5, 6, 7)) == (["mlx5_0"],)
+
+
+def test_alignment_without_known_gpus_settles_for_one_numa_node() -> None:
+    asked = asking(align=Align(to=AlignTo.GPU), count=2)
+    assert reasons(eight(), asked) == tuple(f"mlx5_{n}: on NUMA node 0; no GPU is known" for n in range(2))
+
+
+def test_no_alignment_takes_what_spoils_least_which_is_beside_its_own_gpu() -> None:
+    assert chosen(eight(), asking(gpus=(5,), align=Align(to=AlignTo.NONE))) == (["mlx5_5"],)
+
+
+def test_the_gpu_of_another_request_of_the_pod_is_not_idle() -> None:
+    """Of the device that only an idle GPU is next to, and one whose GPU is the pod's own, the latter is taken."""
+    on = node((nic(0, root=0), nic(1, root=1), nic(2, root=1)), (gpu(0, root=0), gpu(1, root=1)))
+    assert chosen(on, asking("a", gpus=(1,)), asking("b")) == (["mlx5_1"], ["mlx5_2"])
+
+
+def test_the_reason_names_gpu_and_distance() -> None:
+    assert reasons(eight(), asking(gpus=(3,))) == (
+        "mlx5_3: nearest free device to GPU 0001:13:00.0 (PHB, same root complex)",
+    )
+
+
+def test_the_reason_of_a_named_device_is_its_name() -> None:
+    assert reasons(eight(), named("mlx5_3")) == ("mlx5_3: named by the request (device mlx5_3)",)
+
+
+# NUMA
+
+
+def test_numa_alignment_takes_the_numa_nodes_of_the_gpus() -> None:
+    assert chosen(eight(), asking(gpus=(5,), align=NUMA, count=2)) == (["mlx5_4", "mlx5_5"],)
+
+
+def test_numa_alignment_without_gpus_keeps_a_request_on_one_numa_node() -> None:
+    assert chosen(eight(), asking(align=STRICT_NUMA, count=3), taken=held(0, 1)) == (["mlx5_4", "mlx5_5", "mlx5_6"],)
+
+
+def test_numa_alignment_fills_the_fuller_numa_node_first() -> None:
+    assert chosen(eight(), asking(align=NUMA, count=2), taken=held(6, 7)) == (["mlx5_4", "mlx5_5"],)
+
+
+def test_numa_alignment_that_does_not_fit_goes_on_elsewhere() -> None:
+    assert chosen(eight(), asking(align=NUMA, count=4), taken=held(0, 1, 4)) == (
+        ["mlx5_5", "mlx5_6", "mlx5_7", "mlx5_2"],
+    )
+
+
+def test_numa_alignment_without_known_numa_nodes_settles_for_any() -> None:
+    assert reasons(node((nic(0),)), asking(align=NUMA)) == ("mlx5_0: lowest index of 1 free; no NUMA node is known",)
+
+
+@given(NODES, st.integers(0, 3))
+def test_one_device_for_one_gpu_is_the_nearest_that_is_free(on: Node, number: int) -> None:
+    free = [device for device in on.devices if not device.in_use]
+    if not free:
+        return
+    (placed,) = place(on, everything(on), {}, (asking(gpus=(number,)),))
+    near = on.gpus[number]
+    assert distance(placed.devices[0], near) == min(distance(device, near) for device in free)

@@ -1,0 +1,50 @@
+"""Bad answers of the control socket: each refusal is complete, and its words are in golden/."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.doors.control.client import ask_status, ask_trace
+from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.pb import control_pb2 as pb
+from nri_rdma.ttrpc import Server
+from tests.unit.complete import assert_complete
+from tests.unit.golden import assert_as_before
+
+# Answers of the control socket
+
+ANSWERS: tuple[tuple[str, bytes], ...] = (
+    ("no message", b"\xff\xff"),
+    ("an empty message", b""),
+    ("no JSON", pb.StatusReply(json="hello").SerializeToString()),
+    ("a list", pb.StatusReply(json="[]").SerializeToString()),
+    ("brackets without end", pb.StatusReply(json="[" * 100_000).SerializeToString()),
+    ("another version", pb.StatusReply(json='{"version": 99}').SerializeToString()),
+    ("no version", pb.StatusReply(json="{}").SerializeToString()),
+)
+
+
+def answer_refusal(data: bytes, folder: Path, *, asks_trace: bool = False) -> NotReadyError:
+    server = Server({(SERVICE, "Status"): lambda _call: data, (SERVICE, "Trace"): lambda _call: data})
+    with closing(server):
+        server.serve_unix(folder / "s")
+        with pytest.raises(NotReadyError) as caught:
+            ask_trace(folder / "s", "") if asks_trace else ask_status(folder / "s")
+    return caught.value
+
+
+@pytest.mark.parametrize("asks_trace", [False, True], ids=["status", "trace"])
+@pytest.mark.parametrize("data", [data for _, data in ANSWERS], ids=[title for title, _ in ANSWERS])
+def test_an_answer_that_is_none_is_refused_completely(data: bytes, asks_trace: bool, tmp_path: Path) -> None:
+    error = answer_refusal(data, tmp_path, asks_trace=asks_trace)
+    assert (error.code, error.where) == (ErrorCode.DAEMON_ABSENT, str(tmp_path / "s"))
+    assert_complete(error)
+
+
+def test_refusals_of_answers_read_as_they_did(tmp_path: Path) -> None:
+    told = ((title, str(answer_refusal(data, tmp_path)).replace(str(tmp_path), "")) for title, data in ANSWERS)
+    assert_as_before("answers.txt", told)

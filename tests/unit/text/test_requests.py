@@ -1,0 +1,312 @@
+"""The grammar of a request: what is understood, and what is refused where it stands."""
+
+from __future__ import annotations
+
+import json
+from ipaddress import ip_interface
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.request import (
+    UNLIMITED,
+    Align,
+    AlignTo,
+    DeviceRequest,
+    InterfaceConfig,
+    Isolation,
+    Match,
+    Mode,
+    RdmaLimits,
+    Scope,
+)
+from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from tests.unit.text.asking import POD, VALUE, refusal, requests
+
+FULL: dict[str, object] = {
+    "name": "rails",
+    "pool": "fast",
+    "match": {
+        "device": "mlx5_2",
+        "netdev": "eth2",
+        "pci": "0000:10:00.0",
+        "vendor": "15B3",
+        "driver": "mlx5_core",
+        "linkLayer": "InfiniBand",
+        "numaNode": 0,
+        "minSpeedGbps": 400,
+    },
+    "count": 2,
+    "containers": ["trainer"],
+    "align": {"to": "gpu", "strict": True},
+    "gpus": ["0000:1b:00.0", "1c:00.0"],
+    "mode": "exclusive",
+    "isolation": "hard",
+    "interface": {"name": "rail%d", "mtu": 9000, "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]]},
+    "devices": ["uverbs", "umad"],
+    "memlock": 1 << 30,
+    "limits": {"hcaHandles": 8, "hcaObjects": 10000},
+}
+
+
+def only(text: str) -> DeviceRequest:
+    (request,) = requests(text)
+    return request
+
+
+def test_a_number_is_a_count_from_the_default_pool() -> None:
+    assert only("2") == DeviceRequest(name="0", where=POD, count=2, word=True)
+
+
+def test_a_word_is_a_pool() -> None:
+    assert only("fast") == DeviceRequest(name="0", where=POD, pool="fast", word=True)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "true", "1025", "0x2", "a b", "_x", "-"])
+def test_other_words_are_refused(text: str) -> None:
+    assert refusal(text).code is ErrorCode.ANNOTATION_VALUE
+
+
+def test_one_mapping_is_a_list_of_one() -> None:
+    assert only("{pool: fast}").pool == only("[{pool: fast}]").pool
+
+
+def test_an_empty_mapping_is_one_device_of_the_default_pool() -> None:
+    assert only("{}") == DeviceRequest(name="0", where=POD)
+
+
+def test_a_full_request_is_read() -> None:
+    assert only(json.dumps([FULL])) == DeviceRequest(
+        name="rails",
+        where=f"{POD}[0]",
+        pool="fast",
+        match=Match(
+            device="mlx5_2",
+            netdev="eth2",
+            pci=PciAddress(0, 0x10, 0, 0),
+            vendor="15b3",
+            driver="mlx5_core",
+            link_layer=LinkLayer.INFINIBAND,
+            numa_node=0,
+            min_speed_gbps=400,
+        ),
+        count=2,
+        isolation=Isolation.HARD,
+        scope=Scope(only=frozenset({"trainer"})),
+        align=Align(to=AlignTo.GPU, strict=True),
+        gpus=(PciAddress(0, 0x1B, 0, 0), PciAddress(0, 0x1C, 0, 0)),
+        mode=Mode.EXCLUSIVE,
+        interface=InterfaceConfig(
+            name="rail%d",
+            mtu=9000,
+            addresses=((ip_interface("10.0.0.2/24"),), (ip_interface("10.0.1.2/24"), ip_interface("fd00::2/64"))),
+        ),
+        char_kinds=frozenset({CharKind.UVERBS, CharKind.UMAD}),
+        memlock=1 << 30,
+        limits=RdmaLimits(hca_handles=8, hca_objects=10000),
+    )
+
+
+def test_yaml_without_quotes_reads_as_json_with_them() -> None:
+    text = """
+    - match: {pci: 0000:10:00.0, vendor: 14e4}   # a float to YAML, a vendor to us
+      gpus: [0000:1b:00.0]
+      interface:
+        name: rdma%d
+        addresses: [10.0.0.2/24, fd00::2/64]
+    """
+    request = only(text)
+    assert request.match == Match(pci=PciAddress(0, 0x10, 0, 0), vendor="14e4")
+    assert request.gpus == (PciAddress(0, 0x1B, 0, 0),)
+    assert request.interface.addresses == ((ip_interface("10.0.0.2/24"), ip_interface("fd00::2/64")),)
+
+
+def test_the_example_of_the_keys_has_every_key() -> None:
+    """Whoever adds a key to the grammar adds it to FULL, which is read above."""
+    assert tuple(FULL) == REQUEST_KEYS
+    for key, known in {
+        "match": MATCH_KEYS,
+        "align": ALIGN_KEYS,
+        "interface": INTERFACE_KEYS,
+        "limits": LIMITS_KEYS,
+    }.items():
+        part = FULL[key]
+        assert isinstance(part, dict)
+        assert tuple(part) == known
+
+
+# Refused values
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[a]", "[0]"),
+        ("[[]]", "[0]"),
+        ("{name: Rails}", ".name"),
+        ("{name: a_b}", ".name"),
+        ("{name: 1}", ".name"),
+        ("{name: a-}", ".name"),
+        (f"{{name: {'a' * 64}}}", ".name"),
+        ("{name: }", ".name"),
+        ("{pool: 1}", ".pool"),
+        ("{pool: [a]}", ".pool"),
+        ("{match: mlx5_0}", ".match"),
+        ("{match: {device: a/b}}", ".match.device"),
+        ("{match: {pci: 600.0}}", ".match.pci"),
+        ("{match: {vendor: mellanox}}", ".match.vendor"),
+        ("{match: {vendor: [15b3]}}", ".match.vendor"),
+        ("{match: {linkLayer: infiniband}}", ".match.linkLayer"),
+        ("{match: {numaNode: -1}}", ".match.numaNode"),
+        ("{match: {minSpeedGbps: fast}}", ".match.minSpeedGbps"),
+        ("{count: 0}", ".count"),
+        ("{count: -1}", ".count"),
+        ("{count: 1.0}", ".count"),
+        ("{count: true}", ".count"),
+        ("{count: '2'}", ".count"),
+        ("{count: 1025}", ".count"),
+        ("{count: every}", ".count"),
+        ("{count: }", ".count"),
+        ("{containers: a}", ".containers"),
+        ("{containers: []}", ".containers"),
+        ("{containers: [A]}", ".containers[0]"),
+        ("{containers: [a, a]}", ".containers[1]"),
+        ("{align: near}", ".align"),
+        ("{align: {strict: true}}", ".align"),
+        ("{align: {to: gpu, strict: on}}", ".align.strict"),
+        ("{align: {to: none, strict: true}}", ".align"),
+        ("{gpus: [0]}", ".gpus[0]"),
+        ("{gpus: ['1b:00.0', '0000:1b:00.0']}", ".gpus[1]"),
+        ("{mode: alone}", ".mode"),
+        ("{interface: rdma0}", ".interface"),
+        ("{interface: {name: aaaaaaaaaaaaaaaa}}", ".interface.name"),
+        ("{interface: {name: ''}}", ".interface.name"),
+        ("{interface: {name: a/b}}", ".interface.name"),
+        ("{interface: {name: 'a b'}}", ".interface.name"),
+        ('{interface: {name: "a\\tb"}}', ".interface.name"),
+        ('{interface: {name: "a\\0b"}}', ".interface.name"),
+        ("{interface: {name: 'a:b'}}", ".interface.name"),
+        ("{interface: {name: ä}}", ".interface.name"),
+        ("{interface: {name: .}}", ".interface.name"),
+        ("{interface: {name: ..}}", ".interface.name"),
+        ("{interface: {name: lo}}", ".interface.name"),
+        ("{interface: {name: all}}", ".interface.name"),
+        ("{interface: {name: rdma%d%d}}", ".interface.name"),
+        ("{interface: {name: rdma%s}}", ".interface.name"),
+        ("{interface: {name: 'rdma%'}}", ".interface.name"),
+        ("{interface: {name: rdma0}, count: 2}", ".interface.name"),
+        ("{interface: {name: rdma0}, count: all}", ".interface.name"),
+        ("{interface: {mtu: 0}}", ".interface.mtu"),
+        ("{interface: {mtu: 67}}", ".interface.mtu"),
+        ("{interface: {mtu: 65536}}", ".interface.mtu"),
+        ("{interface: {addresses: 10.0.0.2/24}}", ".interface.addresses"),
+        ("{interface: {addresses: [10.0.0.2]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.2/33]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0/24]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.256/24]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.2/255.255.255.0]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: ['fe80::1%eth0/64']}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.0/24]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.255/24]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.2/0]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [0.0.0.0/32]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [127.0.0.1/8]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [224.0.0.1/32]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [255.255.255.255/32]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: ['::/128']}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: ['::1/128']}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: ['::ffff:10.0.0.2/120']}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: ['ff02::1/64']}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.2/24, 10.0.0.2/24]}}", ".interface.addresses[1]"),
+        ("{interface: {addresses: [[10.0.0.2/24]]}}", ".interface.addresses[0]"),
+        ("{interface: {addresses: [10.0.0.2/24, 10.0.0.3/24]}, count: 2}", ".interface.addresses"),
+        ("{interface: {addresses: [[10.0.0.2/24]]}, count: 2}", ".interface.addresses"),
+        ("{interface: {addresses: [[10.0.0.2/24]]}, count: all}", ".interface.addresses"),
+        ("{devices: uverbs}", ".devices"),
+        ("{devices: []}", ".devices"),
+        ("{devices: [verbs]}", ".devices[0]"),
+        ("{devices: [uverbs, uverbs]}", ".devices[1]"),
+        ("{memlock: 64Mi}", ".memlock"),
+        ("{memlock: 0}", ".memlock"),
+        ("{memlock: 9223372036854775808}", ".memlock"),
+        ("{limits: {}}", ".limits"),
+        ("{limits: {hcaHandles: 0}}", ".limits.hcaHandles"),
+        ("{limits: {hcaObjects: 2147483648}}", ".limits.hcaObjects"),
+        ("{mode: shared, interface: {mtu: 9000}}", ".interface"),
+        ("{mode: shared, isolation: hard}", ".isolation"),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_where_it_stands(text: str, where: str) -> None:
+    error = refusal(text)
+    assert (error.code, error.where) == (ErrorCode.ANNOTATION_VALUE, POD + where)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("{cuont: 1}", "count"),
+        ("{Name: a}", "name"),
+        ("{match: {link_layer: x}}", "linkLayer"),
+        ("{interface: {adresses: []}}", "addresses"),
+        ("{limits: {hca_handle: 1}}", "hcaHandles"),
+        ("{align: {too: gpu}}", "to"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_known_one(text: str, nearest: str) -> None:
+    error = refusal(text)
+    assert error.code is ErrorCode.ANNOTATION_UNKNOWN_KEY
+    assert error.hint.startswith(f"write {nearest}; the keys are ")
+
+
+def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
+    assert refusal("{zzz: 1}").hint == f"the keys are {', '.join(REQUEST_KEYS)}"
+
+
+def test_keys_of_later_versions_are_unknown() -> None:
+    assert refusal("{ethtool: {features: {}}}").code is ErrorCode.ANNOTATION_UNKNOWN_KEY
+
+
+@pytest.mark.parametrize("address", ["10.0.0.0/31", "10.0.0.1/31", "10.0.0.9/32", "fd00::/64", "169.254.1.1/16"])
+def test_addresses_that_look_odd_are_allowed(address: str) -> None:
+    assert only(f"{{interface: {{addresses: ['{address}']}}}}").interface.addresses == ((ip_interface(address),),)
+
+
+def test_a_name_of_fifteen_characters_is_allowed() -> None:
+    assert only(f"{{interface: {{name: {'a' * 15}}}}}").interface.name == "a" * 15
+
+
+def test_a_template_of_fifteen_characters_has_room_for_two_digits() -> None:
+    name = only(f"{{interface: {{name: {'a' * 13}%d}}, count: 16}}").interface.name
+    assert name is not None
+    assert len(name.replace("%d", "15")) == 15
+
+
+def test_unlimited_memlock_is_the_largest_number() -> None:
+    assert only("{memlock: unlimited}").memlock == UNLIMITED
+
+
+def test_all_devices_is_no_count() -> None:
+    assert only("{count: all}").count is None
+
+
+def test_one_limit_alone_is_allowed() -> None:
+    assert only("{limits: {hcaHandles: 2}}").limits == RdmaLimits(hca_handles=2)
+
+
+def test_a_refusal_quotes_little_of_what_was_written() -> None:
+    error = refusal("{pool: '" + "x\\n" * 80 + "'}")
+    assert len(error.what) < 100
+    assert "\n" not in str(error)
+
+
+@given(st.dictionaries(st.sampled_from(REQUEST_KEYS), VALUE, max_size=4))
+def test_no_request_raises_anything_but_a_request_error(request_fields: dict[str, object]) -> None:
+    try:
+        requests(json.dumps(request_fields))
+    except RequestError as error:
+        assert error.where.startswith(POD)

@@ -9,7 +9,7 @@ import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.manifest import read_pods
-from tests.unit.commands.validate.test_files import checked
+from tests.unit.commands.validate.checking import checked
 
 PREFIX = "rdma.noderesource.dev"
 

@@ -1,0 +1,46 @@
+"""The text of an error is what a pod's author reads in an event: code, cause, place, next step."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_rdma.errors import AttachError, CdiError, ErrorCode, LimitsError, NriRdmaError, StateError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (NriRdmaError(ErrorCode.INTERNAL, "a bug"), "nri-rdma: INTERNAL: a bug."),
+        (
+            NriRdmaError(ErrorCode.SETTING, "no number", where="config.toml:3", hint="write a number"),
+            "nri-rdma: SETTING: no number, config.toml:3. Next: write a number.",
+        ),
+        (
+            NriRdmaError(ErrorCode.NOT_READY, "wait", where="ml/train", hint="nothing to do", detail="a long story"),
+            "nri-rdma: NOT-READY: wait, ml/train. Next: nothing to do. Because a long story.",
+        ),
+        (
+            AttachError("move netdev into the pod", device="mlx5_0", where="ml/train", hint="see dmesg"),
+            "nri-rdma: ATTACH-FAILED: move netdev into the pod (mlx5_0), ml/train. Next: see dmesg.",
+        ),
+        (
+            LimitsError("rdma.max cannot be written", where="ml/train, container a", hint="turn rdma on"),
+            "nri-rdma: LIMITS-NOT-SET: rdma.max cannot be written, ml/train, container a. Next: turn rdma on.",
+        ),
+        (
+            CdiError(ErrorCode.CDI_VALUE, "no", file="a.json", hint="fix it", line=4, path="devices[0].name"),
+            "nri-rdma: CDI-VALUE: no, a.json line 4 devices[0].name. Next: fix it.",
+        ),
+        (
+            CdiError(ErrorCode.CDI_SIZE, "large", file="a.json", hint="fix it"),
+            "nri-rdma: CDI-SIZE: large, a.json. Next: fix it.",
+        ),
+    ],
+)
+def test_an_error_reads_as_code_cause_place_and_next_step(error: NriRdmaError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_code_and_cause_come_first_because_the_kubelet_cuts_the_rest() -> None:
+    error = StateError(ErrorCode.STATE_UNREADABLE, "the checksum is wrong", where="w" * 300, hint="h", detail="d" * 900)
+    assert str(error)[:64].startswith("nri-rdma: STATE-UNREADABLE: the checksum is wrong, ")

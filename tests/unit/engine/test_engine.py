@@ -4,7 +4,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_interface
@@ -14,23 +13,18 @@ import pytest
 
 from nri_rdma.attach.attachment import KEPT_CONTAINERS
 from nri_rdma.attach.attachments import ATTEMPTS
-from nri_rdma.attach.numbers import Resolved
 from nri_rdma.attach.record import Phase
 from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, Pool, Rule, policy_of
-from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.engine.container import ListedContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import (
     AttachError,
     ErrorCode,
-    InventoryError,
-    LimitsError,
     NotReadyError,
-    NriRdmaError,
     PlacementError,
 )
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import Selector
 from nri_rdma.model.usage import HostSocket
@@ -39,32 +33,11 @@ from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import Address, World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_device, make_pod
-from tests.unit.attach.rig import SOON, Rig, add_rail, make_world
+from tests.unit.attach.rig import SOON, Rig, add_rail
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, make_listed, refusal, world
 from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
 
-OTHER_PATH = "/run/netns/pod-2"
-
-
-@pytest.fixture
-def world() -> World:
-    """A host with one rail, and two pods."""
-    made = make_world()
-    made.add_namespace(OTHER_PATH)
-    return made
-
-
-@pytest.fixture
-def daemon(world: World, tmp_path: Path) -> Iterator[Daemon]:
-    """A daemon on it."""
-    rig = Rig(state=tmp_path, world=world)
-    yield Daemon(rig)
-    rig.close()
-
-
-def _refusal(kind: type[NriRdmaError], work: Callable[[], object]) -> NriRdmaError:
-    with pytest.raises(kind) as caught:
-        work()
-    return caught.value
+__all__ = ["daemon", "world"]  # fixtures
 
 
 def test_a_pod_that_asks_for_nothing_is_left_alone(daemon: Daemon) -> None:
@@ -92,51 +65,7 @@ def test_a_sandbox_is_told_twice_and_started_once(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize("annotations", [ONE, {f"{PREFIX}/pod": "[not: {yaml"}], ids=["asks", "unreadable"])
 def test_a_container_of_an_unknown_sandbox_that_asks_is_refused(daemon: Daemon, annotations: dict[str, str]) -> None:
-    assert _refusal(NotReadyError, lambda: daemon.edits(annotations=annotations)).code is ErrorCode.NOT_ATTACHED
-
-
-def test_a_container_waits_for_the_attach_but_not_long(daemon: Daemon) -> None:
-    daemon.rig.gate.stop_at = "after move-netdev"
-    begun = time.monotonic()
-    daemon.start(seconds=0.05)
-    daemon.engine.barrier.waits = Waits(barrier_s=0.2)
-    error = _refusal(NotReadyError, daemon.edits)
-    assert time.monotonic() - begun < 1.5
-    assert error.what.startswith("network is not ready")
-    daemon.rig.gate.open.set()
-    daemon.sandbox().attach_done.result(SOON)
-    assert daemon.edits().char_devices
-
-
-def test_an_attach_that_ends_while_a_container_waits_lets_it_pass(daemon: Daemon) -> None:
-    daemon.rig.gate.stop_at = "after move-netdev"
-    daemon.start(seconds=0.01)
-    assert daemon.rig.gate.reached.wait(SOON)
-    opener = threading.Timer(0.02, daemon.rig.gate.open.set)
-    opener.start()
-    assert daemon.edits().char_devices
-    opener.join()
-
-
-def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon) -> None:
-    daemon.rig.gate.stop_at = "before move-netdev"
-    begun = time.monotonic()
-    daemon.start(seconds=0.1)
-    assert time.monotonic() - begun < 1.5
-    begun = time.monotonic()
-    assert _refusal(NotReadyError, lambda: daemon.edits(seconds=0.05)).code is ErrorCode.NOT_READY
-    daemon.stop(seconds=0.05)
-    assert time.monotonic() - begun < 1.5
-    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
-
-
-def test_a_sandbox_that_goes_back_refuses_for_ever(daemon: Daemon, world: World) -> None:
-    daemon.start()
-    world.add_link(world.host, "rail0")  # the way home is blocked
-    daemon.stop(seconds=0.05)
-    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
-    assert _refusal(NotReadyError, daemon.start).code is ErrorCode.RETURNING
-    assert daemon.holders == {"mlx5_0"}
+    assert refusal(NotReadyError, lambda: daemon.edits(annotations=annotations)).code is ErrorCode.NOT_ATTACHED
 
 
 def test_a_failed_attach_is_told_and_its_device_is_free_again(daemon: Daemon, world: World) -> None:
@@ -145,7 +74,7 @@ def test_a_failed_attach_is_told_and_its_device_is_free_again(daemon: Daemon, wo
     with pytest.raises(RuntimeError, match="injected"):
         daemon.start()
     assert (world.snapshot(), daemon.holders) == (before, set())
-    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+    assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
     daemon.rig.gate.fail_at = ""
     daemon.start(make_pod("sandbox-2"))
     assert daemon.edits("sandbox-2").char_devices
@@ -153,7 +82,7 @@ def test_a_failed_attach_is_told_and_its_device_is_free_again(daemon: Daemon, wo
 
 def test_a_pod_whose_namespace_is_gone_is_refused(daemon: Daemon, world: World) -> None:
     world.remove_namespace(POD_PATH)
-    assert "ENOENT" in str(_refusal(AttachError, daemon.start))
+    assert "ENOENT" in str(refusal(AttachError, daemon.start))
     assert daemon.holders == set()
 
 
@@ -161,7 +90,7 @@ def test_a_refusal_is_given_on_fresh_facts_only(daemon: Daemon, world: World) ->
     world.host.links.clear()
     daemon.node.refresh()
     reads = daemon.reads
-    _refusal(PlacementError, daemon.start)
+    refusal(PlacementError, daemon.start)
     assert daemon.reads == reads + 1
     add_rail(world, "rail1")  # nobody tells the daemon
     daemon.start()
@@ -186,7 +115,7 @@ def test_a_pod_is_placed_once_and_once_more_only_when_it_would_be_refused(
     world.host.links.clear()
     daemon.node.refresh()
     refusals.clear()
-    _refusal(PlacementError, daemon.start)
+    refusal(PlacementError, daemon.start)
     assert refusals == [True, True]
 
 
@@ -195,46 +124,11 @@ def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, worl
     daemon.node.refresh()
     release = threading.Event()
     for key in ("a", "b"):
-        daemon.rig.workers.submit(key, lambda: _drop(release.wait(SOON)))
+        daemon.rig.workers.submit(key, lambda: drop(release.wait(SOON)))
     begun = time.monotonic()
-    assert _refusal(NotReadyError, lambda: daemon.start(seconds=0.05)).code is ErrorCode.NOT_READY
+    assert refusal(NotReadyError, lambda: daemon.start(seconds=0.05)).code is ErrorCode.NOT_READY
     assert time.monotonic() - begun < 1.5
     release.set()
-
-
-def test_readings_of_the_node_that_are_asked_for_while_one_is_queued_are_one(daemon: Daemon) -> None:
-    """A burst of events must not have a pod wait for as many readings."""
-    held, workers = threading.Event(), daemon.rig.workers
-    for number in range(2):  # all that there are
-        workers.submit(f"busy {number}", lambda: _drop(held.wait(SOON)))
-    first, second = daemon.node.refresh_in(workers), daemon.node.refresh_in(workers)
-    before = daemon.reads
-    held.set()
-    first.result(SOON)
-    assert second is first
-    assert daemon.reads == before + 1
-    daemon.node.refresh_in(workers).result(SOON)
-    assert daemon.reads == before + 2
-
-
-def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:
-    world.host.links.clear()
-    daemon.node.refresh()
-    daemon.broken = OSError("sysfs is gone")
-    assert _refusal(InventoryError, daemon.start).code is ErrorCode.INVENTORY
-
-
-def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> None:
-    daemon.start()
-    daemon.broken = OSError("sysfs is gone")
-    daemon.stop(seconds=0.05)
-    daemon.rig.clock.wait_for_one()
-    assert daemon.holders == {"mlx5_0"}
-    daemon.broken = None
-    daemon.rig.clock.pass_one()
-    done = daemon.rig.sandboxes.end("sandbox-1")
-    assert done is None or done.result(SOON) is None
-    assert daemon.holders == set()
 
 
 def test_a_new_sandbox_of_a_pod_gets_the_devices_of_the_old_one(daemon: Daemon, world: World) -> None:
@@ -249,18 +143,8 @@ def test_a_new_sandbox_of_a_pod_gets_the_devices_of_the_old_one(daemon: Daemon, 
 def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None:
     daemon.start()
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
-    error = _refusal(PlacementError, lambda: daemon.start(other))
+    error = refusal(PlacementError, lambda: daemon.start(other))
     assert "ml/train" in str(error)
-
-
-# Synchronize
-
-
-def _listed(
-    pod: Pod, annotations: Mapping[str, str] = ONE, containers: tuple[ListedContainer, ...] | None = None
-) -> Listed:
-    main = ListedContainer(name="main", devices={})
-    return Listed(pod=pod, annotations=annotations, containers=(main,) if containers is None else containers)
 
 
 def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, world: World) -> None:
@@ -277,14 +161,14 @@ def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
     daemon.start()
     node = daemon.edits().char_devices[0]
     served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
-    daemon.engine.synchronize((_listed(make_pod(), containers=(served,)),)).result(SOON)
+    daemon.engine.synchronize((make_listed(make_pod(), containers=(served,)),)).result(SOON)
     assert daemon.sandbox().state is Phase.ATTACHED
     assert daemon.engine.unserved == ()
 
 
 def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_it(daemon: Daemon) -> None:
     release = threading.Event()
-    daemon.rig.workers.submit("reconcile", lambda: _drop(release.wait(SOON)))  # the worker comes to it late
+    daemon.rig.workers.submit("reconcile", lambda: drop(release.wait(SOON)))  # the worker comes to it late
     later = daemon.engine.synchronize(())
     daemon.start()
     release.set()
@@ -295,7 +179,12 @@ def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_i
 def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon: Daemon) -> None:
     served, bare, empty, other = (make_pod(f"sandbox-{number}", uid=f"uid-{number}") for number in range(1, 5))
     daemon.start(served)
-    listed = (_listed(served, containers=()), _listed(bare), _listed(empty, containers=()), _listed(other, {}))
+    listed = (
+        make_listed(served, containers=()),
+        make_listed(bare),
+        make_listed(empty, containers=()),
+        make_listed(other, {}),
+    )
     daemon.engine.synchronize(listed).result(SOON)
     assert [item.pod for item in daemon.engine.unserved] == [bare]
 
@@ -304,9 +193,9 @@ def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_it
     daemon: Daemon,
 ) -> None:
     hold = threading.Event()
-    daemon.rig.workers.submit("reconcile", lambda: _drop(hold.wait(SOON)))
-    later = daemon.engine.synchronize((_listed(make_pod(), containers=()),))
-    assert _refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
+    daemon.rig.workers.submit("reconcile", lambda: drop(hold.wait(SOON)))
+    later = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
+    assert refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
     hold.set()
     later.result(SOON)
     assert daemon.edits().char_devices
@@ -315,21 +204,21 @@ def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_it
 
 @pytest.mark.parametrize("path", ["", "/run/netns/gone"])
 def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
-    daemon.engine.synchronize((_listed(make_pod(path=path), containers=()),)).result(SOON)
+    daemon.engine.synchronize((make_listed(make_pod(path=path), containers=()),)).result(SOON)
     assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.engine.unserved) == ((), set(), ())
-    assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+    assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
 
 
 def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
     daemon.start()
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
-    daemon.engine.synchronize((_listed(make_pod()), _listed(other, containers=()))).result(SOON)
-    assert _refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
+    daemon.engine.synchronize((make_listed(make_pod()), make_listed(other, containers=()))).result(SOON)
+    assert refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
 
 
 def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:
     daemon.rig.gate.stop_at = "after plan"
-    later = daemon.engine.synchronize((_listed(make_pod(), containers=()),))
+    later = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
     assert daemon.rig.gate.reached.wait(SOON)
     daemon.start(seconds=0.05)
     daemon.rig.gate.open.set()
@@ -339,86 +228,19 @@ def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: 
 
 def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
     daemon.start()
-    daemon.engine.synchronize((_listed(make_pod()),)).result(SOON)
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
 
 
 def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
-    daemon.engine.synchronize((_listed(make_pod("bare")),)).result(SOON)
+    daemon.engine.synchronize((make_listed(make_pod("bare")),)).result(SOON)
     assert daemon.engine.remembers("bare")
     daemon.stop("bare")
     assert daemon.engine.unserved == ()
 
 
-# Limits
-
-TWO = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}\n- limits: {hcaObjects: 30}\n"}
-TWO_LINES = "mlx5_0 hca_handle=2 hca_object=max\nmlx5_1 hca_handle=max hca_object=30\n"
-
-
-@pytest.fixture
-def two(daemon: Daemon, world: World) -> Daemon:
-    """A daemon with a pod that has two devices, limited differently."""
-    add_rail(world, "rail1")
-    daemon.node.refresh()
-    daemon.start(annotations=TWO)
-    return daemon
-
-
-def test_several_limits_are_written_when_the_container_starts(two: Daemon) -> None:
-    rdma_max = two.make_cgroup()
-    two.edits(annotations=TWO)
-    assert rdma_max.read_text() == ""
-    two.starting()
-    assert rdma_max.read_text() == TWO_LINES
-
-
-def test_one_limit_is_the_runtimes_to_write(daemon: Daemon) -> None:
-    rdma_max = daemon.make_cgroup()
-    daemon.start(annotations={f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"})
-    daemon.starting()
-    assert rdma_max.read_text() == ""
-
-
 def test_a_container_of_an_unknown_sandbox_starts(daemon: Daemon) -> None:
     daemon.starting()
-
-
-def test_a_container_that_cannot_be_limited_does_not_start(two: Daemon) -> None:
-    error = _refusal(LimitsError, two.starting)
-    assert error.code is ErrorCode.LIMITS_NOT_SET
-    assert "ml/train, container main" in error.where
-
-
-def test_a_daemon_that_started_after_the_container_was_made_limits_it(two: Daemon, world: World) -> None:
-    rdma_max = two.make_cgroup()
-    two.edits(annotations=TWO)
-    two.rig.kill()
-    rig = Rig(state=two.rig.state, world=world)
-    rig.sandboxes.recover(lambda record: None)
-    later = Daemon(rig)
-    later.starting()
-    assert rdma_max.read_text() == TWO_LINES
-    rig.close()
-
-
-def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchronize(two: Daemon) -> None:
-    rdma_max = two.make_cgroup()
-    node, other = two.edits(annotations=TWO).char_devices
-    devices = {char.path: (char.major, char.minor) for char in (node, other)}
-    made = ListedContainer(name="main", devices=devices, cgroups_path="/pod/main")
-    waiting = replace(made, name="waiting", cgroups_path="/pod/waiting")  # has no cgroup before it starts
-    two.engine.synchronize((_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
-    assert rdma_max.read_text() == TWO_LINES
-    assert two.engine.unserved == ()
-    assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
-
-
-def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
-    (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
-    made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
-    two.engine.synchronize((_listed(make_pod(), TWO, (made,)),)).result(SOON)
-    assert ["LIMITS-NOT-SET" in item.why for item in two.engine.unserved] == [True]
 
 
 def test_a_container_that_is_made_again_takes_the_place_of_the_old_one(daemon: Daemon) -> None:
@@ -446,22 +268,11 @@ def test_an_attach_that_fails_after_its_sandbox_started_is_told_to_every_contain
     daemon.rig.gate.open.set()
     with pytest.raises(RuntimeError, match="injected"):
         done.result(SOON)
-    error = _refusal(NotReadyError, daemon.edits)
+    error = refusal(NotReadyError, daemon.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
     assert [str(item.pod) for item in daemon.engine.unserved] == ["ml/train"]
     daemon.stop()
     assert daemon.engine.unserved == ()
-
-
-def test_only_one_container_of_a_sandbox_waits_for_an_attach(daemon: Daemon) -> None:
-    daemon.rig.gate.stop_at = "before move-netdev"
-    daemon.start(seconds=0.01)
-    daemon.engine.barrier.waits = Waits(barrier_s=0.2)
-    begun = time.monotonic()
-    for _ in range(10):
-        assert _refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_READY
-    assert time.monotonic() - begun < 1.0  # each waiting would be two seconds
-    daemon.rig.gate.open.set()
 
 
 # Overlapped
@@ -479,7 +290,7 @@ def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemo
     overlapped.start()  # would wait for five seconds
     assert overlapped.sandbox().planned.done()
     assert not overlapped.sandbox().attach_done.done()
-    assert "0 of 1 devices attached" in _refusal(NotReadyError, overlapped.edits).what
+    assert "0 of 1 devices attached" in refusal(NotReadyError, overlapped.edits).what
     overlapped.rig.gate.open.set()
     overlapped.sandbox().attach_done.result(SOON)
     assert overlapped.edits().char_devices
@@ -487,7 +298,7 @@ def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemo
 
 def test_what_must_be_refused_is_refused_by_the_sandbox(overlapped: Daemon, world: World) -> None:
     world.remove_namespace(POD_PATH)
-    assert "ENOENT" in str(_refusal(AttachError, overlapped.start))
+    assert "ENOENT" in str(refusal(AttachError, overlapped.start))
     assert (overlapped.holders, overlapped.rig.sandboxes.all()) == (set(), ())
 
 
@@ -501,7 +312,7 @@ def test_an_attempt_that_failed_is_told_to_who_waits_for_the_next(overlapped: Da
     overlapped.rig.gate.fail_at = "after move-netdev"
     overlapped.start()
     overlapped.rig.clock.wait_for_one()
-    error = _refusal(NotReadyError, overlapped.edits)
+    error = refusal(NotReadyError, overlapped.edits)
     assert error.what == "network is not ready: 0 of 1 devices attached, attempt 2 of 3"
     assert "injected" in error.detail
     assert overlapped.holders == {"mlx5_0"}
@@ -528,7 +339,7 @@ def test_another_device_is_found_where_the_host_has_come_to_use_the_first(overla
     _have_the_host_use_rail0(world)
     overlapped.start()
     overlapped.rig.clock.wait_for_one()
-    assert "rail0 has the address 10.0.0.5 of 1 host socket" in _refusal(NotReadyError, overlapped.edits).detail
+    assert "rail0 has the address 10.0.0.5 of 1 host socket" in refusal(NotReadyError, overlapped.edits).detail
     assert (overlapped.holders, world.snapshot()) == ({"mlx5_0"}, before)
     overlapped.rig.clock.pass_one()
     overlapped.sandbox().attach_done.result(SOON)
@@ -649,10 +460,10 @@ def test_what_the_host_has_come_to_use_is_told_to_the_containers_and_then_to_san
     for _ in range(ATTEMPTS - 1):
         overlapped.rig.clock.pass_one()
     assert done.exception(SOON) is not None
-    told = _refusal(NotReadyError, overlapped.edits)
+    told = refusal(NotReadyError, overlapped.edits)
     assert (told.code, "1 host socket (tcp port 4420)" in told.detail) == (ErrorCode.ATTACH_FAILED, True)
     assert (world.snapshot(), overlapped.holders) == (before, set())
-    error = _refusal(PlacementError, lambda: overlapped.start(make_pod("sandbox-2")))
+    error = refusal(PlacementError, lambda: overlapped.start(make_pod("sandbox-2")))
     assert "1 host socket (tcp port 4420)" in error.detail
 
 
@@ -671,7 +482,7 @@ def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemo
     _give_up(overlapped)
     assert (world.snapshot(), overlapped.holders) == (before, set())
     for _ in range(3):
-        assert _refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
+        assert refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
     assert [str(item.pod) for item in overlapped.engine.unserved] == ["ml/train"]
 
 
@@ -697,7 +508,7 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     for _ in range(ATTEMPTS):
         rig.clock.pass_one()
     assert done.exception(SOON) is not None
-    error = _refusal(NotReadyError, second.edits)
+    error = refusal(NotReadyError, second.edits)
     assert (error.code, "injected" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
     assert [str(item.pod) for item in second.engine.unserved] == ["ml/train"]
     assert world.snapshot() == before
@@ -722,13 +533,13 @@ def test_a_container_gets_nothing_of_a_sandbox_that_ends_while_something_else_of
 
     monkeypatch.setattr(EvidenceCollector, "await_concerned", await_concerned)
     work = daemon.edits
-    assert _refusal(NotReadyError, work).code is ErrorCode.RETURNING
+    assert refusal(NotReadyError, work).code is ErrorCode.RETURNING
 
 
 def test_a_pod_that_is_started_again_after_it_was_given_up_is_not_told_of_the_old_failure(overlapped: Daemon) -> None:
     _give_up(overlapped)
     overlapped.rig.gate.fail_at = ""
-    overlapped.engine.synchronize((_listed(make_pod(), containers=()),)).result(SOON)
+    overlapped.engine.synchronize((make_listed(make_pod(), containers=()),)).result(SOON)
     overlapped.sandbox().attach_done.result(SOON)
     assert overlapped.edits().char_devices
     assert overlapped.engine.unserved == ()
@@ -741,7 +552,7 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     begun = time.monotonic()
     overlapped.start(make_pod("sandbox-2", path=OTHER_PATH))
     assert time.monotonic() - begun < 1.5
-    assert "older sandbox" in _refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
+    assert "older sandbox" in refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
     overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
     del world.host.links[intruder.ifindex]
     overlapped.node.refresh()
@@ -775,34 +586,6 @@ def test_the_second_word_of_an_end_does_not_keep_the_runtime_as_long_as_the_firs
     assert time.monotonic() - begun < 2.0
 
 
-def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(world: World, tmp_path: Path) -> None:
-    gone: list[str] = []
-
-    def resolve(known: Resolved) -> Resolved:
-        if gone:
-            raise AttachError("the RDMA device is gone", device=gone[0])
-        return replace(known, has_nodes=False)
-
-    rig = Rig(state=tmp_path, world=world, resolve=resolve)
-    daemon = Daemon(rig)
-    daemon.start()
-    gone.append("mlx5_0")
-    rig.sandboxes.look_at_all_again()
-    assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
-    assert _refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
-    gone.clear()
-    assert daemon.edits().char_devices
-    rig.close()
-
-
-@pytest.mark.parametrize(("more", "looks"), [("", False), (", limits: {hcaObjects: 8}", True)])
-def test_only_a_container_with_limits_has_its_devices_looked_at_again(daemon: Daemon, more: str, looks: bool) -> None:
-    """rdma.max takes the present name only, and a pod can change it without any sign on the host."""
-    daemon.start(annotations={f"{PREFIX}/pod": f"{{mode: shared{more}}}"})
-    daemon.edits()
-    assert (daemon.sandbox().looked_again is not None) == looks
-
-
 def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> None:
     add_rail(world, "rail1")
     daemon.node.refresh()
@@ -810,10 +593,6 @@ def test_two_pods_without_a_uid_are_two_pods(daemon: Daemon, world: World) -> No
     daemon.start(replace(make_pod("sandbox-2", uid="", path=OTHER_PATH), name="two"))
     assert daemon.sandbox("sandbox-1").state is Phase.ATTACHED
     assert daemon.sandbox("sandbox-2").state is Phase.ATTACHED
-
-
-def _drop(_value: object) -> None:
-    """For what nobody needs."""
 
 
 # What is offered
@@ -869,6 +648,6 @@ def test_a_container_that_was_made_before_its_pods_attach_was_done_is_reported(d
     daemon.rig.gate.stop_at = "before configure-netdev"
     daemon.start(seconds=0.05)
     assert daemon.rig.gate.reached.wait(SOON)
-    daemon.engine.synchronize((_listed(make_pod()),)).result(SOON)
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
     assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
     daemon.rig.gate.open.set()

@@ -1,0 +1,85 @@
+"""The rdma limits of a container are written when it starts."""
+
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.engine.container import ListedContainer
+from nri_rdma.errors import (
+    ErrorCode,
+    LimitsError,
+)
+from tests.fakes.kernel import World
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail
+from tests.unit.engine.one_rail import daemon, make_listed, refusal, world
+from tests.unit.lifecycle_rig import PREFIX, Daemon
+
+__all__ = ["daemon", "world"]  # fixtures
+
+
+# Limits
+
+TWO = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}\n- limits: {hcaObjects: 30}\n"}
+TWO_LINES = "mlx5_0 hca_handle=2 hca_object=max\nmlx5_1 hca_handle=max hca_object=30\n"
+
+
+@pytest.fixture
+def two(daemon: Daemon, world: World) -> Daemon:
+    """A daemon with a pod that has two devices, limited differently."""
+    add_rail(world, "rail1")
+    daemon.node.refresh()
+    daemon.start(annotations=TWO)
+    return daemon
+
+
+def test_several_limits_are_written_when_the_container_starts(two: Daemon) -> None:
+    rdma_max = two.make_cgroup()
+    two.edits(annotations=TWO)
+    assert rdma_max.read_text() == ""
+    two.starting()
+    assert rdma_max.read_text() == TWO_LINES
+
+
+def test_one_limit_is_the_runtimes_to_write(daemon: Daemon) -> None:
+    rdma_max = daemon.make_cgroup()
+    daemon.start(annotations={f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"})
+    daemon.starting()
+    assert rdma_max.read_text() == ""
+
+
+def test_a_container_that_cannot_be_limited_does_not_start(two: Daemon) -> None:
+    error = refusal(LimitsError, two.starting)
+    assert error.code is ErrorCode.LIMITS_NOT_SET
+    assert "ml/train, container main" in error.where
+
+
+def test_a_daemon_that_started_after_the_container_was_made_limits_it(two: Daemon, world: World) -> None:
+    rdma_max = two.make_cgroup()
+    two.edits(annotations=TWO)
+    two.rig.kill()
+    rig = Rig(state=two.rig.state, world=world)
+    rig.sandboxes.recover(lambda record: None)
+    later = Daemon(rig)
+    later.starting()
+    assert rdma_max.read_text() == TWO_LINES
+    rig.close()
+
+
+def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchronize(two: Daemon) -> None:
+    rdma_max = two.make_cgroup()
+    node, other = two.edits(annotations=TWO).char_devices
+    devices = {char.path: (char.major, char.minor) for char in (node, other)}
+    made = ListedContainer(name="main", devices=devices, cgroups_path="/pod/main")
+    waiting = replace(made, name="waiting", cgroups_path="/pod/waiting")  # has no cgroup before it starts
+    two.engine.synchronize((make_listed(make_pod(), TWO, (made, waiting)),)).result(SOON)
+    assert rdma_max.read_text() == TWO_LINES
+    assert two.engine.unserved == ()
+    assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
+
+
+def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
+    (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
+    made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
+    two.engine.synchronize((make_listed(make_pod(), TWO, (made,)),)).result(SOON)
+    assert ["LIMITS-NOT-SET" in item.why for item in two.engine.unserved] == [True]

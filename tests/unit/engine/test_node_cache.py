@@ -1,0 +1,49 @@
+"""The node is read when somebody needs it anew, and once for all who wait."""
+
+import threading
+
+from nri_rdma.errors import (
+    ErrorCode,
+    InventoryError,
+)
+from tests.fakes.kernel import World
+from tests.unit.attach.rig import SOON
+from tests.unit.engine.one_rail import daemon, drop, refusal, world
+from tests.unit.lifecycle_rig import Daemon
+
+__all__ = ["daemon", "world"]  # fixtures
+
+
+def test_readings_of_the_node_that_are_asked_for_while_one_is_queued_are_one(daemon: Daemon) -> None:
+    """A burst of events must not have a pod wait for as many readings."""
+    held, workers = threading.Event(), daemon.rig.workers
+    for number in range(2):  # all that there are
+        workers.submit(f"busy {number}", lambda: drop(held.wait(SOON)))
+    first, second = daemon.node.refresh_in(workers), daemon.node.refresh_in(workers)
+    before = daemon.reads
+    held.set()
+    first.result(SOON)
+    assert second is first
+    assert daemon.reads == before + 1
+    daemon.node.refresh_in(workers).result(SOON)
+    assert daemon.reads == before + 2
+
+
+def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    daemon.broken = OSError("sysfs is gone")
+    assert refusal(InventoryError, daemon.start).code is ErrorCode.INVENTORY
+
+
+def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.broken = OSError("sysfs is gone")
+    daemon.stop(seconds=0.05)
+    daemon.rig.clock.wait_for_one()
+    assert daemon.holders == {"mlx5_0"}
+    daemon.broken = None
+    daemon.rig.clock.pass_one()
+    done = daemon.rig.sandboxes.end("sandbox-1")
+    assert done is None or done.result(SOON) is None
+    assert daemon.holders == set()

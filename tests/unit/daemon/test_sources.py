@@ -1,0 +1,115 @@
+"""What others give to containers is read by a worker: specs when they change, the kubelet when it is there."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.sources import Others
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.tasks.listeners import Listeners
+from nri_rdma.tasks.workers import Workers
+from tests.rig.deadline import wait_until
+from tests.unit.model.hardware import eight
+
+SOON = 5.0
+
+
+class Site:
+    """Others on a node, with a folder of specs that a test may change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.specs = folder / "cdi"
+        self.specs.mkdir()
+        self.workers = Workers(1)
+        self.listeners = Listeners()
+        settings = Settings(cdi_dirs=(self.specs,), kubelet_socket=folder / "kubelet.sock")
+        self.others = Others(settings, NodeSource(eight), self.workers, self.listeners)
+
+    def write(self, name: str) -> None:
+        """Write a spec with one device, as a driver does it: none is half there at any time."""
+        device = {"name": name, "containerEdits": {"deviceNodes": [{"path": "/dev/infiniband/uverbs0"}]}}
+        spec = {"cdiVersion": "0.6.0", "kind": "a.example.com/nic", "devices": [device]}
+        (self.specs / f"{name}.tmp").write_text(json.dumps(spec))
+        (self.specs / f"{name}.tmp").rename(self.specs / f"{name}.json")
+
+    def devices(self) -> set[str]:
+        return set(self.others.evidence.specs.now.registry.devices)
+
+    def close(self) -> None:
+        self.workers.close()
+        self.others.close()
+        self.listeners.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path)
+    yield made
+    made.close()
+
+
+def _settle(site: Site) -> None:
+    """Wait until the worker has done what it was given."""
+    site.workers.submit("settled", lambda: None).result(SOON)
+
+
+def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
+    site.write("one")
+    assert site.devices() == set()
+    site.others.open_later()
+    site.others.open_later()  # the runtime may connect more than once
+    _settle(site)
+    assert site.devices() == {"a.example.com/nic=one"}
+
+
+def test_a_spec_that_is_written_later_is_read_when_somebody_asks(site: Site) -> None:
+    site.others.open_later()
+    _settle(site)
+    site.write("two")
+    site.others.reread().result(SOON)
+    assert site.devices() == {"a.example.com/nic=two"}
+
+
+def test_who_asks_while_a_reading_is_queued_shares_it(site: Site) -> None:
+    held, begun = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        begun.set()
+        assert held.wait(SOON)
+
+    busy = site.workers.submit("busy", occupy)
+    assert begun.wait(SOON)
+    first = site.others.reread()
+    assert site.others.reread() is first
+    held.set()
+    first.result(SOON)
+    busy.result(SOON)
+    assert site.others.reread() is not first
+
+
+def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:
+    site.others.changes_were_lost()
+    site.write("early")
+    _settle(site)
+    assert site.devices() == set()
+    site.others.open_later()
+    _settle(site)
+    site.write("late")
+    site.others.changes_were_lost()
+    wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)
+
+
+def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(KubeletError, match=str(tmp_path / "kubelet.sock")) as caught:
+        site.others.of_pod("ml", "train")
+    assert (caught.value.code, caught.value.where) == (ErrorCode.KUBELET_UNREACHABLE, "pod ml/train")
+    assert (site.others.is_there, site.others.tells) == (False, False)
+    (tmp_path / "kubelet.sock").touch()
+    assert site.others.is_there

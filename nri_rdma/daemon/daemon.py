@@ -17,6 +17,13 @@ from pathlib import Path
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.news import (
+    look_at_all_again,
+    look_at_all_namespaces,
+    namespace_removed,
+    node_removed,
+    process_ended,
+)
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.second_look import SecondLooks
@@ -179,7 +186,7 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        self._host.listen(self._listeners, self._node, self._on_uevent, self._sandboxes.look_at_all_again)
+        self._host.listen(self._listeners, self._node, self._on_uevent, partial(look_at_all_again, self._sandboxes))
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -274,16 +281,16 @@ class Daemon:
 
     def _on_uevent(self, event: Uevent) -> None:
         if event.action == "remove" and event.number is not None:
-            self._sandboxes.node_removed(event.number, event.sequence)
+            node_removed(self._sandboxes, event.number, event.sequence)
         elif event.action == "move":  # the kernel's word for another name
-            self._sandboxes.look_at_all_again()
+            look_at_all_again(self._sandboxes)
 
     def _listener_failed(self, name: str) -> None:
         """Look at all that any listener would have reported: what the failed one had taken is lost."""
         log.error("changes may have been missed, looking at everything", extra={"listener": name})
         self._host.read_later()
         self._others.changes_were_lost()
-        self._sandboxes.look_at_all_again()
+        look_at_all_again(self._sandboxes)
         self._look_at_all()
 
     def _tell_contested(self) -> None:
@@ -313,19 +320,14 @@ class Daemon:
             self._readers.submit("garbage", _collect_garbage)  # not here: the sandbox is not gone before we return
 
     def _namespace_gone(self, path: str) -> None:
-        for sandbox in self._sandboxes.all():
-            if sandbox.pod.netns_path == path:
-                log.info("the namespace was removed", extra={"pod": str(sandbox.pod), "path": path})
-                self._sandboxes.end(sandbox.pod.sandbox_id)
+        namespace_removed(self._sandboxes, path)
 
     def _process_gone(self, process: ProcessIdentity) -> None:
         self._limits.process_gone(process)  # first: the runtime removes the cgroup
-        self._sandboxes.end_of_process(process)
+        process_ended(self._sandboxes, process)
 
     def _look_at_all(self) -> None:
-        for sandbox in self._sandboxes.all():
-            if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
-                self._namespace_gone(sandbox.pod.netns_path)
+        look_at_all_namespaces(self._sandboxes)
 
 
 def _collect_garbage() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.news import look_at_all_again, node_removed
 from nri_rdma.attach.rdma import issm_beside
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
@@ -157,7 +158,7 @@ def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: W
     sandbox = _attached(rig)
     old = _node(sandbox)
     _device(world).minor = world.new_minor()
-    rig.sandboxes.node_removed((old.major, old.minor), sequence=1)
+    node_removed(rig.sandboxes, (old.major, old.minor), sequence=1)
     _looked_again(sandbox)
     assert _node(sandbox).minor == _device(world).minor != old.minor
     ((written,), _) = rig.journal.load()
@@ -168,15 +169,15 @@ def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: 
     sandbox = _attached(rig)
     node = _node(sandbox)
     sandbox.change(numbers_from=7)
-    rig.sandboxes.node_removed((node.major, node.minor), sequence=7)
-    rig.sandboxes.node_removed((node.major, node.minor + 1), sequence=8)
+    node_removed(rig.sandboxes, (node.major, node.minor), sequence=7)
+    node_removed(rig.sandboxes, (node.major, node.minor + 1), sequence=8)
     assert sandbox.looked_again is None
 
 
 def test_a_device_that_is_gone_is_told_and_found_when_it_is_back(rig: Rig, world: World) -> None:
     sandbox = _attached(rig)
     lost, world.rdma = world.rdma, []
-    rig.sandboxes.look_at_all_again()
+    look_at_all_again(rig.sandboxes)
     with pytest.raises(AttachError):
         _looked_again(sandbox)
     world.rdma = lost

@@ -1,30 +1,30 @@
-"""What a thread does for one sandbox: plan, attach, look again, bring home.
+"""The work of a thread for one attachment on a host: plan, attach, look again, bring home.
 
 Law: what will be done is in the journal before anything is touched, and stays there until everything is home. All of
-this blocks on the kernel. Who calls sees to it that one thread at a time works on a sandbox (attach/state_machine.py).
+this blocks on the kernel. The caller sees to it that one thread at a time works on an attachment
+(attach/state_machine.py).
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Attachment, Chosen, interrupted
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.journal_writer import JournalWriter
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes
 from nri_rdma.attach.presence import Presence
+from nri_rdma.attach.progress import counting
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.states import Event
-from nri_rdma.attach.steps import Step, steps_of
+from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import AttachError, NriRdmaError
@@ -54,11 +54,11 @@ class Site:
 
 
 class Work:
-    """What is done on this host for an attachment (nri_rdma.attach.tasks.Tasks): kernel and journal."""
+    """Does on this host what an attachment needs (nri_rdma.attach.tasks.Tasks): kernel and journal."""
 
     def __init__(self, site: Site, second_looks: SecondLooks) -> None:
         self._kernel = site.kernel
-        self._journal = site.journal
+        self._journal = JournalWriter(site.journal, site.boundary)
         self._spans = site.spans
         self._presence = Presence(site.kernel, site.resolve)
         self._ends = Ends(site.kernel, site.on_held, site.processes)
@@ -68,16 +68,8 @@ class Work:
         self._boundary = site.boundary
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return the journal's records, and an error for each that was set aside. A record of another boot is removed:
-        its moves ended with that boot."""
-        records, errors = self._journal.load()
-        boot_id = self._kernel.host.identity.boot_id
-        for record in records:
-            if record.namespace is not None and record.namespace.boot_id != boot_id:
-                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
-                self._journal.remove(record.key)
-        kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
-        return tuple(kept), errors
+        """Return the journal's records of this boot, and an error for each that was set aside."""
+        return self._journal.load(self._kernel.host.identity.boot_id)
 
     def find(self, attachment: Attachment) -> Event:
         """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
@@ -100,7 +92,7 @@ class Work:
         self._second_looks.close()
 
     def plan(self, attachment: Attachment, chosen: Chosen) -> None:
-        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the sandbox."""
+        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the attachment."""
         self._boundary(f"before plan {attachment.key}")
         try:
             decided = self._decide(attachment, chosen)
@@ -108,22 +100,17 @@ class Work:
             raise AttachError(str(error), device=chosen.device_names, where=str(attachment.pod)) from error
         self._boundary(f"after plan {attachment.key}")
         attachment.refuse_ended()
-        self._refuse_unwritable(decided)
+        self._journal.refuse_unwritable(decided)
         # Nothing of it may be undone as long as it has not been captured.
         attachment.change(record=replace(decided, plan=Plan()), decided=decided.plan)
 
     def note_plan(self, attachment: Attachment) -> None:
-        """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
-        written the attach will fail, which writes the whole plan."""
-        assert attachment.record is not None  # it is planned
-        try:
-            self._write(attachment.record)
-        except AttachError as error:
-            log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
+        """Write down who gets what. Never raises."""
+        self._journal.note_plan(attachment)
 
     def attach(self, attachment: Attachment) -> None:
         """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
-        the sandbox ends meanwhile; the caller undoes."""
+        the attachment ends meanwhile; the caller undoes."""
         attributes: dict[str, str | int | float | bool] = {
             "k8s.pod.name": str(attachment.pod),
             "k8s.pod.uid": attachment.pod.uid,
@@ -133,7 +120,7 @@ class Work:
         with self._spans.span("attach", attributes) as span:
             record = self._begun(attachment)
             steps = steps_of(record.plan)
-            boundary = self._counting(attachment, steps)
+            boundary = counting(attachment, steps, self._boundary)
             if attachment.namespace is not None:
                 do_steps(self._kernel, attachment.namespace, steps, self._spans, boundary)
             confirmed = self._confirm(attachment, record)
@@ -151,7 +138,7 @@ class Work:
                 raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
         record = replace(planned, plan=plan, state=Phase.ATTACHING)
         attachment.refuse_ended()
-        self._write(record)
+        self._journal.write(record)
         attachment.change(record=record)
         return record
 
@@ -170,7 +157,7 @@ class Work:
         finally:
             _rest(attachment)
         if now != record:
-            self._write(now)
+            self._journal.write(now)
             attachment.change(record=now)
             log.info("devices have new names or numbers", extra={"pod": str(attachment.pod)})
         attachment.change(numbers_from=newest)
@@ -181,7 +168,7 @@ class Work:
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)
         covering = record.covering(cdi_device, container)
-        self._write(covering)
+        self._journal.write(covering)
         attachment.change(record=covering)
 
     def bring_home(self, attachment: Attachment) -> None:
@@ -189,7 +176,7 @@ class Work:
         pod = attachment.pod
         if attachment.record is not None:
             if attachment.ends:  # else it is tried again, and a daemon that starts anew begins it anew
-                self._note_returning(attachment, attachment.record)
+                self._journal.note_returning(attachment, attachment.record)
             attributes: dict[str, str | int | float | bool] = {
                 "k8s.pod.name": str(pod),
                 "k8s.pod.uid": pod.uid,
@@ -202,15 +189,13 @@ class Work:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
             if self._links_are_managed():
                 self._second_looks.expect(attachment.record.plan.moves)
-        self._boundary(f"before forget-journal {attachment.key}")
-        self._journal.remove(attachment.key)
-        self._boundary(f"after forget-journal {attachment.key}")
+        self._journal.forget(attachment.key)
         self.let_go(attachment)
 
     def leave_to_kernel(self, attachment: Attachment) -> None:
-        """Close the namespace of a sandbox whose undo keeps failing, if all netdevs in it are physical: when it ends
-        the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative names, as
-        far as possible: the kernel keeps them on a netdev."""
+        """Close the namespace of an attachment whose undo keeps failing, if all netdevs in it are physical: when it
+        ends the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative
+        names, as far as possible: the kernel keeps them on a netdev."""
         if attachment.record is None or not all(move.link.parent for move in attachment.record.plan.moves):
             return
         if attachment.namespace is not None:
@@ -245,23 +230,6 @@ class Work:
             self._presence.refuse_elsewhere(record, attachment.namespace)
             return replace(record, process=process, part=attachment.part)
 
-    def _counting(self, attachment: Attachment, steps: tuple[Step, ...]) -> Boundary:
-        """Return a boundary that counts the devices whose steps are all done, and stops between two steps of a sandbox
-        that is ending."""
-        left = Counter(step.device for step in steps)
-        attachment.change(devices_done=0, devices_total=len(left))
-
-        def boundary(place: str) -> None:
-            self._boundary(place)
-            if place.startswith("after "):
-                device = place.rpartition(" ")[2]
-                left[device] -= 1
-                if not left[device]:
-                    attachment.change(devices_done=attachment.devices_done + 1)
-            attachment.refuse_ended()
-
-        return boundary
-
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Reread the numbers, which the moves have changed; from here on containers get them."""
         attachment.change(numbers_from=self._event_sequence())
@@ -270,56 +238,15 @@ class Work:
             resolved = self._presence.at_the_end(record, attachment.namespace)
         self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED)
-        self._write(confirmed)
+        self._journal.write(confirmed)
         attachment.refuse_ended()
         attachment.change(record=confirmed)
         _rest(attachment)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
 
-    def _refuse_unwritable(self, record: SandboxRecord) -> None:
-        """Refuse the sandbox, while that is still possible, if its record cannot be written: the worker will need to
-        write it."""
-        try:
-            has_room = self._journal.has_room()
-        except OSError as error:
-            raise _unwritten(record, error.errno) from error
-        if not has_room:
-            raise _unwritten(record, errno.ENOSPC)
-
-    def _write(self, record: SandboxRecord) -> None:
-        self._boundary(f"before write-journal {record.key}")
-        try:
-            self._journal.write(record)
-        except OSError as error:
-            raise _unwritten(record, error.errno) from error
-        self._boundary(f"after write-journal {record.key}")
-
-    def _note_returning(self, attachment: Attachment, record: SandboxRecord) -> None:
-        """Record that the devices are being restored, so that a restarted daemon does not adopt them."""
-        if record.state is Phase.RETURNING:
-            return
-        returning = replace(record, state=Phase.RETURNING)
-        attachment.change(record=returning)
-        self._boundary(f"before write-journal {record.key}")
-        try:
-            self._journal.write(returning)
-        except OSError as error:  # a full disk must not keep hardware in a pod
-            log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
-        self._boundary(f"after write-journal {record.key}")
-
-
-def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
-    return AttachError(
-        f"the journal cannot be written: {os.strerror(number or 0)}",
-        device=record.device_names,
-        where=str(record.pod),
-        hint="make room for the state directory",
-        errno=number,
-    )
-
 
 def _rest(attachment: Attachment) -> None:
-    """What is attached needs its namespace open and no more: no thread, no socket."""
+    """Keep the namespace of what is attached open, and no more: no thread, no socket."""
     if attachment.namespace is not None:
         attachment.namespace.rest()

@@ -62,7 +62,7 @@ class Attempts:
             self._feed(attachment, event)
 
     def _plan(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """In a planner."""
+        """Select devices and plan their steps, in a planner."""
         again = attachment.again
         select = again.choose if again is not None and attachment.attempt > 1 else attachment.select
         assert select is not None  # only what an earlier daemon left has none, and it is given one
@@ -80,14 +80,14 @@ class Attempts:
         attachment.settle_plan()
 
     def _note(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """In a planner."""
+        """Write the plan down, in a planner."""
         if attachment.attempts > 1:
             time.sleep(ANSWER_FIRST_S)
         self._tasks.note_plan(attachment)
         self._feed(attachment, Event.NOTED)
 
     def _attach(self, attachment: Attachment, _error: BaseException | None) -> None:
-        """In a worker."""
+        """Carry out the plan, in a worker."""
         try:
             self._tasks.attach(attachment)
         except BaseException as error:  # noqa: BLE001 - whatever went wrong, the host comes first

@@ -59,7 +59,7 @@ class Undo:
         self._workers.submit(attachment.pod.sandbox_id, work, urgent=True)
 
     def _undo(self, attachment: Attachment, error: BaseException | None) -> None:
-        """In a worker, or in the thread whose attempt was the last."""
+        """Restore the devices, in a worker, or in the thread whose attempt was the last."""
         try:
             self._tasks.bring_home(attachment)
         except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again

@@ -127,7 +127,7 @@ class Work:
             span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
     def _begun(self, attachment: Attachment) -> SandboxRecord:
-        """The journal has the whole plan, with all that the links carry: from here on there is something to undo."""
+        """Write the whole plan to the journal, with all that the links carry, so that it can be undone from now on."""
         planned = attachment.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):

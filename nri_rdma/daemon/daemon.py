@@ -215,7 +215,7 @@ class Daemon:
         self._take_up = start_timer(TAKE_UP_S, self._attachments.take_up)
 
     def close(self) -> None:
-        """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
+        """Close the doors first, so that nothing new begins; then the workers, which use all that comes after them."""
         signals, self._signals = self._signals, None
         if signals is not None:
             signals.close()

@@ -193,12 +193,12 @@ class Attachment:
 
     @property
     def state(self) -> Phase:
-        """The word of journal and `status` for its state."""
+        """Return the word of journal and `status` for its state."""
         return self.now.phase
 
     @property
     def shown(self) -> Phase:
-        """The same for people: of what an earlier daemon left, and nobody has looked at yet, the journal's word."""
+        """Return the same for people; the journal's word for what an earlier daemon left and nobody has checked yet."""
         now = self.now
         return now.record.state if now.state in _NOT_SEEN and now.record is not None else now.phase
 
@@ -286,8 +286,8 @@ class Attachment:
         return 1
 
     def started(self, name: str) -> None:
-        """StartContainer of this container has come: who guards it has asked before. The guard sees annotations, so of
-        a pod without them nothing can be said."""
+        """Record that StartContainer of this container has come: its guard, if it has one, has asked before. The guard
+        sees annotations, so of a pod without them nothing can be said."""
         answered = self.unstarted.pop(name, None)
         if answered is None or not self._asks_by_annotation():
             return
@@ -301,7 +301,8 @@ class Attachment:
         return any(not item.admitted.request.cdi_device for item in attached)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
-        """For those who ask what it uses. Forgotten with the sandbox; beyond a bound nothing more is remembered."""
+        """Remember the cgroup of a container, for those who ask what the container uses. It is forgotten with the
+        sandbox; beyond a bound nothing more is remembered."""
         if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
             self.containers[name] = cgroups_path
 

@@ -47,8 +47,8 @@ class Journal:
             raise
 
     def has_room(self) -> bool:
-        """Whether there is room for one more record; True where the file system does not tell. Cheaper than to write
-        one: a sandbox waits for this. Raises OSError."""
+        """Return whether there is room for one more record; True where the file system does not tell. Cheaper than
+        writing one: the start of a pod waits for this. Raises OSError."""
         state = os.statvfs(self._directory)
         has_blocks = not state.f_blocks or state.f_bavail * state.f_frsize >= ROOM_BYTES
         has_files = not state.f_files or state.f_favail > 0
@@ -59,7 +59,7 @@ class Journal:
         self._path(key).unlink(missing_ok=True)
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
-        """All readable records, and an error for each that was set aside."""
+        """Return all readable records, and an error for each that was set aside."""
         for half in self._directory.glob("*.new"):
             half.unlink(missing_ok=True)  # a daemon ended while it wrote: what it replaces is there whole
         records: list[SandboxRecord] = []
@@ -95,7 +95,7 @@ know them, can bring the devices home."""
 
 
 def encode_record(record: SandboxRecord) -> bytes:
-    """The text of a journal file."""
+    """Return the text of a journal file."""
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
     for attached in body["attached"]:
         for name in _OF_THE_CHOICE:
@@ -105,7 +105,7 @@ def encode_record(record: SandboxRecord) -> bytes:
 
 
 def decode_record(data: bytes, *, where: str) -> SandboxRecord:
-    """The record in a journal file. Raises StateError when it is not one of ours, whole and of this version."""
+    """Return the record in a journal file. Raises StateError when it is not one of ours, whole and of this version."""
     try:
         document = json.loads(data)
         if document["version"] != VERSION:
@@ -127,7 +127,7 @@ def _unusable(why: str, where: str) -> StateError:
 
 
 def _canonical(body: object) -> str:
-    """One text for one value: keys in order, ASCII only."""
+    """Return one text for one value: keys in order, ASCII only."""
     try:
         text = msgspec.json.encode(body, order="deterministic")  # in a quarter of the time
         is_same = text.isascii() and _DEL not in text

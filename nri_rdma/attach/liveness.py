@@ -29,7 +29,8 @@ class Ends:
         self._processes = processes or NoProcesses()
 
     def watch(self, path: str) -> None:
-        """Before the namespace is opened: a removal after that is told, one before it makes opening fail."""
+        """Watch the path of a namespace. Called before the namespace is opened: a removal after that is reported, one
+        before it makes opening fail."""
         if not path:
             return
         try:
@@ -38,7 +39,8 @@ class Ends:
             log.warning("namespace is not watched", extra={"path": path, "error": str(error)})
 
     def watch_process(self, pod: Pod) -> ProcessIdentity | None:
-        """For a pod whose end no namespace tells: the process that does; None when that cannot be seen."""
+        """Watch and return the process whose end is the end of the pod, if no namespace tells it; None when the process
+        cannot be seen."""
         if not lives_by_process(pod):
             return None
         try:
@@ -48,7 +50,7 @@ class Ends:
             return None
 
     def open_again(self, record: SandboxRecord) -> Namespace | None:
-        """The namespace of a record that holds one, if it is still the same; paths are used again, cookies are not.
+        """Open the namespace of a record that holds one, if it is still the same: paths are reused, cookies are not.
 
         Raises KernelError when that cannot be seen.
         """
@@ -69,8 +71,8 @@ class Ends:
         return namespace
 
     def is_there(self, record: SandboxRecord, namespace: Namespace | None) -> bool:
-        """Whether the pod's namespace, as it was just opened, is still there; of a pod that has none, whether its
-        process is. A pod whose namespace nothing was moved into has it not opened: its path tells."""
+        """Return whether the pod's namespace, as it was just opened, still exists; for a pod that has none, whether its
+        process does. A namespace that nothing was moved into is not opened: its path tells."""
         if not record.pod.netns_path:
             return self._process_is_there(record.process)
         if record.namespace is not None:
@@ -78,7 +80,7 @@ class Ends:
         return self.can_be_opened(record.pod.netns_path)
 
     def can_be_opened(self, path: str) -> bool:
-        """Whether a network namespace is at a path. Raises KernelError when that cannot be seen."""
+        """Return whether a network namespace is at a path. Raises KernelError when that cannot be seen."""
         try:
             self._kernel.open_namespace(path).close()
         except KernelError as error:
@@ -88,7 +90,7 @@ class Ends:
         return True
 
     def _process_is_there(self, process: ProcessIdentity | None) -> bool:
-        """Whether a process that was watched still is the one it was; True where none was."""
+        """Return whether a process that was watched still runs; True where no process was watched."""
         if process is None:
             return True
         try:
@@ -111,5 +113,5 @@ class NoProcesses:
 
 
 def lives_by_process(pod: Pod) -> bool:
-    """Whether only a process tells the end of this pod: it is on the host's network."""
+    """Return whether only a process tells the end of this pod: the pod is on the host's network."""
     return not pod.netns_path and pod.pid != 0

@@ -87,8 +87,8 @@ class Kernel(Protocol):
     def host(self) -> Namespace: ...
 
     def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
-        """The namespace at a path. Not `entered`: without waiting until it can be worked in; that it cannot be then
-        comes with its first use."""
+        """Open the namespace at a path. Not `entered`: without waiting until it can be worked in; that it cannot be
+        then comes with its first use."""
         ...
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
@@ -102,9 +102,9 @@ class Kernel(Protocol):
         ...
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
-        """How the host uses these links: `use.links` are they, and those that are tied to them (masters, slaves,
-        children). Of `ifindexes` those that are not there are left out. The sandbox waits for this, but not for its
-        `sockets`: to find them the kernel walks through all that the machine has room for."""
+        """Return how the host uses these links. `use.links` has them and the links that are tied to them (masters,
+        slaves, children); links that do not exist are left out. The start of a pod waits for this, but not with
+        `sockets`: to find sockets the kernel walks through all that the machine has room for."""
         ...
 
     def capture(
@@ -134,24 +134,24 @@ class Kernel(Protocol):
         ...
 
     def rdma_netns(self) -> RdmaNetns:
-        """Whether namespaces share the RDMA devices, or the kernel has none."""
+        """Return whether namespaces share the RDMA devices, or the kernel has none."""
         ...
 
     def rdma_devices(self, namespace: Namespace) -> tuple[RdmaDeviceState, ...]:
-        """The RDMA devices that a namespace has; with `shared` all of the machine, with `none` no one."""
+        """Return the RDMA devices that a namespace has; with `shared` all of the machine, with `none` no one."""
         ...
 
     def rdma_ports(self, namespace: Namespace, index: int) -> tuple[RdmaPortState, ...]:
-        """The ports of an RDMA device that the namespace sees, each with its netdev if that is in the namespace."""
+        """Return the ports of an RDMA device that the namespace sees, each with its netdev if the namespace has it."""
         ...
 
     def rdma_objects(self, index: int) -> tuple[RdmaObject, ...]:
-        """What is held on an RDMA device of the host: the contexts of processes, and the queue pairs, ids and regions
-        of the kernel's own users. EINVAL: the host does not have it."""
+        """Return what is held on an RDMA device of the host: the contexts of processes, and the queue pairs, ids and
+        regions of the kernel's own users. EINVAL: the host does not have it."""
         ...
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Whether the kernel would move an RDMA device of the host there; asking changes nothing.
+        """Return whether the kernel would move an RDMA device of the host there; asking changes nothing.
 
         EINVAL: the target is the host itself.
         """
@@ -167,7 +167,7 @@ class Kernel(Protocol):
     def char_device(
         self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
     ) -> CharNumber | None:
-        """A character device of an RDMA device that the namespace has; None: it has none of that kind."""
+        """Return a character device of an RDMA device that the namespace has; None: it has none of that kind."""
         ...
 
 

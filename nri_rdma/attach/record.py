@@ -41,12 +41,12 @@ class SandboxRecord:
 
     @property
     def key(self) -> str:
-        """Its name in journal and allocations."""
+        """Return its name in journal and reservations."""
         return attach_key(self.pod.sandbox_id, self.part)
 
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Holding], ...]:
-        """The devices that this sandbox holds, and how."""
+        """Return the devices that this attachment holds, and how."""
         return tuple((item.device.id, self._holding(request)) for request in self.attached for item in request.devices)
 
     def _holding(self, attached: AttachedRequest) -> Holding:
@@ -55,8 +55,8 @@ class SandboxRecord:
 
     @property
     def isolation(self) -> Isolation | None:
-        """HARD where the kernel hides all that the pod has alone from others, SOFT where it does not; None where the
-        pod has nothing alone."""
+        """Return HARD where the kernel hides all that the pod has alone from others, SOFT where it does not; None where
+        the pod has nothing alone."""
         moved = {move.index for move in self.plan.rdma_moves}
         alone = [
             item.device.kernel_index
@@ -69,7 +69,7 @@ class SandboxRecord:
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
     def covering(self, cdi_device: str, container: str) -> SandboxRecord:
-        """The same with one more container that has this CDI device."""
+        """Return the same with one more container that has this CDI device."""
         return replace(
             self,
             attached=tuple(
@@ -82,10 +82,10 @@ class SandboxRecord:
 
     @property
     def device_names(self) -> str:
-        """The names of its devices, for people."""
+        """Return the names of its devices, for people."""
         return ", ".join(item.device.name for request in self.attached for item in request.devices)
 
 
 def attach_key(sandbox_id: str, part: str) -> str:
-    """The name of one attach of a sandbox; of the one at its start, the sandbox's own."""
+    """Return the name of one attach of a sandbox; of the one at its start, the sandbox's own."""
     return f"{sandbox_id}+{part}" if part else sandbox_id

@@ -65,7 +65,7 @@ def restore(kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState | 
 
 
 def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """What `restore` would do first of all to the host's link; empty when the link is what it was."""
+    """Return what `restore` would do first of all to the host's link; empty when the link is what it was."""
     return tuple(op for phase in PHASES for op in phase(found, wanted))
 
 

@@ -47,7 +47,7 @@ class Host(Protocol):
 
 
 def needs_namespace(kernel: Host, placed: tuple[Placed, ...]) -> bool:
-    """Whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
+    """Return whether these devices, or parts of them, leave the host, or are to be looked for in the pod."""
     alone = [device for item in placed if item.admitted.mode is Mode.EXCLUSIVE for device in item.devices]
     if any(device.netdevs or device.lacks_netdev for device in alone):
         return True
@@ -140,8 +140,8 @@ def _ifindexes(placed: tuple[Placed, ...]) -> set[int]:
 
 
 def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
-    """What the host has come to use since the inventory was read is not given, shared as little as exclusively. Sockets
-    on the addresses of a shared one may be those of other pods."""
+    """Return how the host uses links that it did not use when the inventory was read: such a device is given neither
+    exclusively nor shared. Sockets on the addresses of a shared device may be those of other pods."""
     modes = {
         netdev.ifindex: item.admitted.mode for item in placed for device in item.devices for netdev in device.netdevs
     }
@@ -154,8 +154,8 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 
 
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
-    """Who has come to hold something on an RDMA device. The processes that have a shared one open may be those of other
-    pods."""
+    """Yield who holds something on an RDMA device by now. The processes that have a shared device open may be those of
+    other pods."""
     rdma_netns = kernel.rdma_netns()
     for item in placed:
         for device in item.devices:
@@ -176,7 +176,7 @@ def _refuse_use(reasons: tuple[str, ...]) -> None:
 
 
 def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
-    """What was placed for a record; devices that move have the kernel's index of then."""
+    """Return what was placed for a record; devices that move have the kernel's index of that time."""
     return tuple(
         Placed(admitted=request.admitted, devices=tuple(item.device for item in request.devices), reasons=())
         for request in record.attached
@@ -184,7 +184,7 @@ def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
 
 
 def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
-    """What the pod will have, with the netdev names as they will be in it."""
+    """Return what the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
     indexes = {move.device: move.index for move in plan.rdma_moves}
     return tuple(

@@ -1,30 +1,30 @@
-"""What a thread does for one sandbox: plan, attach, look again, bring home.
+"""The work of a thread for one attachment on a host: plan, attach, look again, bring home.
 
 Law: what will be done is in the journal before anything is touched, and stays there until everything is home. All of
-this blocks on the kernel. Who calls sees to it that one thread at a time works on a sandbox (attach/attachments.py).
+this blocks on the kernel. The caller sees to it that one thread at a time works on an attachment
+(attach/state_machine.py).
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Attachment, Chosen, interrupted
 from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.journal_writer import JournalWriter
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes
 from nri_rdma.attach.presence import Presence
+from nri_rdma.attach.progress import counting
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.return_netdev import remove_foreign_names
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.states import Event
-from nri_rdma.attach.steps import Step, steps_of
+from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import AttachError, NriRdmaError
@@ -54,11 +54,11 @@ class Site:
 
 
 class Work:
-    """What is done on this host for an attachment (nri_rdma.attach.attachments.Tasks): kernel and journal."""
+    """Does on this host what an attachment needs (nri_rdma.attach.tasks.Tasks): kernel and journal."""
 
     def __init__(self, site: Site, second_looks: SecondLooks) -> None:
         self._kernel = site.kernel
-        self._journal = site.journal
+        self._journal = JournalWriter(site.journal, site.boundary)
         self._spans = site.spans
         self._presence = Presence(site.kernel, site.resolve)
         self._ends = Ends(site.kernel, site.on_held, site.processes)
@@ -68,24 +68,16 @@ class Work:
         self._boundary = site.boundary
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
-        """Return the journal's records, and an error for each that was set aside. A record of another boot is removed:
-        its moves ended with that boot."""
-        records, errors = self._journal.load()
-        boot_id = self._kernel.host.identity.boot_id
-        for record in records:
-            if record.namespace is not None and record.namespace.boot_id != boot_id:
-                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
-                self._journal.remove(record.key)
-        kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
-        return tuple(kept), errors
+        """Return the journal's records of this boot, and an error for each that was set aside."""
+        return self._journal.load(self._kernel.host.identity.boot_id)
 
-    def find(self, sandbox: Attachment) -> Event:
+    def find(self, attachment: Attachment) -> Event:
         """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
         that cannot be seen."""
-        record = sandbox.record
+        record = attachment.record
         assert record is not None  # an earlier daemon wrote it
         namespace = self._ends.open_again(record)
-        sandbox.change(namespace=namespace)
+        attachment.change(namespace=namespace)
         is_there = record.state is not Phase.RETURNING and self._ends.is_there(record, namespace)
         if is_there and record.state is Phase.ATTACHED:
             return Event.THERE
@@ -99,129 +91,122 @@ class Work:
         """Start no more second looks."""
         self._second_looks.close()
 
-    def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
-        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the sandbox."""
-        self._boundary(f"before plan {sandbox.key}")
+    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
+        """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the attachment."""
+        self._boundary(f"before plan {attachment.key}")
         try:
-            decided = self._decide(sandbox, chosen)
+            decided = self._decide(attachment, chosen)
         except KernelError as error:
-            raise AttachError(str(error), device=chosen.device_names, where=str(sandbox.pod)) from error
-        self._boundary(f"after plan {sandbox.key}")
-        sandbox.refuse_ended()
-        self._refuse_unwritable(decided)
+            raise AttachError(str(error), device=chosen.device_names, where=str(attachment.pod)) from error
+        self._boundary(f"after plan {attachment.key}")
+        attachment.refuse_ended()
+        self._journal.refuse_unwritable(decided)
         # Nothing of it may be undone as long as it has not been captured.
-        sandbox.change(record=replace(decided, plan=Plan()), decided=decided.plan)
+        attachment.change(record=replace(decided, plan=Plan()), decided=decided.plan)
 
-    def note_plan(self, sandbox: Attachment) -> None:
-        """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
-        written the attach will fail, which writes the whole plan."""
-        assert sandbox.record is not None  # it is planned
-        try:
-            self._write(sandbox.record)
-        except AttachError as error:
-            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
+    def note_plan(self, attachment: Attachment) -> None:
+        """Write down who gets what. Never raises."""
+        self._journal.note_plan(attachment)
 
-    def attach(self, sandbox: Attachment) -> None:
+    def attach(self, attachment: Attachment) -> None:
         """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
-        the sandbox ends meanwhile; the caller undoes."""
+        the attachment ends meanwhile; the caller undoes."""
         attributes: dict[str, str | int | float | bool] = {
-            "k8s.pod.name": str(sandbox.pod),
-            "k8s.pod.uid": sandbox.pod.uid,
-            "sandbox": sandbox.pod.sandbox_id,
-            "rdma.attempt": sandbox.attempt,
+            "k8s.pod.name": str(attachment.pod),
+            "k8s.pod.uid": attachment.pod.uid,
+            "sandbox": attachment.pod.sandbox_id,
+            "rdma.attempt": attachment.attempt,
         }
         with self._spans.span("attach", attributes) as span:
-            record = self._begun(sandbox)
+            record = self._begun(attachment)
             steps = steps_of(record.plan)
-            boundary = self._counting(sandbox, steps)
-            if sandbox.namespace is not None:
-                do_steps(self._kernel, sandbox.namespace, steps, self._spans, boundary)
-            confirmed = self._confirm(sandbox, record)
+            boundary = counting(attachment, steps, self._boundary)
+            if attachment.namespace is not None:
+                do_steps(self._kernel, attachment.namespace, steps, self._spans, boundary)
+            confirmed = self._confirm(attachment, record)
             span.attributes["rdma.isolation"] = str(confirmed.isolation or "")
 
-    def _begun(self, sandbox: Attachment) -> SandboxRecord:
-        """The journal has the whole plan, with all that the links carry: from here on there is something to undo."""
-        planned = sandbox.record
+    def _begun(self, attachment: Attachment) -> SandboxRecord:
+        """Write the whole plan to the journal, with all that the links carry, so that it can be undone from now on."""
+        planned = attachment.record
         assert planned is not None  # it is planned
         with self._spans.span("capture"):
             try:
                 refuse_held(self._kernel, planned)
-                plan = completed(self._kernel, sandbox.now.decided)
+                plan = completed(self._kernel, attachment.now.decided)
             except KernelError as error:
                 raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
         record = replace(planned, plan=plan, state=Phase.ATTACHING)
-        sandbox.refuse_ended()
-        self._write(record)
-        sandbox.change(record=record)
+        attachment.refuse_ended()
+        self._journal.write(record)
+        attachment.change(record=record)
         return record
 
-    def look_again(self, sandbox: Attachment) -> None:
+    def look_again(self, attachment: Attachment) -> None:
         """Reread names and numbers of what is attached. Raise AttachError when a device is gone."""
-        record, newest = sandbox.record, self._event_sequence()
-        if record is None or sandbox.state is not Phase.ATTACHED:
+        record, newest = attachment.record, self._event_sequence()
+        if record is None or attachment.state is not Phase.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
         attributes: dict[str, str | int | float | bool] = {
-            "k8s.pod.name": str(sandbox.pod),
-            "sandbox": sandbox.pod.sandbox_id,
+            "k8s.pod.name": str(attachment.pod),
+            "sandbox": attachment.pod.sandbox_id,
         }
         try:
             with self._spans.span("resolve-numbers", attributes):
-                now = self._presence.again(record, sandbox.namespace)
+                now = self._presence.again(record, attachment.namespace)
         finally:
-            _rest(sandbox)
+            _rest(attachment)
         if now != record:
-            self._write(now)
-            sandbox.change(record=now)
-            log.info("devices have new names or numbers", extra={"pod": str(sandbox.pod)})
-        sandbox.change(numbers_from=newest)
+            self._journal.write(now)
+            attachment.change(record=now)
+            log.info("devices have new names or numbers", extra={"pod": str(attachment.pod)})
+        attachment.change(numbers_from=newest)
 
-    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
+    def cover(self, attachment: Attachment, cdi_device: str, container: str) -> None:
         """Cover one more container that has that CDI device."""
-        record = sandbox.record
-        if record is None or sandbox.state is not Phase.ATTACHED:
-            raise interrupted(sandbox.pod)
+        record = attachment.record
+        if record is None or attachment.state is not Phase.ATTACHED:
+            raise interrupted(attachment.pod)
         covering = record.covering(cdi_device, container)
-        self._write(covering)
-        sandbox.change(record=covering)
+        self._journal.write(covering)
+        attachment.change(record=covering)
 
-    def bring_home(self, sandbox: Attachment) -> None:
+    def bring_home(self, attachment: Attachment) -> None:
         """Undo what the journal says. Raise when anything is not as before."""
-        pod = sandbox.pod
-        if sandbox.record is not None:
-            if sandbox.ends:  # else it is tried again, and a daemon that starts anew begins it anew
-                self._note_returning(sandbox, sandbox.record)
+        pod = attachment.pod
+        if attachment.record is not None:
+            if attachment.ends:  # else it is tried again, and a daemon that starts anew begins it anew
+                self._journal.note_returning(attachment, attachment.record)
             attributes: dict[str, str | int | float | bool] = {
                 "k8s.pod.name": str(pod),
                 "k8s.pod.uid": pod.uid,
                 "sandbox": pod.sandbox_id,
             }
             with self._spans.span("undo", attributes):
-                steps = steps_of(sandbox.record.plan)
-                errors = undo_steps(self._kernel, sandbox.namespace, steps, self._spans, self._boundary)
+                steps = steps_of(attachment.record.plan)
+                errors = undo_steps(self._kernel, attachment.namespace, steps, self._spans, self._boundary)
             if errors:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
             if self._links_are_managed():
-                self._second_looks.expect(sandbox.record.plan.moves)
-        self._boundary(f"before forget-journal {sandbox.key}")
-        self._journal.remove(sandbox.key)
-        self._boundary(f"after forget-journal {sandbox.key}")
-        self.let_go(sandbox)
+                self._second_looks.expect(attachment.record.plan.moves)
+        self._journal.forget(attachment.key)
+        self.let_go(attachment)
 
-    def leave_to_kernel(self, sandbox: Attachment) -> None:
-        """Close the namespace of a sandbox whose undo keeps failing, if all netdevs in it are physical: when it ends
-        the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative names, as
-        far as possible: the kernel keeps them on a netdev."""
-        if sandbox.record is None or not all(move.link.parent for move in sandbox.record.plan.moves):
+    def leave_to_kernel(self, attachment: Attachment) -> None:
+        """Close the namespace of an attachment whose undo keeps failing, if all netdevs in it are physical: when it
+        ends the kernel moves these to the host, and destroys the others. Before that remove the pod's alternative
+        names, as far as possible: the kernel keeps them on a netdev."""
+        if attachment.record is None or not all(move.link.parent for move in attachment.record.plan.moves):
             return
-        if sandbox.namespace is not None:
-            for move in sandbox.record.plan.moves:
-                self._remove_foreign_names(sandbox.pod, sandbox.namespace, move)
-        self.let_go(sandbox)
+        if attachment.namespace is not None:
+            for move in attachment.record.plan.moves:
+                self._remove_foreign_names(attachment.pod, attachment.namespace, move)
+        self.let_go(attachment)
 
-    def let_go(self, sandbox: Attachment) -> None:
+    def let_go(self, attachment: Attachment) -> None:
         """Close the namespace, if it is held."""
-        namespace = sandbox.namespace
-        sandbox.change(namespace=None)
+        namespace = attachment.namespace
+        attachment.change(namespace=None)
         if namespace is not None:
             namespace.close()
 
@@ -234,92 +219,34 @@ class Work:
             facts = {"pod": str(pod), "device": move.device, "error": str(error)}
             log.warning("alternative names not removed", extra=facts)
 
-    def _decide(self, sandbox: Attachment, chosen: Chosen) -> SandboxRecord:
+    def _decide(self, attachment: Attachment, chosen: Chosen) -> SandboxRecord:
         with self._spans.span("plan"):
-            self._ends.watch(sandbox.pod.netns_path)
+            self._ends.watch(attachment.pod.netns_path)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
             if needs_namespace(self._kernel, chosen.placed):
-                sandbox.change(namespace=open_for(self._kernel, sandbox.pod))
-            process = self._ends.watch_process(sandbox.pod)
-            record = prepare(self._kernel, sandbox.namespace, sandbox.pod, chosen.placed, chosen.rdma_cm)
-            self._presence.refuse_elsewhere(record, sandbox.namespace)
-            return replace(record, process=process, part=sandbox.part)
+                attachment.change(namespace=open_for(self._kernel, attachment.pod))
+            process = self._ends.watch_process(attachment.pod)
+            record = prepare(self._kernel, attachment.namespace, attachment.pod, chosen.placed, chosen.rdma_cm)
+            self._presence.refuse_elsewhere(record, attachment.namespace)
+            return replace(record, process=process, part=attachment.part)
 
-    def _counting(self, sandbox: Attachment, steps: tuple[Step, ...]) -> Boundary:
-        """Return a boundary that counts the devices whose steps are all done, and stops between two steps of a sandbox
-        that is ending."""
-        left = Counter(step.device for step in steps)
-        sandbox.change(devices_done=0, devices_total=len(left))
-
-        def boundary(place: str) -> None:
-            self._boundary(place)
-            if place.startswith("after "):
-                device = place.rpartition(" ")[2]
-                left[device] -= 1
-                if not left[device]:
-                    sandbox.change(devices_done=sandbox.devices_done + 1)
-            sandbox.refuse_ended()
-
-        return boundary
-
-    def _confirm(self, sandbox: Attachment, record: SandboxRecord) -> SandboxRecord:
+    def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Reread the numbers, which the moves have changed; from here on containers get them."""
-        sandbox.change(numbers_from=self._event_sequence())
-        self._boundary(f"before resolve-numbers {sandbox.key}")
+        attachment.change(numbers_from=self._event_sequence())
+        self._boundary(f"before resolve-numbers {attachment.key}")
         with self._spans.span("resolve-numbers"):
-            resolved = self._presence.at_the_end(record, sandbox.namespace)
-        self._boundary(f"after resolve-numbers {sandbox.key}")
+            resolved = self._presence.at_the_end(record, attachment.namespace)
+        self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED)
-        self._write(confirmed)
-        sandbox.refuse_ended()
-        sandbox.change(record=confirmed)
-        _rest(sandbox)
-        log.info("attached", extra={"pod": str(sandbox.pod), "devices": confirmed.device_names})
+        self._journal.write(confirmed)
+        attachment.refuse_ended()
+        attachment.change(record=confirmed)
+        _rest(attachment)
+        log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
 
-    def _refuse_unwritable(self, record: SandboxRecord) -> None:
-        """Refuse the sandbox, while that is still possible, if its record cannot be written: the worker will need to
-        write it."""
-        try:
-            has_room = self._journal.has_room()
-        except OSError as error:
-            raise _unwritten(record, error.errno) from error
-        if not has_room:
-            raise _unwritten(record, errno.ENOSPC)
 
-    def _write(self, record: SandboxRecord) -> None:
-        self._boundary(f"before write-journal {record.key}")
-        try:
-            self._journal.write(record)
-        except OSError as error:
-            raise _unwritten(record, error.errno) from error
-        self._boundary(f"after write-journal {record.key}")
-
-    def _note_returning(self, sandbox: Attachment, record: SandboxRecord) -> None:
-        """Record that the devices are being restored, so that a restarted daemon does not adopt them."""
-        if record.state is Phase.RETURNING:
-            return
-        returning = replace(record, state=Phase.RETURNING)
-        sandbox.change(record=returning)
-        self._boundary(f"before write-journal {record.key}")
-        try:
-            self._journal.write(returning)
-        except OSError as error:  # a full disk must not keep hardware in a pod
-            log.warning("journal not written", extra={"pod": str(sandbox.pod), "error": str(error)})
-        self._boundary(f"after write-journal {record.key}")
-
-
-def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
-    return AttachError(
-        f"the journal cannot be written: {os.strerror(number or 0)}",
-        device=record.device_names,
-        where=str(record.pod),
-        hint="make room for the state directory",
-        errno=number,
-    )
-
-
-def _rest(sandbox: Attachment) -> None:
-    """What is attached needs its namespace open and no more: no thread, no socket."""
-    if sandbox.namespace is not None:
-        sandbox.namespace.rest()
+def _rest(attachment: Attachment) -> None:
+    """Keep the namespace of what is attached open, and no more: no thread, no socket."""
+    if attachment.namespace is not None:
+        attachment.namespace.rest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 import os
 import signal
@@ -11,31 +10,31 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.attach.journal import Journal
-from nri_rdma.attach.port import ProcessIdentity
-from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.second_look import SecondLooks
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
-from nri_rdma.config.settings import Memlock, Settings
+from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.locks import Sole
+from nri_rdma.daemon.news import News
+from nri_rdma.daemon.releases import Releases
 from nri_rdma.daemon.reload import Reloader, contested_words
+from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Others
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.server import ControlServer
-from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
+from nri_rdma.doors.control.status import DaemonFacts
 from nri_rdma.doors.nri.identity import identify
 from nri_rdma.doors.nri.link import Door
-from nri_rdma.doors.nri.peer import memlock_ceiling
-from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
+from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeSource
@@ -46,20 +45,16 @@ from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.uevents import last_sequence
 from nri_rdma.host.watch.namespaces import NamespaceWatcher
 from nri_rdma.host.watch.processes import ProcessWatcher
-from nri_rdma.model.request import UNLIMITED
 from nri_rdma.observe.export import make_exporter
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
-from nri_rdma.wire.uevent import Uevent
 
 log = logging.getLogger(__name__)
 
-COLLECT_PAUSE_S = 1.0
-"""Garbage is not collected more often, however many pods end."""
 TAKE_UP_S = 2.0
-"""What an earlier daemon left is taken up when the runtime has told its pods: a start must not wait for the work on a
-thousand of them. A runtime that does not answer by then is not waited for."""
+"""How long the runtime may take to report its pods. What an earlier daemon left is taken up then, or when this time is
+over: a start must not wait for the work on a thousand pods."""
 
 PLANNERS = 2
 """Threads that plan: the runtime waits for a plan, so it must not queue behind attaches."""
@@ -75,7 +70,7 @@ CLOSE_WORKERS_S = 5.0
 
 
 LAST_LOOK_S = 2.0
-"""How long the end waits for what the runtime leaves of the sandboxes that were refused last."""
+"""How long the end waits until what the runtime left of the last refused sandboxes is removed."""
 
 
 class Daemon:
@@ -107,12 +102,17 @@ class Daemon:
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
         self._allocations = Allocations()
-        self._listeners = Listeners(self._listener_failed)
-        self._watcher = NamespaceWatcher(self._listeners, self._namespace_gone, self._look_at_all)
-        self._processes = ProcessWatcher(self._process_gone)
+        self._releases = Releases(self._allocations, self._node, self._readers)
+        # `_news` is made last, of what uses these three.
+        self._listeners = Listeners(lambda name: self._news.listener_failed(name))  # noqa: PLW0108
+        self._watcher = NamespaceWatcher(
+            self._listeners,
+            lambda path: self._news.namespace_removed(path),  # noqa: PLW0108
+            lambda: self._news.removals_lost(),  # noqa: PLW0108
+        )
+        self._processes = ProcessWatcher(lambda process: self._news.process_ended(process))  # noqa: PLW0108
         self._limits = ContainerLimits(settings.cgroup_root, self._processes)
         self._contested = ""
-        self._collected = 0.0
         self._take_up: Callable[[], None] = lambda: None
         self._signals: Signals | None = None
         site = Site(
@@ -126,20 +126,23 @@ class Daemon:
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
         )
-        self._sandboxes = Attachments(
+        self._attachments = Attachments(
             Work(site, SecondLooks(self._kernel, self._workers, start_timer)),
             self._workers,
-            on_gone=self._gone,
+            on_gone=self._releases.release,
             planners=self._planners,
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
         self._others = Others(settings, self._node, self._workers, self._listeners, self._readers)
+        self._news = News(
+            self._attachments, self._limits, rescans=(self._host.read_later, self._others.changes_were_lost)
+        )
         self._engine = Engine.make(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
             reservations=self._allocations,
             evidence=self._others.evidence,
-            attachments=self._sandboxes,
+            attachments=self._attachments,
             workers=self._workers,
             readers=self._readers,
             spans=self._spans,
@@ -149,14 +152,21 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
         self._reloader = Reloader(settings, reread or (lambda: settings), self._engine.placer)
-        self._door = door or self._runner()
-        self._runtime = RuntimeFacts()
+        self._sessions = Sessions(
+            self._engine,
+            self._spans,
+            self._leftovers,
+            settings.memlock,
+            door=lambda: self._door,
+            on_synchronized=self._begin_later,
+        )
+        self._door: Door = door or self._runner()
         self._control = ControlServer(
             DaemonFacts(
                 settings=settings,
                 engine=self._engine,
                 spans=self._spans,
-                runtime=self._runtime_view,
+                runtime=self._sessions.view,
                 reload_error=lambda: self._reloader.error,
                 pinned=lambda: asdict(self._kernel.held()),
             )
@@ -179,7 +189,7 @@ class Daemon:
                 signal.SIGHUP: self._reload_later,
             }
         )
-        self._host.listen(self._listeners, self._node, self._on_uevent, self._sandboxes.look_at_all_again)
+        self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
         self._recover()
         self._control.serve(self._settings.control_path)
         log.info(
@@ -191,7 +201,7 @@ class Daemon:
         gc.enable()
         self._host.read_later()  # nobody listened between the first reading and now
 
-    def _runner(self) -> Runner:
+    def _runner(self) -> Door:
         settings = self._settings
         identity = identify(
             name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
@@ -199,13 +209,13 @@ class Daemon:
         return Runner(str(settings.nri_socket), self.make_plugin, name=identity.name, index=identity.index)
 
     def _recover(self) -> None:
-        for error in self._sandboxes.recover(self._hold, later=True):
+        for error in self._attachments.recover(self._releases.hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
         self._engine.recovered()
-        self._take_up = start_timer(TAKE_UP_S, self._sandboxes.take_up)
+        self._take_up = start_timer(TAKE_UP_S, self._attachments.take_up)
 
     def close(self) -> None:
-        """Doors first, so that nothing new begins; then the workers, which use all that comes after them."""
+        """Close the doors first, so that nothing new begins; then the workers, which use all that comes after them."""
         signals, self._signals = self._signals, None
         if signals is not None:
             signals.close()
@@ -222,7 +232,7 @@ class Daemon:
         self._watcher.close()
         self._listeners.close()
         self._processes.close()
-        self._sandboxes.close(busy=running)
+        self._attachments.close(busy=running)
         if self._exporter is not None:
             self._exporter.close()
         if not running:  # else the locks go with the process, and the last thread that touches hardware
@@ -238,128 +248,25 @@ class Daemon:
         self._workers.submit("reload", self._reloader.run).add_done_callback(_log_reload_bug)
 
     def make_plugin(self, runtime_pid: int) -> Plugin:
-        """The handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
-        offering = self._engine.placer.offering
-        offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
-        return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._leftovers)
+        """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
+        return self._sessions.make_plugin(runtime_pid)
 
-    def _configured(self, runtime: RuntimeFacts) -> None:
-        self._runtime = runtime
-        set_memlock(self._engine, self._settings.memlock, runtime)
-        if runtime.abilities.nri is None:
-            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
-        if self._door.launched and runtime.abilities.before_0_7:
-            log.info("this runtime does not tell its pods to a daemon that it starts")
-            self._synchronized(runtime)
-
-    def _synchronized(self, runtime: RuntimeFacts) -> None:
-        self._door.synchronized()
+    def _begin_later(self) -> None:
+        """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
         self._workers.submit("preload", preload_grammar)
         self._others.open_later()  # before what may be much: containers wait for it
-        self._sandboxes.take_up()
-        nri = runtime.abilities.nri_text or "not known"
-        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
-
-    def _runtime_view(self) -> RuntimeView:
-        runtime, door = self._runtime, self._door
-        return RuntimeView(
-            link=str(door.link),
-            name=runtime.name,
-            version=runtime.version,
-            nri=runtime.abilities.nri_text,
-            lacks=tuple(runtime.abilities.lacks),
-            launched=door.launched,
-            error=door.last_error,
-        )
-
-    def _on_uevent(self, event: Uevent) -> None:
-        if event.action == "remove" and event.number is not None:
-            self._sandboxes.node_removed(event.number, event.sequence)
-        elif event.action == "move":  # the kernel's word for another name
-            self._sandboxes.look_at_all_again()
-
-    def _listener_failed(self, name: str) -> None:
-        """Look at all that any listener would have reported: what the failed one had taken is lost."""
-        log.error("changes may have been missed, looking at everything", extra={"listener": name})
-        self._host.read_later()
-        self._others.changes_were_lost()
-        self._sandboxes.look_at_all_again()
-        self._look_at_all()
+        self._attachments.take_up()
 
     def _tell_contested(self) -> None:
-        """Which devices nobody gets because several pools select them; once, until they are others."""
+        """Log which devices nobody gets because several pools select them; once, until they are others."""
         contested = contested_words(self._engine.placer.offering.policy, self._node.current)
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
 
-    def _hold(self, record: SandboxRecord) -> None:
-        """What an earlier daemon attached is taken, from before the first event on."""
-        self._allocations.hold(record.key, record.holdings)
-
-    def _gone(self, key: str) -> None:
-        """Devices are home: read the node anew, then let others have them. Many who come home at once share a
-        reading."""
-        self._node.refresh_in(self._readers).result()
-        self._allocations.release(key)
-        self._collect_garbage()
-
-    def _collect_garbage(self) -> None:
-        """What is left of pods that ended (futures, their callbacks, tracebacks), within a second or so. Left to the
-        collector's own pace it lies between what lives: memory grew by 2.4 KiB with each pod, for a thousand pods."""
-        now = time.monotonic()
-        if now - self._collected >= COLLECT_PAUSE_S:
-            self._collected = now
-            self._readers.submit("garbage", _collect_garbage)  # not here: the sandbox is not gone before we return
-
-    def _namespace_gone(self, path: str) -> None:
-        for sandbox in self._sandboxes.all():
-            if sandbox.pod.netns_path == path:
-                log.info("the namespace was removed", extra={"pod": str(sandbox.pod), "path": path})
-                self._sandboxes.end(sandbox.pod.sandbox_id)
-
-    def _process_gone(self, process: ProcessIdentity) -> None:
-        self._limits.process_gone(process)  # first: the runtime removes the cgroup
-        self._sandboxes.end_of_process(process)
-
-    def _look_at_all(self) -> None:
-        for sandbox in self._sandboxes.all():
-            if sandbox.pod.netns_path and not Path(sandbox.pod.netns_path).exists():
-                self._namespace_gone(sandbox.pod.netns_path)
-
-
-def _collect_garbage() -> None:
-    gc.collect()
-
 
 def _log_reload_bug(done: Future[None]) -> None:
-    """What a configuration can hold is answered by the reloader; anything else is a bug, and the old one goes on."""
+    """Log an error that no configuration explains: the reloader answers those. The old configuration goes on."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the configuration was not read again", exc_info=error)
-
-
-def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
-    """Before the first event of the session; from then on it stays so."""
-    applied = runtime.abilities.applies_rlimits
-    wanted = default_memlock(setting, engine.placer.offering.memlock.ceiling)
-    dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
-    default = wanted if applied else None
-    engine.placer.offering.memlock = replace(engine.placer.offering.memlock, dropped_by=dropped_by, default=default)
-    if wanted is not None and not applied:
-        log.warning(
-            "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
-            extra={"runtime": dropped_by, "memlock": wanted},
-        )
-
-
-def default_memlock(setting: Memlock, ceiling: int) -> int | None:
-    """The RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
-    if setting.automatic:
-        return UNLIMITED if ceiling == UNLIMITED else None
-    return setting.bytes
-
-
-def preload_grammar() -> None:
-    """Import what the first pod that asks would wait for: YAML, 8 ms."""
-    importlib.import_module("nri_rdma.text.requests")

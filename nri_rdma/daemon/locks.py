@@ -43,7 +43,7 @@ class Sole:
             os.close(self._fds.pop())
 
     def _lock_runtime(self, nri_socket: Path, by: float) -> None:
-        """The folder may not be there yet: the runtime makes it the same way, when it starts."""
+        """Lock the runtime's folder. It may not be there yet: the runtime makes it the same way, when it starts."""
         nri_socket = nri_socket.resolve()  # another daemon may be told of it by a link
         try:
             nri_socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -86,7 +86,7 @@ def refuse_contested(policy: Policy, node: Node) -> None:
 
 
 def contested_words(policy: Policy, node: Node) -> str:
-    """The devices that several pools select, with these pools; "" when there are none."""
+    """Return the devices that several pools select, with these pools; "" when there are none."""
     contested = offer(policy, node).contested
     names = {device.id: device.name for device in node.devices}
     by_pools = groupby(sorted((pools, names[device_id]) for device_id, pools in contested.items()), lambda it: it[0])

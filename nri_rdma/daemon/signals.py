@@ -48,4 +48,4 @@ class Signals:
 
 
 def _written(_number: int, _frame: FrameType | None) -> None:
-    """Without a handler the interpreter would not write the number."""
+    """Do nothing: without a handler the interpreter would not write the number."""

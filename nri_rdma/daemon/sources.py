@@ -88,16 +88,17 @@ class Others:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a kubelet on this node."""
+        """Return whether there is a kubelet on this node."""
         return self._kubelet.is_there if self._kubelet is not None else self._settings.kubelet_socket.exists()
 
     @property
     def tells(self) -> bool:
-        """Whether a kubelet has answered."""
+        """Return whether a kubelet has answered."""
         return self._kubelet is not None and self._kubelet.tells
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
-        """What the kubelet gave to the pod; None where it does not know it or is not there. Raises KubeletError."""
+        """Return what the kubelet gave to the pod; None if it does not know the pod or is not there. Raises
+        KubeletError."""
         if self._kubelet is None:
             what = f"the kubelet cannot be asked at {self._settings.kubelet_socket}: it is not connected yet"
             hint = "nothing, the next attempt asks anew"
@@ -164,8 +165,8 @@ class Others:
 
 
 def _log_bug(done: Future[None]) -> None:
-    """What files can hold is answered by their reader; anything else is a bug, and containers with RDMA devices from
-    others are refused until it is mended."""
+    """Log an error that no file explains: the reader of the specs answers those. Until it is mended, containers with
+    RDMA devices from others are refused."""
     error = None if done.cancelled() else done.exception()
     if error is not None:
         log.error("the CDI specs were not read", exc_info=error)

@@ -30,9 +30,9 @@ SOURCES = read_sources(PROJECT / measure.PACKAGE)
 # A ratchet: a limit is lowered (for the mirror: raised) as soon as the figure is better, until it is the goal.
 LIMITS: dict[str, tuple[int, Callable[[], int]]] = {  # goal
     "root files": (3, lambda: len(measure.root_files(SOURCES))),  # 3
-    "largest class": (402, lambda: measure.classes(SOURCES)[0].figure),  # 200
+    "largest class": (200, lambda: measure.classes(SOURCES)[0].figure),  # 200
     "widest constructor": (7, lambda: measure.constructors(SOURCES)[0].figure),  # 7
-    "fan-out": (19, lambda: measure.fan_outs(SOURCES)[0].figure),  # 12
+    "fan-out": (12, lambda: measure.fan_outs(SOURCES)[0].figure),  # 12
     "double names": (8, lambda: len(measure.double_names(SOURCES))),  # 8
 }
 LEAST_MIRROR_PERCENT = 63.3  # goal: 85

@@ -84,7 +84,7 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
 def test_the_daemon_hears_of_a_listener_that_dies_and_looks_at_everything(tmp_path: Path) -> None:
     """Memory may be wrong from then on, so the node is read again; namespaces and specs are looked at, too."""
     daemon = _daemon(tmp_path)
-    daemon._host.listen(daemon._listeners, daemon._node, daemon._on_uevent, daemon._sandboxes.look_at_all_again)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._news.uevent, daemon._news.uevents_lost)
     readings = threading.Semaphore(0)
     daemon._node.on_read.append(readings.release)
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -108,7 +108,7 @@ def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None
     """One for all sources, and one for processes, whose limits are lifted before the runtime removes their cgroup."""
     before = set(threading.enumerate())
     daemon = _daemon(tmp_path)
-    daemon._host.listen(daemon._listeners, daemon._node, daemon._on_uevent, daemon._sandboxes.look_at_all_again)
+    daemon._host.listen(daemon._listeners, daemon._node, daemon._news.uevent, daemon._news.uevents_lost)
     named = {thread.name for thread in set(threading.enumerate()) - before}
     others = ("node-reader", "worker", "planner", "netns")
     assert {name for name in named if not name.startswith(others)} == {"listeners", "process-watcher"}

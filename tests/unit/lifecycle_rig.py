@@ -72,7 +72,7 @@ class Daemon:
             prefix=PREFIX,
             waits=waits,
         )
-        rig.sandboxes._on_gone = self._gone  # what daemon.py passes at construction
+        rig.on_gone = self._gone
 
     def start(self, pod: Pod | None = None, annotations: Mapping[str, str] = ONE, seconds: float = SOON) -> None:
         pod = pod or make_pod()

@@ -20,7 +20,8 @@ from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Report, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.daemon import CLOSE_WORKERS_S, preload_grammar, set_memlock
+from nri_rdma.daemon.daemon import CLOSE_WORKERS_S
+from nri_rdma.daemon.sessions import preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Others
 from nri_rdma.decide.decision import MemlockBounds

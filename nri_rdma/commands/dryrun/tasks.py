@@ -43,47 +43,47 @@ class FindingOut:
         """Return nothing: a dry run leaves nothing."""
         return (), ()
 
-    def plan(self, sandbox: Attachment, chosen: Chosen) -> None:
+    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
         """Decide what would be done. Raises what refuses the attachment."""
-        pod = sandbox.pod
+        pod = attachment.pod
         try:
             namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
             record = prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm)
         except KernelError as error:
             raise AttachError(str(error), device=chosen.device_names, where=str(pod)) from error
-        sandbox.refuse_ended()
-        sandbox.change(record=replace(record, part=sandbox.part))
+        attachment.refuse_ended()
+        attachment.change(record=replace(record, part=attachment.part))
 
-    def note_plan(self, sandbox: Attachment) -> None:
+    def note_plan(self, attachment: Attachment) -> None:
         """There is no journal."""
 
-    def attach(self, sandbox: Attachment) -> None:
+    def attach(self, attachment: Attachment) -> None:
         """Refuse what an attach would refuse, and find out what the containers would get. Raises AttachError."""
-        planned = sandbox.record
+        planned = attachment.record
         assert planned is not None  # it is planned
         try:
             refuse_held(self._host, planned)
         except KernelError as error:
             raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
-        sandbox.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
+        attachment.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
 
-    def bring_home(self, sandbox: Attachment) -> None:
+    def bring_home(self, attachment: Attachment) -> None:
         """Nothing left the host."""
 
-    def leave_to_kernel(self, sandbox: Attachment) -> None:
+    def leave_to_kernel(self, attachment: Attachment) -> None:
         """Nothing left the host."""
 
-    def find(self, sandbox: Attachment) -> Event:
+    def find(self, attachment: Attachment) -> Event:
         """Return ABSENT: a dry run leaves nothing."""
         return Event.ABSENT
 
-    def look_again(self, sandbox: Attachment) -> None:
+    def look_again(self, attachment: Attachment) -> None:
         """Nothing of it is in a pod, where it could change: what was planned stays true."""
 
-    def cover(self, sandbox: Attachment, cdi_device: str, container: str) -> None:
+    def cover(self, attachment: Attachment, cdi_device: str, container: str) -> None:
         """Another container of the sandbox would be covered, too."""
-        if sandbox.record is not None:
-            sandbox.change(record=sandbox.record.covering(cdi_device, container))
+        if attachment.record is not None:
+            attachment.change(record=attachment.record.covering(cdi_device, container))
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace is there."""
@@ -93,7 +93,7 @@ class FindingOut:
             return False
         return True
 
-    def let_go(self, sandbox: Attachment) -> None:
+    def let_go(self, attachment: Attachment) -> None:
         """No namespace is open."""
 
     def close(self) -> None:

@@ -112,7 +112,11 @@ class Rig:
     gate: Gate = field(default_factory=Gate)
     watched: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    on_gone: Callable[[str], None] | None = None
+    """Called in place of `gone` when everything of an attachment is restored."""
     failing_gone: int = 0
+    planners: Workers | None = None
+    """Plan in place of the workers."""
     resolve: Resolve = _unchanged
     managed: bool = False
     processes: FakeProcesses = field(default_factory=FakeProcesses)
@@ -136,13 +140,16 @@ class Rig:
         self.sandboxes = Attachments(
             self.work,
             self.workers,
-            on_gone=self._on_gone,
+            on_gone=self._released,
+            planners=self.planners,
             schedule=self.clock,
         )
 
     def close(self) -> None:
         """An orderly end."""
         self.gate.open.set()
+        if self.planners is not None:
+            self.planners.close()
         self.workers.close()
         self.sandboxes.close()
 
@@ -152,7 +159,10 @@ class Rig:
         self.workers.close()
         self.fake.die()
 
-    def _on_gone(self, sandbox_id: str) -> None:
+    def _released(self, sandbox_id: str) -> None:
+        if self.on_gone is not None:
+            self.on_gone(sandbox_id)
+            return
         if self.failing_gone:
             self.failing_gone -= 1
             raise InventoryError(ErrorCode.INVENTORY, "the node cannot be read")

@@ -9,6 +9,7 @@ import pytest
 
 from nri_rdma.attach import journal
 from nri_rdma.attach.attachment import Attachment, Chosen
+from nri_rdma.attach.news import process_ended
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import Phase
@@ -370,10 +371,10 @@ def test_a_pod_on_the_hosts_network_ends_with_its_process_when_no_event_tells(st
     sandbox = _attach_on_host_network(rig)
     sandbox.attach_done.result(SOON)
     assert rig.processes.watched == [ProcessIdentity(pid=77, start=1000)]
-    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=999))
-    rig.sandboxes.end_of_process(ProcessIdentity(pid=78, start=1000))
+    process_ended(rig.sandboxes, ProcessIdentity(pid=77, start=999))
+    process_ended(rig.sandboxes, ProcessIdentity(pid=78, start=1000))
     assert sandbox.state is Phase.ATTACHED
-    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
+    process_ended(rig.sandboxes, ProcessIdentity(pid=77, start=1000))
     assert sandbox.undo_done is not None
     sandbox.undo_done.result(SOON)
     assert_nothing_left(rig)
@@ -383,7 +384,7 @@ def test_a_pod_with_a_namespace_does_not_hang_on_a_process(start: Start) -> None
     rig = start(make_world())
     sandbox = rig.sandboxes.begin(make_pod(pid=77), placed_on(rig.world, "rail0"), None)
     sandbox.attach_done.result(SOON)
-    rig.sandboxes.end_of_process(ProcessIdentity(pid=77, start=1000))
+    process_ended(rig.sandboxes, ProcessIdentity(pid=77, start=1000))
     assert (sandbox.state, rig.processes.watched) == (Phase.ATTACHED, [])
     end_sandbox(rig)
 

@@ -1,7 +1,9 @@
 """An attach that fails is tried again, and when not."""
 
-from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S, ATTEMPTS, RETRY_SECONDS
+from nri_rdma.attach.attachments import ATTEMPTS
+from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.record import Phase
+from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.news import look_at_all_again, node_removed
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import AttachError, ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port, RdmaNetns
@@ -59,7 +60,7 @@ def test_a_node_that_the_kernel_took_away_is_looked_for_again(rig: Rig, world: W
     sandbox = attach(rig)
     old = _node(sandbox)
     device_of(world).minor = world.new_minor()
-    rig.sandboxes.node_removed((old.major, old.minor), sequence=1)
+    node_removed(rig.sandboxes, (old.major, old.minor), sequence=1)
     _looked_again(sandbox)
     assert _node(sandbox).minor == device_of(world).minor != old.minor
     ((written,), _) = rig.journal.load()
@@ -70,15 +71,15 @@ def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: 
     sandbox = attach(rig)
     node = _node(sandbox)
     sandbox.change(numbers_from=7)
-    rig.sandboxes.node_removed((node.major, node.minor), sequence=7)
-    rig.sandboxes.node_removed((node.major, node.minor + 1), sequence=8)
+    node_removed(rig.sandboxes, (node.major, node.minor), sequence=7)
+    node_removed(rig.sandboxes, (node.major, node.minor + 1), sequence=8)
     assert sandbox.looked_again is None
 
 
 def test_a_device_that_is_gone_is_told_and_found_when_it_is_back(rig: Rig, world: World) -> None:
     sandbox = attach(rig)
     lost, world.rdma = world.rdma, []
-    rig.sandboxes.look_at_all_again()
+    look_at_all_again(rig.sandboxes)
     with pytest.raises(AttachError):
         _looked_again(sandbox)
     world.rdma = lost

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.attachment import Attachment, Now, unchanged
-from nri_rdma.attach.attachments import ATTEMPT_PAUSES_S
+from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.states import Effect, Event

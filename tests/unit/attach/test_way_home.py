@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from nri_rdma.attach.attachments import RETRY_SECONDS
 from nri_rdma.attach.ops import AddAltName, DropAltName, Op
 from nri_rdma.attach.port import KernelError, Namespace, Refused
 from nri_rdma.attach.record import Phase
+from nri_rdma.attach.undo import RETRY_SECONDS
 from tests.fakes.kernel import FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.news import look_at_all_again
 from nri_rdma.attach.numbers import Resolved
 from nri_rdma.errors import (
     AttachError,
@@ -89,7 +90,7 @@ def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(world: World, 
     daemon = Daemon(rig)
     daemon.start()
     gone.append("mlx5_0")
-    rig.sandboxes.look_at_all_again()
+    look_at_all_again(rig.sandboxes)
     assert refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
     assert refusal(AttachError, daemon.edits).code is ErrorCode.ATTACH_FAILED
     gone.clear()

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address, ip_interface
@@ -285,6 +286,14 @@ def overlapped(daemon: Daemon) -> Daemon:
     return daemon
 
 
+@pytest.fixture
+def planning(world: World, tmp_path: Path) -> Iterator[Daemon]:
+    """The same with planners of its own."""
+    rig = Rig(state=tmp_path, world=world, planners=Workers(2, name="planner"))
+    yield Daemon(rig, waits=Waits(barrier_s=0.2))
+    rig.close()
+
+
 def test_a_sandbox_is_answered_for_before_its_attach_has_ended(overlapped: Daemon) -> None:
     overlapped.rig.gate.stop_at = "before move-netdev"
     overlapped.start()  # would wait for five seconds
@@ -378,34 +387,30 @@ def test_another_device_is_found_for_a_sandbox_that_waited_for_an_older_one(over
     assert overlapped.holders == {"mlx5_1"}
 
 
-def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(
-    overlapped: Daemon, world: World
-) -> None:
+def test_a_reading_that_hangs_before_another_attempt_keeps_no_other_pod_waiting(planning: Daemon, world: World) -> None:
     add_rail(world, "rail1")
     add_rail(world, "rail2")
-    overlapped.rig.sandboxes._planners = planners = Workers(2, name="planner")
-    overlapped.engine.placer.node.readers = readers = Workers(1, name="reader")
-    overlapped.rig.gate.fail_at = "after move-netdev"
-    goes_on, read = threading.Event(), overlapped.node._read
+    planning.engine.placer.node.readers = readers = Workers(1, name="reader")
+    planning.rig.gate.fail_at = "after move-netdev"
+    goes_on, read = threading.Event(), planning.node._read
     world.add_namespace("/run/netns/pod-3")
     for number, path in ((1, POD_PATH), (2, OTHER_PATH)):
-        overlapped.start(make_pod(f"sandbox-{number}", uid=f"uid-{number}", path=path))
-    wait_until(lambda: len(overlapped.rig.clock.pending) == 2, "both attempts to have failed")
-    overlapped.node._read = lambda: (goes_on.wait(SOON), read())[1]
-    overlapped.rig.gate.fail_at = ""
+        planning.start(make_pod(f"sandbox-{number}", uid=f"uid-{number}", path=path))
+    wait_until(lambda: len(planning.rig.clock.pending) == 2, "both attempts to have failed")
+    planning.node._read = lambda: (goes_on.wait(SOON), read())[1]
+    planning.rig.gate.fail_at = ""
     for _ in range(2):
-        overlapped.rig.clock.pass_one()
+        planning.rig.clock.pass_one()
     try:
-        overlapped.start(make_pod("sandbox-3", uid="uid-3", path="/run/netns/pod-3"), seconds=SOON / 3)
-        assert overlapped.sandbox("sandbox-3").planned.done()
-        overlapped.sandbox("sandbox-3").attach_done.result(SOON)
-        assert not overlapped.sandbox("sandbox-1").attach_done.done()
+        planning.start(make_pod("sandbox-3", uid="uid-3", path="/run/netns/pod-3"), seconds=SOON / 3)
+        assert planning.sandbox("sandbox-3").planned.done()
+        planning.sandbox("sandbox-3").attach_done.result(SOON)
+        assert not planning.sandbox("sandbox-1").attach_done.done()
     finally:
         goes_on.set()
     for number in (1, 2):
-        overlapped.sandbox(f"sandbox-{number}").attach_done.result(SOON)
-    for pool in (planners, readers):
-        pool.close()
+        planning.sandbox(f"sandbox-{number}").attach_done.result(SOON)
+    readers.close()
 
 
 def _wait(event: threading.Event) -> None:
@@ -415,16 +420,16 @@ def _wait(event: threading.Event) -> None:
 
 @pytest.mark.parametrize("path", [POD_PATH, ""], ids=["its own network", "the host's network"])
 def test_a_pod_that_was_answered_for_is_served_by_the_next_daemon_whatever_the_last_one_came_to(
-    overlapped: Daemon, world: World, tmp_path: Path, path: str
+    planning: Daemon, world: World, tmp_path: Path, path: str
 ) -> None:
     """Its attach waits behind others when the daemon ends, and containers may have been made meanwhile."""
-    asks, pod, rig = {f"{PREFIX}/pod": "- {mode: shared}"}, make_pod(path=path), overlapped.rig
-    rig.sandboxes._planners = planners = Workers(2, name="planner")
+    asks, pod, rig = {f"{PREFIX}/pod": "- {mode: shared}"}, make_pod(path=path), planning.rig
     goes_on = threading.Event()
     for number in range(2):
         rig.workers.submit(f"busy-{number}", partial(_wait, goes_on))
-    overlapped.start(pod, asks)
-    planners.close()
+    planning.start(pod, asks)
+    assert rig.planners is not None
+    rig.planners.close()
     threading.Timer(0.1, goes_on.set).start()
     rig.close()
     second_rig = Rig(state=tmp_path, world=world)

@@ -1,0 +1,26 @@
+"""The types that the state machine shares with those who carry out its effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Attachment, Now, unchanged
+from nri_rdma.attach.states import Effect, Event
+
+Handler = Callable[[Attachment, BaseException | None], None]
+"""Carries out one effect for an attachment. The error is what the effect tells to those who wait, if it tells any."""
+
+Handlers = Mapping[Effect, Handler]
+
+
+class Feed(Protocol):
+    """Feeds an event to an attachment, and carries out the effects in the calling thread."""
+
+    def __call__(
+        self,
+        attachment: Attachment,
+        event: Event,
+        error: BaseException | None = None,
+        change: Callable[[Now], Now] = unchanged,
+    ) -> None: ...

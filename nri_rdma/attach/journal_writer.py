@@ -1,0 +1,92 @@
+"""The journal as attachments use it: what cannot be written refuses an attach, and never keeps devices in a pod."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from dataclasses import replace
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.journal import Journal
+from nri_rdma.attach.record import Phase, SandboxRecord
+from nri_rdma.attach.transaction import Boundary
+from nri_rdma.errors import AttachError, NriRdmaError
+
+log = logging.getLogger(__name__)
+
+
+class JournalWriter:
+    """Reads, writes and removes the records of attachments, with a boundary before and after each change."""
+
+    def __init__(self, journal: Journal, boundary: Boundary) -> None:
+        self._journal = journal
+        self._boundary = boundary
+
+    def load(self, boot_id: str) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
+        """Return the journal's records, and an error for each that was set aside. A record of another boot than
+        `boot_id` is removed: its moves ended with that boot."""
+        records, errors = self._journal.load()
+        for record in records:
+            if record.namespace is not None and record.namespace.boot_id != boot_id:
+                log.info("forgotten: the moves ended with the boot", extra={"pod": str(record.pod)})
+                self._journal.remove(record.key)
+        kept = (it for it in records if it.namespace is None or it.namespace.boot_id == boot_id)
+        return tuple(kept), errors
+
+    def refuse_unwritable(self, record: SandboxRecord) -> None:
+        """Raise AttachError if the record cannot be written, while the pod can still be refused: the worker will need
+        to write it."""
+        try:
+            has_room = self._journal.has_room()
+        except OSError as error:
+            raise _unwritten(record, error.errno) from error
+        if not has_room:
+            raise _unwritten(record, errno.ENOSPC)
+
+    def write(self, record: SandboxRecord) -> None:
+        """Write the record. Raises AttachError."""
+        self._boundary(f"before write-journal {record.key}")
+        try:
+            self._journal.write(record)
+        except OSError as error:
+            raise _unwritten(record, error.errno) from error
+        self._boundary(f"after write-journal {record.key}")
+
+    def note_plan(self, attachment: Attachment) -> None:
+        """Write down who gets what, for a daemon that starts anew. Nothing depends on it but that: where it cannot be
+        written the attach will fail, which writes the whole plan."""
+        assert attachment.record is not None  # it is planned
+        try:
+            self.write(attachment.record)
+        except AttachError as error:
+            log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
+
+    def note_returning(self, attachment: Attachment, record: SandboxRecord) -> None:
+        """Record that the devices are being restored, so that a restarted daemon does not adopt them."""
+        if record.state is Phase.RETURNING:
+            return
+        returning = replace(record, state=Phase.RETURNING)
+        attachment.change(record=returning)
+        self._boundary(f"before write-journal {record.key}")
+        try:
+            self._journal.write(returning)
+        except OSError as error:  # a full disk must not keep hardware in a pod
+            log.warning("journal not written", extra={"pod": str(attachment.pod), "error": str(error)})
+        self._boundary(f"after write-journal {record.key}")
+
+    def forget(self, key: str) -> None:
+        """Remove the record of that key: everything of it is restored."""
+        self._boundary(f"before forget-journal {key}")
+        self._journal.remove(key)
+        self._boundary(f"after forget-journal {key}")
+
+
+def _unwritten(record: SandboxRecord, number: int | None) -> AttachError:
+    return AttachError(
+        f"the journal cannot be written: {os.strerror(number or 0)}",
+        device=record.device_names,
+        where=str(record.pod),
+        hint="make room for the state directory",
+        errno=number,
+    )

@@ -1,0 +1,74 @@
+"""The kernel's news for attachments: a device was removed or renamed, a namespace was removed, a process ended.
+
+Each function may be called by any thread, and leaves what takes time to workers.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.attachments import Attachments
+from nri_rdma.attach.liveness import lives_by_process
+from nri_rdma.attach.port import ProcessIdentity
+from nri_rdma.attach.record import Phase
+
+log = logging.getLogger(__name__)
+
+
+def node_removed(attachments: Attachments, number: tuple[int, int], sequence: int) -> None:
+    """Handle a character device that the kernel removed. Attachments that have it reread their numbers: the device
+    moved or its driver was reloaded, and its numbers may be another's now."""
+    for attachment in attachments.all():
+        if sequence > attachment.numbers_from and (number in _numbers(attachment) or _is_being_read(attachment)):
+            log.info("character device is gone", extra={"pod": str(attachment.pod), "number": list(number)})
+            attachments.look_again(attachment)
+
+
+def look_at_all_again(attachments: Attachments) -> None:
+    """Reread all attachments: events were lost or a device was renamed, so its owner is unknown."""
+    for attachment in attachments.all():
+        attachments.look_again(attachment)
+
+
+def process_ended(attachments: Attachments, process: ProcessIdentity) -> None:
+    """End the sandboxes that lived as long as this process."""
+    for attachment in attachments.all():
+        record = attachment.record
+        known = record.process if record is not None else None  # none yet: its attach is under way
+        if lives_by_process(attachment.pod) and attachment.pod.pid == process.pid and known in {None, process}:
+            log.info("the sandbox's process ended", extra={"pod": str(attachment.pod), "pid": process.pid})
+            attachments.end(attachment.pod.sandbox_id)
+
+
+def namespace_removed(attachments: Attachments, path: str) -> None:
+    """End the sandboxes whose network namespace was at this path."""
+    for attachment in attachments.all():
+        if attachment.pod.netns_path == path:
+            log.info("the namespace was removed", extra={"pod": str(attachment.pod), "path": path})
+            attachments.end(attachment.pod.sandbox_id)
+
+
+def look_at_all_namespaces(attachments: Attachments) -> None:
+    """End the sandboxes whose network namespace is no longer at its path: events were lost."""
+    for attachment in attachments.all():
+        path = attachment.pod.netns_path
+        if path and not Path(path).exists():
+            namespace_removed(attachments, path)
+
+
+def _is_being_read(attachment: Attachment) -> bool:
+    """Return whether its numbers are being reread now, so that nobody knows whether a number is one of them."""
+    looked = attachment.looked_again
+    is_confirming = attachment.state is Phase.ATTACHING and attachment.numbers_from > 0
+    return is_confirming or (looked is not None and not looked.done())
+
+
+def _numbers(attachment: Attachment) -> frozenset[tuple[int, int]]:
+    """Return the numbers of the character devices that containers of an attached sandbox get."""
+    record = attachment.record
+    if record is None or attachment.state is not Phase.ATTACHED:
+        return frozenset()
+    nodes = [node for it in record.attached for item in it.devices for node in item.device.char_devices]
+    return frozenset((node.major, node.minor) for node in nodes)

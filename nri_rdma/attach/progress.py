@@ -1,0 +1,27 @@
+"""The progress of an attach: how many of its devices are attached, and that it stops when the attachment ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.steps import Step
+from nri_rdma.attach.transaction import Boundary
+
+
+def counting(attachment: Attachment, steps: tuple[Step, ...], boundary: Boundary) -> Boundary:
+    """Return a boundary that calls `boundary`, counts the devices whose steps are all done, and stops between two steps
+    of an attachment that is ending."""
+    left = Counter(step.device for step in steps)
+    attachment.change(devices_done=0, devices_total=len(left))
+
+    def count(place: str) -> None:
+        boundary(place)
+        if place.startswith("after "):
+            device = place.rpartition(" ")[2]
+            left[device] -= 1
+            if not left[device]:
+                attachment.change(devices_done=attachment.devices_done + 1)
+        attachment.refuse_ended()
+
+    return count

@@ -1,0 +1,97 @@
+"""The recovery of what an earlier daemon left: find out what became of each attachment, and go on from there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+
+from nri_rdma.attach.attachment import Attachment, Now, interrupted
+from nri_rdma.attach.effects import Feed, Handlers
+from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.states import Effect, Event
+from nri_rdma.attach.tasks import Tasks
+from nri_rdma.attach.timers import Timers
+from nri_rdma.observe.spans import under
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+TAKE_UP_PAUSE_S = 1.0
+"""Pause before a failed check of an earlier daemon's attachment is retried."""
+
+
+class Recovery:
+    """Carries out the effects that find out what became of an earlier daemon's attachments."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        workers: Workers,
+        timers: Timers,
+        feed: Feed,
+        look_again: Callable[[Attachment], Future[None]],
+    ) -> None:
+        self._tasks = tasks
+        self._workers = workers
+        self._timers = timers
+        self._feed = feed
+        self._look_again = look_again
+        self.handlers: Handlers = {
+            Effect.QUEUE_SEEK: self._queue_seek,
+            Effect.SEEK: self._seek,
+            Effect.PAUSE_SEEK: self._pause_seek,
+        }
+
+    def _queue_seek(self, attachment: Attachment, _error: BaseException | None) -> None:
+        self._workers.submit(attachment.pod.sandbox_id, partial(self._picked, attachment), urgent=attachment.ends)
+
+    def _picked(self, attachment: Attachment) -> None:
+        with under(attachment.parent):
+            self._feed(attachment, Event.SEEK_PICKED)
+
+    def _seek(self, attachment: Attachment, _error: BaseException | None) -> None:
+        """Check, in a worker, what became of an earlier daemon's attachment."""
+        try:
+            found = self._tasks.find(attachment)
+        except Exception as failure:
+            is_bug = not isinstance(failure, KernelError)
+            facts = {"pod": str(attachment.pod), "error": str(failure)}
+            log.warning("not taken up yet", extra=facts, exc_info=failure if is_bug else None)
+            if is_bug:  # who waits to compare pods must not wait for ever
+                _tell_taken_up(attachment, failure)
+            words = str(failure)
+            self._feed(attachment, Event.UNSEEABLE, change=lambda now: replace(now, undo_error=_of_ending(now, words)))
+            return
+        refusal = interrupted(attachment.pod)
+        facts = {"pod": str(attachment.pod), "sandbox": attachment.pod.sandbox_id}
+        if found is Event.THERE:
+            # Nobody listened to the kernel meanwhile. In the queue before anybody can see it attached:
+            self._look_again(attachment)
+            log.info("adopted", extra=facts)
+        elif found is Event.HALF:
+            attachment.change(last_error=str(refusal))
+            log.info("beginning anew", extra=facts)
+        self._feed(attachment, found, refusal)
+        _tell_taken_up(attachment, None)
+
+    def _pause_seek(self, attachment: Attachment, _error: BaseException | None) -> None:
+        self._timers.start(attachment, TAKE_UP_PAUSE_S, partial(self._feed, attachment, Event.TAKE_UP))
+
+
+def _of_ending(now: Now, words: str) -> str:
+    """Return why what ends is not undone yet; "" for what does not end."""
+    return words if now.ends else ""
+
+
+def _tell_taken_up(attachment: Attachment, error: BaseException | None) -> None:
+    """Tell who waits that it is known what became of what an earlier daemon left, or that it cannot be told."""
+    assert attachment.taken_up is not None  # an earlier daemon left it
+    if attachment.taken_up.done():
+        return
+    if error is None:
+        attachment.taken_up.set_result(None)
+    else:
+        attachment.taken_up.set_exception(error)

@@ -1,0 +1,53 @@
+"""The work that attachments need done by somebody who may block: on a host, or only as a finding out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Attachment, Chosen
+from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.states import Event
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.pod import Pod
+
+
+class Tasks(Protocol):
+    """The tasks of an attachment, done by one thread at a time: nri_rdma.attach.work does them on a host, a dry run
+    (nri_rdma.commands.dryrun.tasks) only finds out. All of them may block. What they raise is the table's news."""
+
+    def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
+        """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
+
+    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
+        """Decide the steps, and open the namespace. Raises what refuses the attachment."""
+
+    def note_plan(self, attachment: Attachment) -> None:
+        """Write down who gets what. Never raises."""
+
+    def attach(self, attachment: Attachment) -> None:
+        """Do what is planned, so that containers may have it. Raises AttachError, and NotReadyError when it ends."""
+
+    def bring_home(self, attachment: Attachment) -> None:
+        """Undo the attach. Raise when anything is not as before."""
+
+    def leave_to_kernel(self, attachment: Attachment) -> None:
+        """After many failed undos: close the namespace if the kernel brings home what is in it."""
+
+    def find(self, attachment: Attachment) -> Event:
+        """Return what became of what an earlier daemon left: THERE, HALF or ABSENT. Raises KernelError when that cannot
+        be seen."""
+
+    def look_again(self, attachment: Attachment) -> None:
+        """Read names and numbers again. Raise AttachError when a device is gone."""
+
+    def cover(self, attachment: Attachment, cdi_device: str, container: str) -> None:
+        """Give one more container what was attached for a CDI device."""
+
+    def is_there(self, pod: Pod) -> bool:
+        """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Close the namespace, if it is held."""
+
+    def close(self) -> None:
+        """Start no further work on its own."""

@@ -1,0 +1,97 @@
+"""The undo of an attachment: restore its devices, release them, forget it; what fails is retried after a pause."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.effects import Feed, Handlers
+from nri_rdma.attach.states import Effect, Event
+from nri_rdma.attach.tasks import Tasks
+from nri_rdma.attach.timers import Timers
+from nri_rdma.observe.spans import under
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses before an undo that failed is tried again. After the last one (30 s in all) a namespace in which physical
+devices are stuck is let go, so that the kernel brings them home when it dies."""
+
+
+class Undo:
+    """Carries out the effects from the end of an attachment until nothing of it is known any more."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        workers: Workers,
+        timers: Timers,
+        feed: Feed,
+        *,
+        on_gone: Callable[[str], None],
+        forget: Callable[[Attachment], None],
+    ) -> None:
+        self._tasks = tasks
+        self._workers = workers
+        self._timers = timers
+        self._feed = feed
+        self._on_gone = on_gone
+        self._remove = forget
+        self.handlers: Handlers = {
+            Effect.QUEUE_UNDO: self._queue_undo,
+            Effect.UNDO: self._undo,
+            Effect.PAUSE_UNDO: self._pause_undo,
+            Effect.RELEASE: self._release,
+            Effect.FORGET: self._forget,
+        }
+
+    def _queue_undo(self, attachment: Attachment, _error: BaseException | None) -> None:
+        self._timers.cancel(attachment)
+
+        def work() -> None:
+            with under(attachment.now.ended_by):
+                self._feed(attachment, Event.UNDO_PICKED)
+
+        self._workers.submit(attachment.pod.sandbox_id, work, urgent=True)
+
+    def _undo(self, attachment: Attachment, error: BaseException | None) -> None:
+        """Restore the devices, in a worker, or in the thread whose attempt was the last."""
+        try:
+            self._tasks.bring_home(attachment)
+        except Exception as failure:  # noqa: BLE001 - hardware is at stake: whatever it was, it is tried again
+            self._not_home(attachment, Event.UNDO_FAILED, failure, error)
+        else:
+            self._feed(attachment, Event.UNDONE, error)
+
+    def _release(self, attachment: Attachment, error: BaseException | None) -> None:
+        try:
+            self._on_gone(attachment.key)
+        except Exception as failure:  # noqa: BLE001 - as for the undo
+            self._not_home(attachment, Event.RELEASE_FAILED, failure, error)
+        else:
+            self._feed(attachment, Event.RELEASED, error, lambda now: replace(now, undo_error=""))
+
+    def _not_home(self, attachment: Attachment, event: Event, failure: Exception, error: BaseException | None) -> None:
+        words = failure.message if isinstance(failure, ExceptionGroup) else str(failure)
+        log.error("undo failed, trying again", extra={"pod": str(attachment.pod), "error": words})
+        self._feed(attachment, event, error, lambda now: replace(now, undo_error=words))
+
+    def _pause_undo(self, attachment: Attachment, _error: BaseException | None) -> None:
+        """Keep the devices held and retry the undo, for as long as the daemon lives, with growing pauses."""
+        failures = attachment.now.undo_failures
+        if failures >= len(RETRY_SECONDS):
+            self._tasks.leave_to_kernel(attachment)
+        attachment.change(undo_failures=failures + 1)
+        pause_s = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
+        self._timers.start(attachment, pause_s, partial(self._feed, attachment, Event.UNDO_DUE))
+
+    def _forget(self, attachment: Attachment, _error: BaseException | None) -> None:
+        """Forget the attachment, and notify those who wait for its end."""
+        self._remove(attachment)
+        attachment.undo_done.set_result(None)
+        if attachment.record is not None:
+            log.info("returned", extra={"pod": str(attachment.pod), "devices": attachment.record.device_names})

@@ -1,0 +1,103 @@
+"""The daemon's sessions with the runtime: the handlers of each, and what the runtime says of itself."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from nri_rdma.config.settings import Memlock
+from nri_rdma.doors.control.status import RuntimeView
+from nri_rdma.doors.nri.link import Door
+from nri_rdma.doors.nri.peer import memlock_ceiling
+from nri_rdma.doors.nri.plugin import Plugin, Refusals, RuntimeFacts
+from nri_rdma.engine.engine import Engine
+from nri_rdma.model.request import UNLIMITED
+from nri_rdma.observe.spans import Recorder
+
+log = logging.getLogger(__name__)
+
+
+class Sessions:
+    """Makes the plugin of each session, and keeps what the runtime of the present one is."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spans: Recorder,
+        refusals: Refusals,
+        memlock: Memlock,
+        *,
+        door: Callable[[], Door],
+        on_synchronized: Callable[[], None],
+    ) -> None:
+        """`on_synchronized` is called when the runtime has reported its pods, before any of their events."""
+        self._engine = engine
+        self._spans = spans
+        self._refusals = refusals
+        self._memlock = memlock
+        self._door = door
+        self._on_synchronized = on_synchronized
+        self._runtime = RuntimeFacts()
+
+    def make_plugin(self, runtime_pid: int) -> Plugin:
+        """Return the handlers of a new session with the runtime that is this process (0: it cannot be seen)."""
+        offering = self._engine.placer.offering
+        offering.memlock = replace(offering.memlock, ceiling=memlock_ceiling(runtime_pid))
+        return Plugin(self._engine, self._spans, self._synchronized, self._configured, self._refusals)
+
+    def view(self) -> RuntimeView:
+        """Return what `status` shows of the runtime."""
+        runtime, door = self._runtime, self._door()
+        return RuntimeView(
+            link=str(door.link),
+            name=runtime.name,
+            version=runtime.version,
+            nri=runtime.abilities.nri_text,
+            lacks=tuple(runtime.abilities.lacks),
+            launched=door.launched,
+            error=door.last_error,
+        )
+
+    def _configured(self, runtime: RuntimeFacts) -> None:
+        self._runtime = runtime
+        set_memlock(self._engine, self._memlock, runtime)
+        if runtime.abilities.nri is None:
+            log.info("the runtime's release is not known: it is taken to apply all that we ask for")
+        if self._door().launched and runtime.abilities.before_0_7:
+            log.info("this runtime does not tell its pods to a daemon that it starts")
+            self._synchronized(runtime)
+
+    def _synchronized(self, runtime: RuntimeFacts) -> None:
+        self._door().synchronized()
+        self._on_synchronized()
+        nri = runtime.abilities.nri_text or "not known"
+        log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "nri": nri})
+
+
+def set_memlock(engine: Engine, setting: Memlock, runtime: RuntimeFacts) -> None:
+    """Set the RLIMIT_MEMLOCK that containers get by default. Before the first event of the session; from then on it
+    stays so."""
+    applied = runtime.abilities.applies_rlimits
+    wanted = default_memlock(setting, engine.placer.offering.memlock.ceiling)
+    dropped_by = "" if applied else f"{runtime.name} {runtime.version}".strip()
+    default = wanted if applied else None
+    engine.placer.offering.memlock = replace(engine.placer.offering.memlock, dropped_by=dropped_by, default=default)
+    if wanted is not None and not applied:
+        log.warning(
+            "the runtime does not set RLIMIT_MEMLOCK for plugins: containers with devices keep its own",
+            extra={"runtime": dropped_by, "memlock": wanted},
+        )
+
+
+def default_memlock(setting: Memlock, ceiling: int) -> int | None:
+    """Return the RLIMIT_MEMLOCK in bytes of containers whose pods do not ask for one; None: the runtime's own."""
+    if setting.automatic:
+        return UNLIMITED if ceiling == UNLIMITED else None
+    return setting.bytes
+
+
+def preload_grammar() -> None:
+    """Import what the first pod that asks would wait for: YAML, 8 ms."""
+    importlib.import_module("nri_rdma.text.requests")

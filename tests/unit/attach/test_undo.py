@@ -1,0 +1,62 @@
+"""The undo of an attachment: its pauses, its words, and what it cancels."""
+
+import pytest
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.undo import RETRY_SECONDS
+from nri_rdma.errors import AttachError
+from tests.unit.attach.builders import POD_PATH
+from tests.unit.attach.rig import SOON, make_world
+from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_attach, begin_often
+
+
+def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(physical=True)
+    before = world.snapshot()
+    rig = start(world)
+    attachment = begin_attach(rig)
+    attachment.attach_done.result(SOON)
+    held: list[int] = []
+    bring_home = rig.work.bring_home
+
+    def fail(attachment: Attachment) -> None:
+        held.append(rig.sandboxes.held())
+        raise AttachError("it is stuck", device="mlx5_rail0")
+
+    monkeypatch.setattr(rig.work, "bring_home", fail)
+    world.remove_namespace(POD_PATH)  # held open, until it is let go
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    pauses: list[float] = []
+    for _ in range(len(RETRY_SECONDS) + 2):
+        pauses.append(rig.clock.wait_for_one())
+        assert "it is stuck" in attachment.undo_error
+        rig.clock.pass_one()
+    assert pauses == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1]]
+    rig.clock.wait_for_one()
+    # It is let go before the pause that follows the last of them.
+    assert held == [1] * (len(RETRY_SECONDS) + 1) + [0, 0]
+    monkeypatch.setattr(rig.work, "bring_home", bring_home)
+    rig.clock.pass_one()
+    done.result(SOON)
+    assert attachment.undo_error == ""
+    assert world.snapshot() == before
+    assert_nothing_left(rig)
+
+
+def test_an_end_in_the_pause_before_another_attempt_cancels_it(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.fail_at = "after move-netdev"
+    attachment = begin_often(rig)
+    rig.clock.wait_for_one()
+    done = rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)
+    assert attachment.attempt == 2
+    assert attachment.attach_done.exception(SOON) is not None
+    assert world.snapshot() == before
+    assert_nothing_left(rig)

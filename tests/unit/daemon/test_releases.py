@@ -1,0 +1,108 @@
+"""Devices that are held after a restart, and released when they are home."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from nri_rdma.attach.plan import Plan
+from nri_rdma.attach.record import Phase, SandboxRecord
+from nri_rdma.daemon import releases as module
+from nri_rdma.daemon.releases import Releases
+from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
+from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.reservations import Allocations
+from nri_rdma.errors import InventoryError
+from nri_rdma.model.device import DeviceId, Node
+from nri_rdma.tasks.workers import Workers
+from tests.unit.attach.builders import make_device, make_placed, make_pod
+from tests.unit.model.hardware import node
+
+SOON = 5.0
+
+
+def _record() -> SandboxRecord:
+    placed = make_placed((make_device("mlx5_0", ()),))
+    devices = tuple(AttachedDevice(device=device, netdev_names=()) for device in placed.devices)
+    attached = AttachedRequest(admitted=placed.admitted, devices=devices)
+    return SandboxRecord(
+        pod=make_pod(), state=Phase.ATTACHED, namespace=None, plan=Plan(), attached=(attached,), rdma_cm=None
+    )
+
+
+class _Host:
+    """A node that can be read, until it cannot."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.error: Exception | None = None
+
+    def read(self) -> Node:
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        return node()
+
+
+@pytest.fixture
+def host() -> _Host:
+    """A host without devices."""
+    return _Host()
+
+
+@pytest.fixture
+def allocations() -> Allocations:
+    """What is held."""
+    return Allocations()
+
+
+@pytest.fixture
+def releases(host: _Host, allocations: Allocations) -> Iterator[Releases]:
+    """Releases on this host, with the thread that scans it."""
+    readers = Workers(1)
+    yield Releases(allocations, NodeSource(host.read), readers)
+    readers.close()
+
+
+def test_what_an_earlier_daemon_attached_is_held(releases: Releases, allocations: Allocations) -> None:
+    releases.hold(_record())
+    assert set(allocations.taken()) == {DeviceId("mlx5_0")}
+
+
+def test_devices_are_others_once_the_node_was_read_again(
+    releases: Releases, allocations: Allocations, host: _Host
+) -> None:
+    record = _record()
+    releases.hold(record)
+    host.error = OSError("no sysfs")
+    with pytest.raises(InventoryError):
+        releases.release(record.key)
+    assert set(allocations.taken()) == {DeviceId("mlx5_0")}
+    host.error = None
+    releases.release(record.key)
+    assert (set(allocations.taken()), host.reads) == (set(), 3)
+
+
+class _Circle:
+    """Garbage that only the collector finds."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_what_ended_pods_leave_is_collected_once_for_many(releases: Releases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COLLECT_PAUSE_S", 3600.0)
+    releases._collected = -3600.0
+    gc.disable()
+    try:
+        first = weakref.ref(_Circle())
+        releases.release("sandbox-1")
+        releases.release("sandbox-2")  # its reading comes after the collection
+        assert first() is None
+        second = weakref.ref(_Circle())
+        releases.release("sandbox-3")
+        releases.release("sandbox-4")
+        assert second() is not None
+    finally:
+        gc.enable()

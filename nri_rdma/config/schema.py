@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, made of what reads it: the fields of Settings and the tables of keys."""
+"""The JSON Schema of the configuration, made of the fields of Settings and the tables of keys."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any  # Any: a JSON document
 
 from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.model.request import UNLIMITED
-from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS, Key
+from nri_rdma.text.forms import DRAFT, schema_of
+from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.text.requests import POOL_NAME
-
-_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def config_schema() -> dict[str, Any]:
@@ -26,9 +25,9 @@ def config_schema() -> dict[str, Any]:
         },
         "rules": {"type": "array", "items": {"$ref": "#/$defs/rule"}, "minItems": 1},
         "adopt": {
-            **_table(ADOPT_KEYS),
+            **schema_of(ADOPT_KEYS),
             "properties": {
-                **_table(ADOPT_KEYS)["properties"],
+                **schema_of(ADOPT_KEYS)["properties"],
                 "vendors": {
                     "description": "The same for the CDI devices of these vendors",
                     "type": "object",
@@ -39,16 +38,16 @@ def config_schema() -> dict[str, Any]:
         },
     }
     return {
-        "$schema": _DRAFT,
+        "$schema": DRAFT,
         "title": "Configuration of nri-rdma",
         "type": "object",
         "properties": {item.name: _setting(item, tables) for item in fields(Settings)},
         "additionalProperties": False,
         "$defs": {
-            "pool": {**_table(POOL_KEYS), "required": ["modes"]},
-            "rule": _table(RULE_KEYS),
-            "adoption": _table(ADOPT_KEYS),
-            "selector": {**_table(SELECTOR_KEYS), "minProperties": 1},
+            "pool": {**schema_of(POOL_KEYS), "required": ["modes"]},
+            "rule": schema_of(RULE_KEYS),
+            "adoption": schema_of(ADOPT_KEYS),
+            "selector": {**schema_of(SELECTOR_KEYS), "minProperties": 1},
         },
     }
 
@@ -76,11 +75,3 @@ def _setting(item: Field[Any], tables: Mapping[str, Mapping[str, object]]) -> di
     default = item.default if isinstance(item.default, bool) else setting_text(item.default)
     known = {} if item.default is None else {"default": default}
     return {"description": item.metadata["help"], **item.metadata["schema"], **known}
-
-
-def _table(keys: tuple[Key, ...]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {key.name: {"description": key.text, **key.form.schema} for key in keys},
-        "additionalProperties": False,
-    }

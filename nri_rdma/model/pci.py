@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+PCI_ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-7])")
+"""To be matched as a whole; the device is at most 1f."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,7 +24,7 @@ class PciAddress:
 
 def parse_pci_address(text: str) -> PciAddress | None:
     """Return the address that `text` spells, with or without its domain; None when it is no address."""
-    match = _ADDRESS.fullmatch(text)
+    match = PCI_ADDRESS.fullmatch(text)
     if match is None:
         return None
     domain, bus, device, function = match.groups()

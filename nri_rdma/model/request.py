@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 
@@ -81,13 +81,12 @@ class InterfaceConfig:
     @property
     def is_empty(self) -> bool:
         """Whether the request leaves the interface as it is."""
-        return not self.keys
+        return self == InterfaceConfig()
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that the request sets, as pod authors write them."""
-        told = (("name", self.name is not None), ("mtu", self.mtu is not None), ("addresses", bool(self.addresses)))
-        return tuple(key for key, is_told in told if is_told)
+        """The keys that the request sets, as pod authors write them: they are called as the fields are."""
+        return tuple(item.name for item in fields(self) if getattr(self, item.name) != item.default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

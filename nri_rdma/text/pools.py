@@ -1,17 +1,13 @@
 """The grammar of what an administrator offers: the tables `pools` and `rules` of the configuration.
 
-A Form is how a value is read, together with the JSON Schema of what is read; a Key is a Form under a name. The tables
-of keys at the end are the whole grammar: readers, schema and documentation follow them. Values are read strictly:
-RequestError names the path of what is wrong, and the nearest known key.
+The tables of keys (nri_rdma.text.forms) at the end are the whole grammar: reading, schema and documentation follow
+them. Values are read strictly: RequestError names the path of what is wrong, and the nearest known key.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any  # Any: fields of the value that a table becomes
 
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
@@ -19,40 +15,37 @@ from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import FunctionsOf, Selector
-from nri_rdma.text.reading import Fields, Reader, boolean, core_value, list_of, matching, one_of, shown, string, whole
+from nri_rdma.text.forms import (
+    FLAG,
+    Form,
+    Key,
+    any_of,
+    given,
+    list_schema,
+    names_of,
+    number,
+    one_or_more,
+    pattern_schema,
+    read_keys,
+    some,
+    text_of,
+    word_of,
+)
+from nri_rdma.text.reading import Fields, core_value, list_of, shown, string
 from nri_rdma.text.refusals import bounded, listed, quoted, refused
 from nri_rdma.text.requests import (
     INTERFACE_KEYS,
     KERNEL_NAME,
+    LIMITS,
     LIMITS_KEYS,
+    MEMLOCK,
+    NETDEV,
+    PCI,
     POOL_NAME,
     POOL_NAME_HINT,
-    memlock,
     netdev_name,
-    pci_address,
-    rdma_limits,
 )
 from nri_rdma.text.yaml import Node, Scalar
-
-Schema = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a value is read, and the JSON Schema of it."""
-
-    read: Reader[Any]
-    schema: Schema
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A key of a table: the field that it fills, its form, and what it means."""
-
-    name: str
-    field: str
-    form: Form
-    text: str
 
 
 def node_of(value: object) -> Node:
@@ -115,10 +108,8 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
     """What is done with what others gave to containers. Raises RequestError."""
-    fields = Fields(node, where, (*(key.name for key in ADOPT_KEYS), "vendors"))
-    own: dict[str, Any] = {
-        key.field: fields.read(key.name, key.form.read, None) for key in ADOPT_KEYS if key.name in fields
-    }
+    fields = Fields(node, where, (*names_of(ADOPT_KEYS), "vendors"))
+    own = given(fields, ADOPT_KEYS)
     return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
 
 
@@ -129,25 +120,19 @@ def _vendors(node: Node, where: str) -> Mapping[str, VendorAdoption]:
         if not _VENDOR.fullmatch(name):
             hint = "write the part of a CDI device's name that is before the slash"
             raise refused(where, f"{quoted(name)} is no vendor's name", hint)
-    return {name: VendorAdoption(**_table(item, f"{where}.{name}", ADOPT_KEYS)) for name, item in node.items()}
+    return {name: VendorAdoption(**read_keys(item, f"{where}.{name}", ADOPT_KEYS)) for name, item in node.items()}
 
 
 # Tables
 
 
-def _table(node: Node, where: str, keys: tuple[Key, ...]) -> dict[str, Any]:
-    """The fields that a table fills."""
-    fields = Fields(node, where, tuple(key.name for key in keys))
-    return {key.field: fields.read(key.name, key.form.read, None) for key in keys if key.name in fields}
-
-
 def _pool(name: str, node: Node, where: str) -> Pool:
     if not POOL_NAME.fullmatch(name):
         raise refused(where, f"{quoted(name)} is not allowed", POOL_NAME_HINT)
-    given = _table(node, where, POOL_KEYS)
-    if "modes" not in given:
+    fields = read_keys(node, where, POOL_KEYS)
+    if "modes" not in fields:
         raise refused(where, "modes is missing", 'write modes = ["shared"], or ["exclusive", "shared"]')
-    pool = Pool(name=name, where=where, **given)
+    pool = Pool(name=name, where=where, **fields)
     if pool.requires_isolation and Mode.SHARED in pool.modes:
         what = "what others may have too cannot be hidden from them"
         raise refused(f"{where}.requireIsolation", what, 'write modes = ["exclusive"], or leave requireIsolation out')
@@ -156,19 +141,20 @@ def _pool(name: str, node: Node, where: str) -> Pool:
 
 
 def _refuse_defaults_above_maxima(pool: Pool) -> None:
-    for key, field in zip(LIMITS_KEYS, ("hca_handles", "hca_objects"), strict=True):
-        default, most = getattr(pool.limits, field, None), getattr(pool.max_limits, field, None)
+    for key in LIMITS_KEYS:
+        default, most = getattr(pool.limits, key.field, None), getattr(pool.max_limits, key.field, None)
         if default is not None and most is not None and default > most:
-            raise refused(f"{pool.where}.limits.{key}", f"{default} is above maxLimits.{key}, {most}", "lower it")
+            what = f"{default} is above maxLimits.{key.name}, {most}"
+            raise refused(f"{pool.where}.limits.{key.name}", what, "lower it")
 
 
 def read_rule(node: Node, where: str, number: int) -> Rule:
     """One rule, whose name is its number when it has none. Raises RequestError."""
-    given = {"name": str(number), **_table(node, where, RULE_KEYS)}
-    rule = Rule(where=where, **given)
+    fields = {"name": str(number), **read_keys(node, where, RULE_KEYS)}
+    rule = Rule(where=where, **fields)
     if not rule.allow:
         for key in RULE_KEYS:
-            if key.field in given and key.field in _PERMISSIONS:
+            if key.field in fields and key.field in _PERMISSIONS:
                 raise refused(f"{where}.{key.name}", "a rule with allow = false permits nothing", "leave it out")
     return rule
 
@@ -181,9 +167,9 @@ def _selectors(node: Node, where: str) -> tuple[Selector, ...]:
 
 
 def _selector(node: Node, where: str) -> Selector:
-    selector = Selector(**_table(node, where, SELECTOR_KEYS))
+    selector = Selector(**read_keys(node, where, SELECTOR_KEYS))
     if selector == Selector():
-        keys = listed(key.name for key in SELECTOR_KEYS)
+        keys = listed(names_of(SELECTOR_KEYS))
         raise refused(where, "there is no condition in it", f"leave it out, or give at least one of {keys}")
     return selector
 
@@ -198,49 +184,6 @@ def _labels(node: Node, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 # Values
-
-
-def _one_or_more(form: Form) -> Form:
-    """A value, or a list of them: any of these."""
-
-    def read(node: Node, where: str) -> tuple[object, ...]:
-        return list_of(form.read)(node, where) if isinstance(node, list) else (form.read(node, where),)
-
-    return Form(read, {"anyOf": [form.schema, _list_schema(form.schema)]})
-
-
-def _some(form: Form) -> Form:
-    """A list with at least one value."""
-    return Form(list_of(form.read), _list_schema(form.schema))
-
-
-def _set(form: Form) -> Form:
-    """A list that may be empty, for what may be nothing."""
-
-    def read(node: Node, where: str) -> frozenset[object]:
-        return frozenset() if node == [] else frozenset(list_of(form.read)(node, where))
-
-    return Form(read, {"type": "array", "items": form.schema, "uniqueItems": True})
-
-
-def _list_schema(items: Schema) -> Schema:
-    return {"type": "array", "items": items, "minItems": 1, "uniqueItems": True}
-
-
-def _word(kind: type[StrEnum]) -> Form:
-    return Form(one_of(kind), {"enum": [str(member) for member in kind]})
-
-
-def _text(pattern: re.Pattern[str], hint: str) -> Form:
-    return Form(matching(pattern, hint), _pattern_schema(pattern))
-
-
-def _number(low: int, high: int) -> Form:
-    return Form(whole(low, high), {"type": "integer", "minimum": low, "maximum": high})
-
-
-def _pattern_schema(pattern: re.Pattern[str]) -> Schema:
-    return {"type": "string", "pattern": f"^(?:{pattern.pattern})$"}
 
 
 def _hex_id(node: Node, where: str) -> str:
@@ -314,56 +257,50 @@ _NAMESPACE = re.compile(r"[-a-z0-9*?]{1,63}")
 _HANDLER = re.compile(r"[-A-Za-z0-9_.*?]{0,253}")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
-_LABEL_VALUE = _one_or_more(_text(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write a label's value; * and ? are wild"))
-_LIMITS = Form(
-    rdma_limits,
-    {
-        "type": "object",
-        "properties": {key: _number(1, 2**31 - 1).schema for key in LIMITS_KEYS},
-        "additionalProperties": False,
-        "minProperties": 1,
-    },
-)
+_LABEL_VALUE = one_or_more(text_of(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write a label's value; * and ? are wild"))
 _PERMISSIONS = frozenset({"modes", "char_kinds", "interface", "max_limits"})
 
 
+_INTERFACE_NAMES = names_of(INTERFACE_KEYS)
+
+
 def _interface_key(node: Node, where: str) -> str:
-    value = string(node, where, f"write some of {listed(INTERFACE_KEYS)}")
-    if value not in INTERFACE_KEYS:
-        raise refused(where, f"{quoted(value)} is not allowed", f"write some of {listed(INTERFACE_KEYS)}")
+    value = string(node, where, f"write some of {listed(_INTERFACE_NAMES)}")
+    if value not in _INTERFACE_NAMES:
+        raise refused(where, f"{quoted(value)} is not allowed", f"write some of {listed(_INTERFACE_NAMES)}")
     return value
 
 
 # The keys
 
-_NAME = _one_or_more(_text(KERNEL_NAME, "write the kernel's name of it"))
+_NAME = one_or_more(text_of(KERNEL_NAME, "write the kernel's name of it"))
 
 SELECTOR_KEYS = (
     Key("device", "device", _NAME, "RDMA device by name"),
-    Key("netdev", "netdev", _one_or_more(Form(netdev_name, {"type": "string"})), "Netdev by name, on the host"),
-    Key("pci", "pci", _one_or_more(Form(pci_address, {"type": "string"})), "PCI address of the function"),
-    Key("vendor", "vendor", _one_or_more(Form(_hex_id, _pattern_schema(_HEX_ID))), "PCI vendor id"),
-    Key("deviceID", "device_id", _one_or_more(Form(_hex_id, _pattern_schema(_HEX_ID))), "PCI device id"),
+    Key("netdev", "netdev", one_or_more(NETDEV), "Netdev by name, on the host"),
+    Key("pci", "pci", one_or_more(PCI), "PCI address of the function"),
+    Key("vendor", "vendor", one_or_more(Form(_hex_id, pattern_schema(_HEX_ID))), "PCI vendor id"),
+    Key("deviceID", "device_id", one_or_more(Form(_hex_id, pattern_schema(_HEX_ID))), "PCI device id"),
     Key("driver", "driver", _NAME, "Driver of the function"),
     Key(
         "pfName",
         "pf_name",
-        _one_or_more(Form(_pf_name, {"type": "string"})),
+        one_or_more(Form(_pf_name, {"type": "string"})),
         "Physical function by its netdev, with its virtual functions; NAME#0-3,7 is some of these only",
     ),
     Key(
         "rootDevice",
         "root_device",
-        _one_or_more(Form(_root_device, {"type": "string"})),
+        one_or_more(Form(_root_device, {"type": "string"})),
         "What is on, below or a virtual function of a PCI address (ADDRESS#0-3,7: some virtual functions), or below a"
         " root complex",
     ),
-    Key("linkLayer", "link_layer", _one_or_more(_word(LinkLayer)), "Link layer of the first port"),
-    Key("protocol", "protocol", _one_or_more(_word(Protocol)), "What the device speaks"),
+    Key("linkLayer", "link_layer", one_or_more(word_of(LinkLayer)), "Link layer of the first port"),
+    Key("protocol", "protocol", one_or_more(word_of(Protocol)), "What the device speaks"),
     Key(
         "pkey",
         "pkey",
-        _one_or_more(
+        one_or_more(
             Form(
                 _pkey,
                 {
@@ -376,31 +313,31 @@ SELECTOR_KEYS = (
         ),
         "Partition of an InfiniBand port; full and limited members alike",
     ),
-    Key("numaNode", "numa_node", _one_or_more(_number(0, 1023)), "NUMA node"),
-    Key("speedGbps", "speed_gbps", _one_or_more(_number(1, 100_000)), "Speed of the fastest port now"),
-    Key("minSpeedGbps", "min_speed_gbps", _number(1, 100_000), "Least speed of the fastest port now"),
+    Key("numaNode", "numa_node", one_or_more(number(0, 1023)), "NUMA node"),
+    Key("speedGbps", "speed_gbps", one_or_more(number(1, 100_000)), "Speed of the fastest port now"),
+    Key("minSpeedGbps", "min_speed_gbps", number(1, 100_000), "Least speed of the fastest port now"),
 )
 
 _SELECTORS = Form(
     _selectors,
-    {"anyOf": [{"$ref": "#/$defs/selector"}, _list_schema({"$ref": "#/$defs/selector"})]},
+    {"anyOf": [{"$ref": "#/$defs/selector"}, list_schema({"$ref": "#/$defs/selector"})]},
 )
 
 ADOPT_KEYS = (
     Key(
         "mode",
         "adopt",
-        _word(Adopt),
+        word_of(Adopt),
         "observe: in status and trace only; complete: the container also gets memlock, limits and environment; enforce:"
         " and one with RDMA device nodes that nobody allocated to it is refused",
     ),
     Key(
         "memlock",
         "memlock",
-        Form(memlock, {"anyOf": [{"enum": ["unlimited"]}, {"type": "integer", "minimum": 1, "maximum": 2**63 - 1}]}),
+        MEMLOCK,
         "RLIMIT_MEMLOCK of the container; default: the node's",
     ),
-    Key("limits", "limits", _LIMITS, "Limits per device"),
+    Key("limits", "limits", LIMITS, "Limits per device"),
 )
 
 POOL_KEYS = (
@@ -408,30 +345,30 @@ POOL_KEYS = (
         "select", "select", _SELECTORS, "The devices of the pool: conditions, all of them; of a list, any; default: all"
     ),
     Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
-    Key("modes", "modes", _some(_word(Mode)), "What it serves; the first is for requests that name none"),
-    Key("door", "door", _word(PoolDoor), "What it is asked through"),
+    Key("modes", "modes", some(word_of(Mode)), "What it serves; the first is for requests that name none"),
+    Key("door", "door", word_of(PoolDoor), "What it is asked through"),
     Key(
         "requireIsolation",
         "requires_isolation",
-        Form(boolean, {"type": "boolean"}),
+        FLAG,
         "Refuse a node whose kernel does not hide the device from others",
     ),
-    Key("limits", "limits", _LIMITS, "Limits per device for requests that name none"),
-    Key("maxLimits", "max_limits", _LIMITS, "Most that a request may have per device; what names no limit gets it"),
+    Key("limits", "limits", LIMITS, "Limits per device for requests that name none"),
+    Key("maxLimits", "max_limits", LIMITS, "Most that a request may have per device; what names no limit gets it"),
 )
 
 RULE_KEYS = (
-    Key("name", "name", _text(_RULE_NAME, "use letters, digits, blanks, dots, - and _"), "What refusals call it"),
+    Key("name", "name", text_of(_RULE_NAME, "use letters, digits, blanks, dots, - and _"), "What refusals call it"),
     Key(
         "namespaces",
         "namespaces",
-        _some(_text(_NAMESPACE, "write namespaces; * and ? are wild")),
+        some(text_of(_NAMESPACE, "write namespaces; * and ? are wild")),
         "For pods of these namespaces",
     ),
     Key(
         "runtimeHandlers",
         "runtime_handlers",
-        _some(_text(_HANDLER, 'write runtime handlers; "" is the default one, * and ? are wild')),
+        some(text_of(_HANDLER, 'write runtime handlers; "" is the default one, * and ? are wild')),
         "For pods of these runtime handlers",
     ),
     Key(
@@ -443,20 +380,20 @@ RULE_KEYS = (
         ),
         "For pods with all these labels, each of any of its values",
     ),
-    Key("pools", "pools", _some(_text(POOL_NAME, POOL_NAME_HINT)), "About these pools; default: all"),
-    Key("allow", "allow", Form(boolean, {"type": "boolean"}), "false refuses whom it is for"),
-    Key("modes", "modes", _some(_word(Mode)), "The modes they may ask for; default: all of the pool"),
+    Key("pools", "pools", some(text_of(POOL_NAME, POOL_NAME_HINT)), "About these pools; default: all"),
+    Key("allow", "allow", FLAG, "false refuses whom it is for"),
+    Key("modes", "modes", some(word_of(Mode)), "The modes they may ask for; default: all of the pool"),
     Key(
         "devices",
         "char_kinds",
-        _set(_word(CharKind)),
+        any_of(word_of(CharKind)),
         "The character devices they may ask for; default: uverbs and rdma_cm",
     ),
     Key(
         "interface",
         "interface",
-        _set(Form(_interface_key, {"enum": list(INTERFACE_KEYS)})),
+        any_of(Form(_interface_key, {"enum": list(_INTERFACE_NAMES)})),
         "What they may say about their interface; default: everything",
     ),
-    Key("maxLimits", "max_limits", _LIMITS, "Most that they may have per device; what names no limit gets it"),
+    Key("maxLimits", "max_limits", LIMITS, "Most that they may have per device; what names no limit gets it"),
 )

@@ -1,7 +1,8 @@
 """The grammar of what a pod author asks for: a list of requests, one request, or one word.
 
-Each function and constant of this module that turns a node into a value is a Reader. What can be known from one request
-alone is checked here; what concerns all requests of a pod is for nri_rdma.text.annotations.
+The tables of keys (nri_rdma.text.forms) at the end are the grammar of a request: reading, JSON Schema and documentation
+follow them. What can be known from one request alone is checked here; what concerns all requests of a pod is for
+nri_rdma.text.annotations.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import TypeAlias
+from typing import Any, TypeAlias  # Any: fields of a request
 
 from nri_rdma.model.device import CharKind, LinkLayer
-from nri_rdma.model.pci import PciAddress, parse_pci_address
+from nri_rdma.model.pci import PCI_ADDRESS, PciAddress, parse_pci_address
 from nri_rdma.model.request import (
-    DEFAULT_CHAR_KINDS,
     LABEL,
     LABEL_HINT,
     UNLIMITED,
@@ -29,8 +29,27 @@ from nri_rdma.model.request import (
     RdmaLimits,
     Scope,
 )
+from nri_rdma.text.forms import (
+    FLAG,
+    Form,
+    Key,
+    StandsIn,
+    given,
+    list_schema,
+    names_of,
+    number,
+    number_or,
+    pattern_schema,
+    read_keys,
+    schema_of,
+    some,
+    some_of,
+    table,
+    text_of,
+    word_of,
+)
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
-from nri_rdma.text.reading import Fields, Reader, boolean, list_of, matching, one_of, shown, string, whole, word_or
+from nri_rdma.text.reading import Fields, Reader, list_of, matching, shown, string
 from nri_rdma.text.refusals import listed, quoted, refused
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
 
@@ -38,49 +57,35 @@ Address: TypeAlias = IPv4Interface | IPv6Interface
 
 MAX_COUNT = 1024
 
-REQUEST_KEYS = (
-    "name",
-    "pool",
-    "match",
-    "count",
-    "containers",
-    "align",
-    "gpus",
-    "mode",
-    "isolation",
-    "interface",
-    "devices",
-    "memlock",
-    "limits",
-)
-MATCH_KEYS = ("device", "netdev", "pci", "vendor", "driver", "linkLayer", "numaNode", "minSpeedGbps")
-ALIGN_KEYS = ("to", "strict")
-INTERFACE_KEYS = ("name", "mtu", "addresses")
-LIMITS_KEYS = ("hcaHandles", "hcaObjects")
-
 
 def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[DeviceRequest]:
-    """The requests that a text asks for; `own` says that it is a container's own list. Those without a name have ""."""
+    """Return the requests in a text; `own` says that it is a container's own list. The name of a request without one
+    is "". Raises RequestError."""
     node = read_yaml(text, where)
+    stands_in = StandsIn.CONTAINER if own else StandsIn.POD
     if node is None:
         return []
     if isinstance(node, list):
-        return [_request(item, f"{where}[{index}]", scope, own=own) for index, item in enumerate(node)]
+        return [_request(item, f"{where}[{index}]", scope, stands_in) for index, item in enumerate(node)]
     if isinstance(node, Scalar):
         return _one_word(node, where, scope)
-    return [_request(node, where, scope, own=own)]
+    return [_request(node, where, scope, stands_in)]
 
 
 def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceRequest:
-    """The request in a text about `count` devices (None: unknown) that something else has chosen: it says how they are
-    given, and not which. Its default name is `name`; an empty text asks for nothing special."""
+    """Return the request in the text of a CDI spec, for `count` devices (None: unknown) that somebody else has chosen.
+
+    It says how the devices are given, not which. Its default name is `name`; an empty text asks for nothing special.
+    Raises RequestError."""
     node = read_yaml(text, where)
-    fields = Fields({} if node is None else node, where, REQUEST_KEYS)
-    for key in CLAIM_DECIDES:
-        if key in fields:
-            raise refused(f"{where}.{key}", "which devices it is about is decided already", f"leave {key} out")
-    request = _request_of(fields, where, Scope(), count)
+    request = _read({} if node is None else node, where, Scope(), StandsIn.CDI, count)
     return request if request.name else replace(request, name=name)
+
+
+def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
+    """Return the request in the parameters of a claim, for `count` devices (None: unknown, or all). Raises
+    RequestError."""
+    return _read(node, where, Scope(), StandsIn.CLAIM, count)
 
 
 def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
@@ -88,61 +93,27 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     if value is None:
         return []
     if word.text.isascii() and word.text.isdecimal():
-        return [DeviceRequest(name="", where=where, count=whole(1, MAX_COUNT)(word, where), scope=scope, word=True)]
+        return [DeviceRequest(name="", where=where, count=NUMBER_OF_DEVICES.read(word, where), scope=scope, word=True)]
     if not isinstance(value, str) or not POOL_NAME.fullmatch(value):
         what = f"{shown(word)} is neither a count nor a pool's name"
         raise refused(where, what, "write a number from 1, the name of a pool, or a list of requests")
     return [DeviceRequest(name="", where=where, pool=value, scope=scope, word=True)]
 
 
-def _request(node: Node, where: str, scope: Scope, *, own: bool) -> DeviceRequest:
-    fields = Fields(node, where, REQUEST_KEYS)
-    if own and "containers" in fields:
-        hint = "leave it out, or move the request to the pod's list"
-        raise refused(f"{where}.containers", "this list belongs to one container already", hint)
-    return _request_of(fields, where, scope, fields.read("count", _COUNT, 1))
+def _request(node: Node, where: str, scope: Scope, stands_in: StandsIn) -> DeviceRequest:
+    return _read(node, where, scope, stands_in, 1)
 
 
-def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
-    """The parameters of a claim, for `count` devices (None: unknown, or all). They are a request without what the claim
-    says itself and what the scheduler has decided: which devices, how many, for whom. Raises RequestError."""
-    fields = Fields(node, where, REQUEST_KEYS)
-    for key in CLAIM_DECIDES:
-        if key in fields:
-            hint = f"leave it out, and write it as the claim does: {CLAIM_DECIDES[key]}"
-            raise refused(f"{where}.{key}", "the claim decides it", hint)
-    return _request_of(fields, where, Scope(), count)
-
-
-CLAIM_DECIDES: Mapping[str, str] = {
-    "pool": "in deviceClassName",
-    "match": "in selectors of the request",
-    "count": "in count or allocationMode of the request",
-    "containers": "in resources.claims of the containers",
-    "align": "in constraints of the claim",
-    "gpus": "in constraints of the claim",
-}
-"""Keys of a request that a claim's parameters do not have, and where the claim says it."""
-
-
-def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> DeviceRequest:
-    only = fields.read("containers", list_of(matching(LABEL, LABEL_HINT)), None)
-    request = DeviceRequest(
-        name=fields.read("name", matching(LABEL, LABEL_HINT), ""),
-        where=where,
-        pool=fields.read("pool", matching(POOL_NAME, POOL_NAME_HINT), "default"),
-        match=fields.read("match", _match, Match()),
-        count=count,
-        scope=scope if only is None else Scope(only=frozenset(only), but=scope.but),
-        align=fields.read("align", _align, None),
-        gpus=fields.read("gpus", list_of(pci_address), ()),
-        mode=fields.read("mode", one_of(Mode), None),
-        isolation=fields.read("isolation", one_of(Isolation), Isolation.SOFT),
-        interface=fields.read("interface", _interface_for(count), InterfaceConfig()),
-        char_kinds=frozenset(fields.read("devices", list_of(one_of(CharKind)), DEFAULT_CHAR_KINDS)),
-        memlock=fields.read("memlock", memlock, None),
-        limits=fields.read("limits", rdma_limits, None),
-    )
+def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None) -> DeviceRequest:
+    """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
+    written = Fields(node, where, _NAMES)
+    for name, hint in _REFUSED[stands_in]:
+        if name in written:
+            raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
+    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
+    if first["scope"] is not scope:
+        first["scope"] = replace(scope, only=first["scope"].only)
+    request = DeviceRequest(**{"name": "", "where": where, **first, **given(written, _REST, first["count"])})
     if request.mode is not None:  # else the pool says it
         misfit = interface_misfit(request, request.mode) or isolation_misfit(request, request.mode)
         if misfit is not None:
@@ -150,58 +121,30 @@ def _request_of(fields: Fields, where: str, scope: Scope, count: int | None) -> 
     return request
 
 
-# Objects
-
-
-def _match(node: Node, where: str) -> Match:
-    fields = Fields(node, where, MATCH_KEYS)
-    return Match(
-        device=fields.read("device", matching(KERNEL_NAME, "write an RDMA device's name such as mlx5_0"), None),
-        netdev=fields.read("netdev", netdev_name, None),
-        pci=fields.read("pci", pci_address, None),
-        vendor=fields.read("vendor", _vendor, None),
-        driver=fields.read("driver", matching(KERNEL_NAME, "write a driver's name such as mlx5_core"), None),
-        link_layer=fields.read("linkLayer", one_of(LinkLayer), None),
-        numa_node=fields.read("numaNode", whole(0, 1023), None),
-        min_speed_gbps=fields.read("minSpeedGbps", whole(1, 100_000), None),
-    )
+# Mappings
 
 
 def _align(node: Node, where: str) -> Align:
     if not isinstance(node, dict):
-        return Align(to=one_of(AlignTo)(node, where))
-    fields = Fields(node, where, ALIGN_KEYS)
-    to = fields.read("to", one_of(AlignTo), None)
-    strict = fields.read("strict", boolean, False)
-    if to is None:
+        return Align(to=_ALIGN_TO.read(node, where))
+    fields = read_keys(node, where, ALIGN_KEYS)
+    if "to" not in fields:
         raise refused(where, "to is missing", "write {to: gpu} or {to: numa}")
-    if strict and to is AlignTo.NONE:
+    align = Align(**fields)
+    if align.strict and align.to is AlignTo.NONE:
         raise refused(where, "strict needs something to be near to", "write to: gpu or to: numa, or strict: false")
-    return Align(to=to, strict=strict)
+    return align
 
 
-def _interface_for(count: int | None) -> Reader[InterfaceConfig]:
-    def read(node: Node, where: str) -> InterfaceConfig:
-        fields = Fields(node, where, INTERFACE_KEYS)
-        return InterfaceConfig(
-            name=fields.read("name", _name_template_for(count), None),
-            mtu=fields.read("mtu", whole(68, 65535), None),
-            addresses=fields.read("addresses", _addresses_for(count), ()),
-        )
-
-    return read
-
-
-def rdma_limits(node: Node, where: str) -> RdmaLimits:
-    fields = Fields(node, where, LIMITS_KEYS)
-    number = whole(1, 2**31 - 1)  # the kernel reads an int
-    limits = RdmaLimits(
-        hca_handles=fields.read("hcaHandles", number, None),
-        hca_objects=fields.read("hcaObjects", number, None),
-    )
+def _limits(node: Node, where: str) -> RdmaLimits:
+    limits = RdmaLimits(**read_keys(node, where, LIMITS_KEYS))
     if limits == RdmaLimits():
-        raise refused(where, "there is no limit in it", f"give at least one of {listed(LIMITS_KEYS)}")
+        raise refused(where, "there is no limit in it", f"give at least one of {listed(names_of(LIMITS_KEYS))}")
     return limits
+
+
+def _containers(node: Node, where: str) -> Scope:
+    return Scope(only=frozenset(_LABELS.read(node, where)))
 
 
 # Values
@@ -213,15 +156,15 @@ _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
 _NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
 """Printable ASCII but ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 with the NUL."""
 NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
+_NETDEV_TEXT = matching(_NETDEV_NAME, NETDEV_HINT)
 _RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
 """``all`` and ``default`` are folders of net.ipv4.conf: the kernel takes no link of that name."""
-_COUNT_HINT = f"write a whole number from 1 to {MAX_COUNT}, or all"
-_COUNT = word_or("all", None, whole(1, MAX_COUNT, hint=_COUNT_HINT))
-_MEMLOCK_HINT = "write unlimited, or a number of bytes"
-memlock = word_or("unlimited", UNLIMITED, whole(1, 2**63 - 1, hint=_MEMLOCK_HINT))
+_ADDRESS = re.compile(r"[0-9A-Fa-f:.]+/[0-9]+")
+"""What every address with its prefix length looks like; not all that looks so is one."""
 
 
-def pci_address(node: Node, where: str) -> PciAddress:
+def _pci_address(node: Node, where: str) -> PciAddress:
+    """Read a PCI address, with or without its domain."""
     hint = "write a PCI address such as 0000:1b:00.0"
     address = parse_pci_address(string(node, where, hint))
     if address is None:
@@ -230,7 +173,7 @@ def pci_address(node: Node, where: str) -> PciAddress:
 
 
 def _vendor(node: Node, where: str) -> str:
-    """Four hexadecimal digits, as written: ``14e4`` is a float to YAML, ``8086`` an int, ``15b3`` a string."""
+    """Read four hexadecimal digits as written: ``14e4`` is a float to YAML, ``8086`` an int, ``15b3`` a string."""
     found = _VENDOR.fullmatch(getattr(node, "text", ""))
     if found is None:
         raise refused(where, f"{shown(node)} is not a vendor", "write its four hexadecimal digits, such as 15b3")
@@ -238,14 +181,17 @@ def _vendor(node: Node, where: str) -> str:
 
 
 def netdev_name(node: Node, where: str) -> str:
-    name = matching(_NETDEV_NAME, NETDEV_HINT)(node, where)
+    """Read a name that the kernel takes for a link. Raises RequestError."""
+    name = _NETDEV_TEXT(node, where)
     if name in _RESERVED_NETDEV_NAMES:
         raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
     return name
 
 
 def _name_template_for(count: int | None) -> Reader[str]:
-    """``%d`` and the two digits that may replace it are of one length, so that the template's length is the name's."""
+    """Return the reader of a name for that many netdevs.
+
+    ``%d`` and the two digits that may replace it are of one length, so that the template's length is the name's."""
 
     def read(node: Node, where: str) -> str:
         name = netdev_name(node, where)
@@ -260,23 +206,23 @@ def _name_template_for(count: int | None) -> Reader[str]:
 
 
 def _addresses_for(count: int | None) -> Reader[tuple[tuple[Address, ...], ...]]:
-    """A list for one device, a list of `count` lists for more."""
-    flat = list_of(_address)
+    """Return the reader of a list for one device, of a list of `count` lists for more."""
 
     def read(node: Node, where: str) -> tuple[tuple[Address, ...], ...]:
         if count == 1:
-            return (flat(node, where),)
+            return (_FLAT(node, where),)
         if count is None:
             raise refused(where, "addresses need a known number of devices", "write count: N instead of all")
         if not isinstance(node, list) or len(node) != count or not all(isinstance(item, list) for item in node):
             what = f"{count} devices cannot share a list of addresses"
             raise refused(where, what, f"write {count} lists, one per device, such as [[10.0.0.2/24], [10.0.1.2/24]]")
-        return tuple(flat(item, f"{where}[{index}]") for index, item in enumerate(node))
+        return tuple(_FLAT(item, f"{where}[{index}]") for index, item in enumerate(node))
 
     return read
 
 
 def _address(node: Node, where: str) -> Address:
+    """Read the address of one host with its prefix length."""
     hint = "write an address with its prefix length, such as 10.0.0.2/24 or fd00::2/64"
     text = string(node, where, hint)
     host, slash, length = text.partition("/")
@@ -292,6 +238,8 @@ def _address(node: Node, where: str) -> Address:
     return address
 
 
+_FLAT = list_of(_address)
+
 # Of the address without its network: 3.11 takes no interface for the unspecified address.
 _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
     (lambda it: it.ip.is_unspecified, "the unspecified address"),
@@ -306,5 +254,207 @@ _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
 
 
 def _is_subnet(address: Address) -> bool:
-    """Whether the first and the last address are not for hosts: not so in IPv6, nor in /31 (RFC 3021) and /32."""
+    """Return whether first and last address are not for hosts: not so in IPv6, nor in /31 (RFC 3021) and /32."""
     return address.version == 4 and address.network.prefixlen < 31
+
+
+# Forms
+
+NUMBER_OF_DEVICES = number(1, MAX_COUNT)
+_COUNT = number_or("all", None, number(1, MAX_COUNT, hint=f"write a whole number from 1 to {MAX_COUNT}, or all"))
+MEMLOCK = number_or("unlimited", UNLIMITED, number(1, 2**63 - 1, hint="write unlimited, or a number of bytes"))
+PCI = Form(_pci_address, pattern_schema(PCI_ADDRESS))
+NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
+_LABEL = text_of(LABEL, LABEL_HINT)
+_LABELS = some(_LABEL)
+_ALIGN_TO = word_of(AlignTo)
+_LIMIT = number(1, 2**31 - 1)  # the kernel reads an int
+_ADDRESS_LIST = list_schema(pattern_schema(_ADDRESS))
+
+# The keys
+
+MATCH_KEYS = (
+    Key("device", "device", text_of(KERNEL_NAME, "write an RDMA device's name such as mlx5_0"), "RDMA device by name"),
+    Key("netdev", "netdev", NETDEV, "Netdev by name, on the host"),
+    Key("pci", "pci", PCI, "PCI address of the function"),
+    Key(
+        "vendor",
+        "vendor",
+        Form(_vendor, {"anyOf": [pattern_schema(_VENDOR), {"type": "number", "minimum": 0}]}),  # 8086 is a number
+        "PCI vendor id, four hexadecimal digits",
+    ),
+    Key(
+        "driver",
+        "driver",
+        text_of(KERNEL_NAME, "write a driver's name such as mlx5_core"),
+        "Driver of the function",
+    ),
+    Key("linkLayer", "link_layer", word_of(LinkLayer), "Link layer of the first port"),
+    Key("numaNode", "numa_node", number(0, 1023), "NUMA node"),
+    Key("minSpeedGbps", "min_speed_gbps", number(1, 100_000), "Least speed of the fastest port now", unit="Gbit/s"),
+)
+
+ALIGN_KEYS = (
+    Key("to", "to", _ALIGN_TO, "What the devices shall be near to", default="needed"),
+    Key(
+        "strict",
+        "strict",
+        FLAG,
+        "Refuse what is not below the root complex of a GPU (NODE or SYS in the words of `nvidia-smi topo -m`), or not"
+        " on a NUMA node of the GPUs",
+    ),
+)
+
+INTERFACE_KEYS = (
+    Key(
+        "name",
+        "name",
+        Form(_name_template_for(1), NETDEV.schema, read_for=_name_template_for),
+        "Name in the pod; with `count` > 1 it holds a `%d`, which a number replaces",
+        default="`rdma%d`",
+    ),
+    Key("mtu", "mtu", number(68, 65535), "MTU in the pod", default="as on the host", unit="bytes"),
+    Key(
+        "addresses",
+        "addresses",
+        Form(
+            _addresses_for(1),
+            {"anyOf": [_ADDRESS_LIST, {"type": "array", "items": _ADDRESS_LIST, "minItems": 1}]},
+            read_for=_addresses_for,
+        ),
+        "Addresses with their prefix lengths; with `count` > 1 a list per device, in the order of `gpus`",
+        default="none",
+    ),
+)
+
+LIMITS_KEYS = (
+    Key("hcaHandles", "hca_handles", _LIMIT, "Most handles of an RDMA device", default="no limit"),
+    Key("hcaObjects", "hca_objects", _LIMIT, "Most objects of an RDMA device", default="no limit"),
+)
+LIMITS = Form(_limits, {**schema_of(LIMITS_KEYS), "minProperties": 1}, LIMITS_KEYS, RdmaLimits)
+
+
+def _chosen(claim: str) -> Mapping[StandsIn, str]:
+    """Return the hints for a key that chooses devices, of which somebody else has decided; a claim says it there."""
+    return {
+        StandsIn.CDI: "leave {key} out",
+        StandsIn.CLAIM: f"leave it out, and write it as the claim does: {claim}",
+    }
+
+
+COUNT = Key(
+    "count",
+    "count",
+    _COUNT,
+    "How many devices",
+    refused_in=_chosen("in count or allocationMode of the request"),
+)
+CONTAINERS = Key(
+    "containers",
+    "scope",
+    Form(_containers, _LABELS.schema),
+    "Containers that get the device nodes; the netdev is the pod's anyway",
+    default="every container",
+    refused_in={
+        StandsIn.CONTAINER: "leave it out, or move the request to the pod's list",
+        **_chosen("in resources.claims of the containers"),
+    },
+)
+REQUEST_KEYS = (
+    Key(
+        "name",
+        "name",
+        _LABEL,
+        "Label of the request in environment, traces and errors",
+        default="the request's number; of a CDI device, its name",
+    ),
+    Key(
+        "pool",
+        "pool",
+        text_of(POOL_NAME, POOL_NAME_HINT),
+        "Pool of the node: the devices come from it, and its modes and the node's rules count",
+        refused_in=_chosen("in deviceClassName"),
+    ),
+    Key(
+        "match",
+        "match",
+        table(Match, MATCH_KEYS),
+        "Conditions on the device, all of them",
+        default="none",
+        refused_in=_chosen("in selectors of the request"),
+    ),
+    COUNT,
+    CONTAINERS,
+    Key(
+        "align",
+        "align",
+        Form(
+            _align,
+            {"anyOf": [_ALIGN_TO.schema, {**schema_of(ALIGN_KEYS, Align), "required": ["to"]}]},
+            ALIGN_KEYS,
+            Align,
+        ),
+        "What the devices shall be near to",
+        default="`gpu` when GPUs of the pod are known",
+        refused_in=_chosen("in constraints of the claim"),
+    ),
+    Key(
+        "gpus",
+        "gpus",
+        some(PCI),
+        "PCI addresses of the pod's GPUs, where the kubelet does not tell them",
+        default="none",
+        refused_in=_chosen("in constraints of the claim"),
+    ),
+    Key(
+        "mode",
+        "mode",
+        word_of(Mode),
+        "`exclusive`: this pod alone, the netdev moves in; `shared`: device nodes, others may have it too",
+        default="the pool's first",
+    ),
+    Key(
+        "isolation",
+        "isolation",
+        word_of(Isolation),
+        "`hard`: refused where the kernel's setting rdmaNetns is not `exclusive`, so that other pods could see and open"
+        " the device; only with `mode: exclusive`",
+    ),
+    Key(
+        "interface",
+        "interface",
+        table(InterfaceConfig, INTERFACE_KEYS),
+        "How the netdev looks in the pod; only with `mode: exclusive`",
+        default="as on the host",
+    ),
+    Key(
+        "devices",
+        "char_kinds",
+        some_of(CharKind),
+        "Character devices; `umad` and `issm` send fabric management datagrams and need the node's policy",
+    ),
+    Key("memlock", "memlock", MEMLOCK, "RLIMIT_MEMLOCK", default="the node's setting", unit="bytes"),
+    Key(
+        "limits",
+        "limits",
+        LIMITS,
+        "Limits of the rdma cgroup per device; needs cgroup v2",
+        default="the pool's, or none",
+    ),
+)
+_NAMES = names_of(REQUEST_KEYS)
+_FIRST = (COUNT, CONTAINERS)
+"""Read before the others: how an interface is written depends on the number of devices."""
+_REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)
+_REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
+    place: tuple(
+        (key.name, key.refused_in[place].format(key=key.name)) for key in REQUEST_KEYS if place in key.refused_in
+    )
+    for place in StandsIn
+}
+"""The keys that a request may not have in a place, with their hints."""
+_WHY_REFUSED: Mapping[StandsIn, str] = {
+    StandsIn.CONTAINER: "this list belongs to one container already",
+    StandsIn.CDI: "which devices it is about is decided already",
+    StandsIn.CLAIM: "the claim decides it",
+}

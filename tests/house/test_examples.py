@@ -12,6 +12,7 @@ import pytest
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.text.annotations import PREFIX
+from nri_rdma.text.forms import names_of
 from nri_rdma.text.placed_yaml import Placed, Value, read_documents
 from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
@@ -51,7 +52,10 @@ def test_the_example_is_right(example: str) -> None:
 def test_every_key_of_a_request_has_an_example() -> None:
     used = {path for example in MANIFESTS for text in _requests(example) for path in _paths(text, "")}
     parts = {"match": MATCH_KEYS, "align": ALIGN_KEYS, "interface": INTERFACE_KEYS, "limits": LIMITS_KEYS}
-    known = {*REQUEST_KEYS, *(f"{part}.{key}" for part, keys in parts.items() for key in keys)}
+    known = {
+        *names_of(REQUEST_KEYS),
+        *(f"{part}.{key}" for part, keys in parts.items() for key in names_of(keys)),
+    }
     assert known - used == set()
 
 
@@ -71,7 +75,7 @@ def test_every_setting_and_every_key_of_the_configuration_has_an_example() -> No
     assert {f"select.{key.name}" for key in SELECTOR_KEYS} - of_pools == set()
     assert {f"rules.{key.name}" for key in RULE_KEYS} - used == set()
     for limits in ("limits", "maxLimits"):
-        assert {f"{limits}.{key}" for key in LIMITS_KEYS} - of_pools == set()
+        assert {f"{limits}.{key.name}" for key in LIMITS_KEYS} - of_pools == set()
 
 
 def _requests(example: str) -> Iterator[Value]:

@@ -10,6 +10,7 @@ from nri_rdma.model.request import (
     DeviceRequest,
 )
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
+from nri_rdma.text.forms import names_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
 
 POD = f"{PREFIX}/pod"
@@ -30,7 +31,8 @@ def refusal_of(annotations: dict[str, str]) -> RequestError:
     return caught.value
 
 
-WORDS = [*REQUEST_KEYS, *MATCH_KEYS, *INTERFACE_KEYS, *LIMITS_KEYS, *ALIGN_KEYS, "all", "gpu", "10.0.0.2/24", "x%d"]
+_KEYS = names_of((*REQUEST_KEYS, *MATCH_KEYS, *INTERFACE_KEYS, *LIMITS_KEYS, *ALIGN_KEYS))
+WORDS = [*_KEYS, "all", "gpu", "10.0.0.2/24", "x%d"]
 VALUE = st.recursive(
     st.none()
     | st.booleans()

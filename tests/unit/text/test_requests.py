@@ -24,6 +24,7 @@ from nri_rdma.model.request import (
     RdmaLimits,
     Scope,
 )
+from nri_rdma.text.forms import names_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
 from tests.unit.text.asking import POD, VALUE, refusal, requests
 
@@ -127,7 +128,7 @@ def test_yaml_without_quotes_reads_as_json_with_them() -> None:
 
 def test_the_example_of_the_keys_has_every_key() -> None:
     """Whoever adds a key to the grammar adds it to FULL, which is read above."""
-    assert tuple(FULL) == REQUEST_KEYS
+    assert tuple(FULL) == names_of(REQUEST_KEYS)
     for key, known in {
         "match": MATCH_KEYS,
         "align": ALIGN_KEYS,
@@ -136,7 +137,7 @@ def test_the_example_of_the_keys_has_every_key() -> None:
     }.items():
         part = FULL[key]
         assert isinstance(part, dict)
-        assert tuple(part) == known
+        assert tuple(part) == names_of(known)
 
 
 # Refused values
@@ -264,7 +265,7 @@ def test_an_unknown_key_names_the_nearest_known_one(text: str, nearest: str) -> 
 
 
 def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
-    assert refusal("{zzz: 1}").hint == f"the keys are {', '.join(REQUEST_KEYS)}"
+    assert refusal("{zzz: 1}").hint == f"the keys are {', '.join(names_of(REQUEST_KEYS))}"
 
 
 def test_keys_of_later_versions_are_unknown() -> None:
@@ -304,7 +305,7 @@ def test_a_refusal_quotes_little_of_what_was_written() -> None:
     assert "\n" not in str(error)
 
 
-@given(st.dictionaries(st.sampled_from(REQUEST_KEYS), VALUE, max_size=4))
+@given(st.dictionaries(st.sampled_from(names_of(REQUEST_KEYS)), VALUE, max_size=4))
 def test_no_request_raises_anything_but_a_request_error(request_fields: dict[str, object]) -> None:
     try:
         requests(json.dumps(request_fields))

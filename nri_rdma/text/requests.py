@@ -300,8 +300,8 @@ ALIGN_KEYS = (
         "strict",
         "strict",
         FLAG,
-        "Refuse what is not below the root complex of a GPU (NODE or SYS in the words of `nvidia-smi topo -m`), or not"
-        " on a NUMA node of the GPUs",
+        "Refuse what is farther: with `gpu` what is not below the root complex of a GPU (NODE or SYS in the words of"
+        " `nvidia-smi topo -m`), with `numa` what is on other NUMA nodes",
     ),
 )
 

@@ -108,16 +108,19 @@ def check(context: click.Context, file: Path) -> None:
 
 
 @config.command()
-def schema() -> None:
+@click.option("--request", is_flag=True, help="The schema of what pods, CDI specs and claims ask for instead.")
+def schema(*, request: bool) -> None:
     """Print the JSON Schema of the configuration, for editors.
 
     \b
-    Example:
+    Examples:
       nri-rdma config schema > config.schema.json
+      nri-rdma config schema --request > request.schema.json
     """
     from nri_rdma.config.schema import config_schema
+    from nri_rdma.text.request_schema import request_schema
 
-    print_json(config_schema())
+    print_json(request_schema() if request else config_schema())
 
 
 def _counted(items: tuple[object, ...], word: str) -> str:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from nri_rdma.config.schema import config_schema
 from nri_rdma.config.settings import Document, Settings, load
 from nri_rdma.errors import SettingError
+from tests.unit.json_schema import complaints
 
 PROJECT = Path(__file__).resolve().parents[3]
 _BLOCK = re.compile(r"```toml\n(.*?)```", re.DOTALL)
@@ -26,74 +27,6 @@ EXAMPLES = {
     **{path.name: path.read_text() for path in sorted((PROJECT / "docs/examples").glob("*.toml"))},
 }
 SCHEMA: dict[str, Any] = json.loads((PROJECT / "api/config.schema.json").read_text())
-
-
-def complaints(value: object, schema: dict[str, Any], where: str = "") -> list[str]:
-    """What JSON Schema has against a value; of the words that our schema uses."""
-    unknown = set(schema) - {*_CHECKS, "description", "default", "title", "$schema", "$defs", "properties"}
-    assert not unknown, unknown
-    return [complaint for word, check in _CHECKS.items() if word in schema for complaint in check(value, schema, where)]
-
-
-def _ref(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    return complaints(value, SCHEMA["$defs"][schema["$ref"].removeprefix("#/$defs/")], where)
-
-
-def _type(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    kinds: dict[str, Any] = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
-    kinds["number"] = (int, float)
-    fits = isinstance(value, kinds[schema["type"]]) and (schema["type"] == "boolean" or not isinstance(value, bool))
-    return [] if fits else [f"{where}: no {schema['type']}"]
-
-
-def _any_of(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    found = [complaints(value, form, where) for form in schema["anyOf"]]
-    return [] if [] in found else [f"{where}: none of {len(found)} forms"]
-
-
-def _properties(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    if not isinstance(value, dict):
-        return []
-    rest = schema["additionalProperties"]
-    found = []
-    for key, item in value.items():
-        form = schema.get("properties", {}).get(key, rest)
-        found += [f"{where}.{key}: unknown"] if form is False else complaints(item, form, f"{where}.{key}")
-    return found
-
-
-def _items(value: object, schema: dict[str, Any], where: str) -> list[str]:
-    items = value if isinstance(value, list) else []
-    return [text for index, item in enumerate(items) for text in complaints(item, schema["items"], f"{where}[{index}]")]
-
-
-def _bound(holds: Any, kind: Any) -> Any:
-    def check(value: object, schema: dict[str, Any], where: str) -> list[str]:
-        if not isinstance(value, kind) or isinstance(value, bool):
-            return []
-        return [] if holds(value, schema) else [f"{where}: out of bounds"]
-
-    return check
-
-
-_CHECKS: dict[str, Any] = {
-    "$ref": _ref,
-    "type": _type,
-    "anyOf": _any_of,
-    "enum": lambda value, schema, where: [] if value in schema["enum"] else [f"{where}: none of the words"],
-    "additionalProperties": _properties,
-    "propertyNames": lambda value, schema, where: [
-        text for key in (value if isinstance(value, dict) else ()) for text in complaints(key, schema["propertyNames"])
-    ],
-    "items": _items,
-    "required": _bound(lambda value, schema: set(schema["required"]) <= set(value), dict),
-    "minProperties": _bound(lambda value, schema: len(value) >= schema["minProperties"], dict),
-    "minItems": _bound(lambda value, schema: len(value) >= schema["minItems"], list),
-    "uniqueItems": _bound(lambda value, schema: len({json.dumps(it) for it in value}) == len(value), list),
-    "minimum": _bound(lambda value, schema: value >= schema["minimum"], (int, float)),
-    "maximum": _bound(lambda value, schema: value <= schema["maximum"], (int, float)),
-    "pattern": _bound(lambda value, schema: re.search(schema["pattern"], value) is not None, str),
-}
 
 
 def test_the_checked_in_schema_is_what_the_code_generates() -> None:

@@ -149,6 +149,7 @@ def test_a_file_that_is_not_there_ends_with_two(tmp_path: Path) -> None:
 
 def test_schema_prints_the_checked_in_one() -> None:
     assert nri_rdma("config", "schema").stdout == (PROJECT / "api/config.schema.json").read_text()
+    assert nri_rdma("config", "schema", "--request").stdout == (PROJECT / "api/request.schema.json").read_text()
 
 
 def test_explain_decides_with_the_files_pools_and_rules(config: Path, eight: Path, tmp_path: Path) -> None:

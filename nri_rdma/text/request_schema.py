@@ -1,0 +1,40 @@
+"""The JSON Schema of a request, made of its tables of keys."""
+
+from __future__ import annotations
+
+from typing import Any  # Any: a JSON document
+
+from nri_rdma.model.request import DeviceRequest
+from nri_rdma.text.forms import DRAFT, StandsIn, schema_of, text_of
+from nri_rdma.text.requests import NUMBER_OF_DEVICES, POOL_NAME, POOL_NAME_HINT, REQUEST_KEYS
+
+_REQUEST = {"$ref": "#/$defs/request"}
+
+
+def request_schema() -> dict[str, Any]:
+    """Return the JSON Schema of what an annotation of a pod holds; its definitions are those of single requests.
+
+    Some of what it takes only a reader refuses: what depends on several keys, and addresses and names that are
+    written well and stand for nothing."""
+    return {
+        "$schema": DRAFT,
+        "title": "What a pod asks of nri-rdma",
+        "anyOf": [
+            {"enum": [None]},
+            NUMBER_OF_DEVICES.schema,
+            text_of(POOL_NAME, POOL_NAME_HINT).schema,
+            _REQUEST,
+            {"type": "array", "items": _REQUEST},
+        ],
+        "$defs": {
+            "request": {**schema_of(REQUEST_KEYS, DeviceRequest), "description": "A request of the pod's annotation"},
+            "container": _request_in(StandsIn.CONTAINER, "A request of the annotation for one container"),
+            "granted": _request_in(StandsIn.CDI, "The request of a CDI spec"),
+            "parameters": _request_in(StandsIn.CLAIM, "The parameters of a claim"),
+        },
+    }
+
+
+def _request_in(place: StandsIn, text: str) -> dict[str, object]:
+    allowed = [key.name for key in REQUEST_KEYS if place not in key.refused_in]
+    return {"description": text, **_REQUEST, "propertyNames": {"enum": allowed}}

@@ -51,10 +51,11 @@ ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc
 
 check: ttrpc test lab ## what CI runs
 
-generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the configuration's schema, the tables of its page, the picture of a node
+generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of their pages, the picture of a node
 	@$(PYTHON) api/generate.py
 	@$(PYTHON) -m nri_rdma config schema > api/config.schema.json
-	@$(PYTHON) docs/configuration_tables.py
+	@$(PYTHON) -m nri_rdma config schema --request > api/request.schema.json
+	@$(PYTHON) docs/key_tables.py
 	@$(PYTHON) -m tests.rig.generate
 	@$(PYTHON) -m tests.rig.topology_page
 

@@ -310,7 +310,7 @@ INTERFACE_KEYS = (
         "name",
         "name",
         Form(_name_template_for(1), NETDEV.schema, read_for=_name_template_for),
-        "Name in the pod; with `count` > 1 it holds a `%d`, which a number replaces",
+        "Name in the pod, at most 15 characters; with `count` > 1 it holds a `%d`, which a number replaces",
         default="`rdma%d`",
     ),
     Key("mtu", "mtu", number(68, 65535), "MTU in the pod", default="as on the host", unit="bytes"),
@@ -328,8 +328,8 @@ INTERFACE_KEYS = (
 )
 
 LIMITS_KEYS = (
-    Key("hcaHandles", "hca_handles", _LIMIT, "Most handles of an RDMA device", default="no limit"),
-    Key("hcaObjects", "hca_objects", _LIMIT, "Most objects of an RDMA device", default="no limit"),
+    Key("hcaHandles", "hca_handles", _LIMIT, "Most handles of a device", default="the pool's, or none"),
+    Key("hcaObjects", "hca_objects", _LIMIT, "Most objects of a device", default="the pool's, or none"),
 )
 LIMITS = Form(_limits, {**schema_of(LIMITS_KEYS), "minProperties": 1}, LIMITS_KEYS, RdmaLimits)
 
@@ -425,7 +425,6 @@ REQUEST_KEYS = (
         "interface",
         table(InterfaceConfig, INTERFACE_KEYS),
         "How the netdev looks in the pod; only with `mode: exclusive`",
-        default="as on the host",
     ),
     Key(
         "devices",
@@ -433,13 +432,12 @@ REQUEST_KEYS = (
         some_of(CharKind),
         "Character devices; `umad` and `issm` send fabric management datagrams and need the node's policy",
     ),
-    Key("memlock", "memlock", MEMLOCK, "RLIMIT_MEMLOCK", default="the node's setting", unit="bytes"),
+    Key("memlock", "memlock", MEMLOCK, "RLIMIT_MEMLOCK of the containers", default="the node's setting", unit="bytes"),
     Key(
         "limits",
         "limits",
         LIMITS,
         "Limits of the rdma cgroup per device; needs cgroup v2",
-        default="the pool's, or none",
     ),
 )
 _NAMES = names_of(REQUEST_KEYS)

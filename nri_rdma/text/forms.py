@@ -47,10 +47,6 @@ class Form:
     fills: type[Any] | None = None
     read_for: Callable[[int | None], Reader[Any]] | None = None
 
-    def reader(self, count: int | None) -> Reader[Any]:
-        """Return the reader for that many devices."""
-        return self.read if count == 1 or self.read_for is None else self.read_for(count)
-
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -84,7 +80,13 @@ def read_keys(node: Node, where: str, keys: tuple[Key, ...], count: int | None =
 
 def given(written: Fields, keys: tuple[Key, ...], count: int | None = 1) -> dict[str, Any]:
     """Return the fields that those of the keys fill that are written, read in the order of the keys."""
-    return {key.field: written.read(key.name, key.form.reader(count), None) for key in keys if key.name in written}
+    found: dict[str, Any] = {}
+    for key in keys:
+        if key.name in written.node:
+            form = key.form
+            read = form.read if count == 1 or form.read_for is None else form.read_for(count)
+            found[key.field] = read(written.node[key.name], f"{written.where}.{key.name}")
+    return found
 
 
 # Schemas
@@ -128,8 +130,10 @@ def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | Non
 def table(fills: type[Any], keys: tuple[Key, ...]) -> Form:
     """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
 
+    names = names_of(keys)
+
     def read_for(count: int | None) -> Reader[Any]:
-        return lambda node, where: fills(**read_keys(node, where, keys, count))
+        return lambda node, where: fills(**given(Fields(node, where, names), keys, count))
 
     return Form(read_for(1), schema_of(keys, fills), keys, fills, read_for)
 

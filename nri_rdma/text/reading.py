@@ -30,17 +30,17 @@ class Fields:
         for key in node:
             if key not in known:
                 raise unknown_key(key, known, where)
-        self._node = node
-        self._where = where
+        self.node = node
+        self.where = where
 
     def __contains__(self, key: str) -> bool:
-        return key in self._node
+        return key in self.node
 
     def read(self, key: str, reader: Reader[T], default: D) -> T | D:
         """The value of a key, or the default where the key is not there; an empty value is not a default."""
-        if key not in self._node:
+        if key not in self.node:
             return default
-        return reader(self._node[key], f"{self._where}.{key}")
+        return reader(self.node[key], f"{self.where}.{key}")
 
 
 def core_value(node: Node) -> CoreValue:

@@ -66,10 +66,10 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
     if node is None:
         return []
     if isinstance(node, list):
-        return [_request(item, f"{where}[{index}]", scope, stands_in) for index, item in enumerate(node)]
+        return [_read(item, f"{where}[{index}]", scope, stands_in) for index, item in enumerate(node)]
     if isinstance(node, Scalar):
         return _one_word(node, where, scope)
-    return [_request(node, where, scope, stands_in)]
+    return [_read(node, where, scope, stands_in)]
 
 
 def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceRequest:
@@ -100,11 +100,7 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     return [DeviceRequest(name="", where=where, pool=value, scope=scope, word=True)]
 
 
-def _request(node: Node, where: str, scope: Scope, stands_in: StandsIn) -> DeviceRequest:
-    return _read(node, where, scope, stands_in, 1)
-
-
-def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None) -> DeviceRequest:
+def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1) -> DeviceRequest:
     """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
     written = Fields(node, where, _NAMES)
     for name, hint in _REFUSED[stands_in]:
@@ -112,7 +108,7 @@ def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int 
             raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
     if first["scope"] is not scope:
-        first["scope"] = replace(scope, only=first["scope"].only)
+        first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     request = DeviceRequest(**{"name": "", "where": where, **first, **given(written, _REST, first["count"])})
     if request.mode is not None:  # else the pool says it
         misfit = interface_misfit(request, request.mode) or isolation_misfit(request, request.mode)

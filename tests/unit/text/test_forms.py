@@ -62,7 +62,8 @@ def test_a_mapping_becomes_the_value_whose_fields_its_keys_fill() -> None:
 
 
 def test_a_form_within_a_mapping_reads_for_the_number_of_devices() -> None:
-    assert RAIL.reader(2)(node_of({"numbers": [7, 8]}), "x") == Rail(numbers=(7, 8))
+    assert RAIL.read_for is not None
+    assert RAIL.read_for(2)(node_of({"numbers": [7, 8]}), "x") == Rail(numbers=(7, 8))
 
 
 def test_values_are_read_in_the_order_of_the_keys_not_of_the_text() -> None:

@@ -1,4 +1,4 @@
-"""What a pod author writes in annotations, parsed.
+"""The parser of pod annotations: what a pod author asks for.
 
 Keys: ``PREFIX/pod`` or bare ``PREFIX`` hold the pod's list, ``PREFIX/container.NAME`` the list that replaces it for one
 container. A value is a list of requests, one request, or one word: a number is a count from the default pool, any other
@@ -33,7 +33,7 @@ _MAX_REMEMBERED = 8192
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Whether any annotation is ours. Every pod of the node pays for this call."""
+    """Return whether any annotation is ours. It is called for every pod of the node, so it has to be cheap."""
     for key in annotations:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if key.startswith(prefix) and (len(key) == len(prefix) or key[len(prefix)] == "/"):
             return True
@@ -41,7 +41,7 @@ def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
 
 
 def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> PodRequest | None:
-    """What the pod asks for, None when that is nothing. Raises RequestError, and nothing else, for any strings."""
+    """Return what the pod asks for, None for nothing. Raises RequestError, and nothing else, for any strings."""
     if not asks(annotations, prefix):
         return None
     ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
@@ -51,7 +51,7 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
 
 @lru_cache(maxsize=256)
 def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
-    """The pods of a job ask in the same words, and the sandbox waits for this."""
+    """Parse our annotations, remembered: the pods of a job have the same ones, and each sandbox waits for this."""
     from nri_rdma.text.requests import read_requests  # late: a node whose pods ask for nothing needs no YAML
 
     lists = _Lists.of(dict(ours), prefix)
@@ -64,7 +64,7 @@ def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None
 
 
 def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
-    """Whether a pod with these annotations may not run without devices. What cannot be read may well ask."""
+    """Return whether a pod with these annotations needs devices. Annotations that cannot be read count as such."""
     try:
         request = parse_pod_request(annotations, prefix)
     except RequestError:
@@ -77,7 +77,7 @@ def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lists:
-    """The texts of a pod's annotations, by what they are for; containers in the order of their names."""
+    """The texts of a pod's annotations: the list of the pod and those of containers, sorted by container name."""
 
     pod_key: str
     pod_text: str

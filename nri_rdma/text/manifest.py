@@ -1,4 +1,4 @@
-"""The pods in manifests, as far as nri-rdma asks about them. Pure."""
+"""The reader of pods in Kubernetes manifests, for the fields that nri-rdma uses. Pure."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ Way: TypeAlias = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerManifest:
-    """A container of a manifest; `env` has the names of the variables it sets itself."""
+    """A container of a manifest; `env` has the names of the environment variables that the manifest sets."""
 
     name: str
     env: frozenset[str] = frozenset()
     privileged: bool = False
     resources: tuple[tuple[str, str], ...] = ()
-    """What it asks of device plugins: extended resources and how many."""
+    """The extended resources that it asks device plugins for, each with its number."""
     claims: tuple[str, ...] = ()
-    """The pod's claims that it refers to."""
+    """The claims of the pod that it refers to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class PodManifest:
 
     @property
     def asker(self) -> Asker:
-        """What rules can know of it. A runtime class usually has the name of its handler; the cluster knows."""
+        """Return what rules compare. The runtime class's name stands for the handler, which only the cluster knows."""
         return Asker(
             namespace=self.namespace,
             runtime_handler=self.runtime_class,
@@ -76,13 +76,13 @@ class PodManifest:
 
 
 def ways_to_pods(document: Mapping[str, Any]) -> tuple[Way, ...] | None:
-    """The ways from a manifest to its pods; None when its kind has none that are known."""
+    """Return the ways from a manifest to its pods; None when no pods are known in its kind."""
     ways = _TEMPLATES.get(str(document.get("kind", "")))
     return None if ways is None else tuple(way for keys in ways for way in _expanded(document, keys))
 
 
 def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
-    """The ways that these keys lead; through a list, one for each of its entries."""
+    """Yield the ways that these keys lead; through a list, one for each of its entries."""
     if not keys:
         yield ()
         return
@@ -96,8 +96,9 @@ def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
 
 
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
-    """The pods of one document of a manifest: a pod, the template of a workload, or the items of a list; none when it
-    is something else. Raises RequestError where Kubernetes would not take it."""
+    """Return the pods of one document of a manifest: a pod, the template of a workload, or the items of a list.
+
+    Another kind of document has none. Raises RequestError where Kubernetes would not take the document."""
     if not isinstance(document, dict):
         return ()
     kind = str(document.get("kind", ""))
@@ -110,8 +111,9 @@ def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
 
 
 def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
-    """The pod of a manifest at the end of a way. Of a cluster's pods those of each group are others, named as KubeRay
-    names them but for its random letters. Raises as read_pods."""
+    """Return the pod of a manifest at the end of a way. Raises as read_pods.
+
+    Each group of a Ray cluster has a pod of its own; its name is KubeRay's without the random letters."""
     owner = _mapping(document.get("metadata"), f"{where}.metadata")
     value: Any = document
     suffix = ""
@@ -160,7 +162,7 @@ def _container_manifest(value: object, where: str) -> ContainerManifest:
 
 
 def _extended(container: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
-    """Resources with a domain; Kubernetes takes a limit for a request that is not there."""
+    """Return the resources whose name has a domain. As in Kubernetes, a limit counts where there is no request."""
     resources = _mapping(container.get("resources"), f"{where}.resources")
     asked = {
         **_mapping(resources.get("limits"), f"{where}.resources.limits"),
@@ -206,14 +208,14 @@ def _unlike(where: str, what: str, hint: str) -> RequestError:
 
 
 def unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> Iterator[RequestError]:
-    """The containers that are asked for and that the pod does not have, by key or by a request's `containers`."""
+    """Yield an error for each container that a key or a request's `containers` names and that the pod does not have."""
     names = {container.name for container in pod.containers}
     own = f"{prefix}/container."
     for key in sorted(pod.annotations):
         if key.startswith(own) and key.removeprefix(own) not in names:
             yield _unknown_container(key.removeprefix(own), key, names)
     for item in request.requests if request is not None else ():
-        if not item.where.startswith(own):  # its key has been told
+        if not item.where.startswith(own):  # its key has been reported
             for name in sorted((item.scope.only or frozenset()) - names):
                 yield _unknown_container(name, f"{item.where}.containers", names)
 

@@ -1,4 +1,4 @@
-"""What a request cannot have together with its mode, whatever the node is."""
+"""Keys of a request that do not fit its mode, on any node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nri_rdma.text.refusals import refused
 
 
 def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Why its netdev cannot be set up as it asks."""
+    """Return why the netdev cannot be set up as the request asks, None when it can."""
     if mode is Mode.EXCLUSIVE or request.interface.is_empty:
         return None
     what = "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses"
@@ -16,7 +16,7 @@ def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
 
 
 def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
-    """Why its devices cannot be hidden from others."""
+    """Return why the devices cannot be hidden from other pods, None when they can."""
     if mode is Mode.EXCLUSIVE or request.isolation is Isolation.SOFT:
         return None
     what = "what others may have too cannot be hidden from them"

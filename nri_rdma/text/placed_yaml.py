@@ -52,22 +52,23 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A document, and where each key, entry of a list and text value of it is written. What came by an alias or a merge
-    key has no places of its own."""
+    """A document, with the places of its keys, list entries and text values.
+
+    What came by an alias or a merge key has no places of its own."""
 
     value: Value
     places: Mapping[Path, Place] = field(default_factory=dict)
     texts: Mapping[Path, Written] = field(default_factory=dict)
 
     def place_of(self, path: Path) -> Place:
-        """Where it is, or what is around it."""
+        """Return the place of a path, or of what is around it."""
         while path not in self.places and path:
             path = path[:-1]
         return self.places.get(path, Place(1, 1))
 
 
 def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
-    """The documents of a text, in order, each or what is wrong with it; empty ones are left out."""
+    """Return each document of a text, or the error in it, in order. Empty documents are left out."""
     if len(data) > MAX_BYTES:
         hint = "split the file at its --- lines"
         return (_error(ErrorCode.MANIFEST_SIZE, f"the file is larger than {MAX_BYTES} bytes", hint, Place(0, 0)),)
@@ -85,7 +86,7 @@ def read_documents(data: bytes) -> tuple[Placed | RequestError, ...]:
 
 
 def read_one(text: str) -> Placed | None:
-    """The places in a text that holds one document; None when it holds none, or cannot be read."""
+    """Return the document of a text that holds one; None when it holds none, or cannot be read."""
     document = _document(text, 0)
     return document if isinstance(document, Placed) else None
 
@@ -95,7 +96,7 @@ _SEPARATOR = re.compile(r"^---(?=[ \t\r\n]|$)", re.MULTILINE)
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """The text of each document, and the number of lines before it."""
+    """Yield the text of each document with the number of lines before it."""
     cuts = [found.start() for found in _SEPARATOR.finditer(text)]
     line, before = 0, 0
     for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
@@ -197,7 +198,7 @@ class _Manifest(Builder[Value]):
         return _error(ErrorCode.MANIFEST_SYNTAX, what, hint, Place(self._first_line + found.line, found.column))
 
     def _place(self, event: Event) -> Place:
-        """The parser always has a mark; the types say it may not."""
+        """Return where an event begins. The parser always has a mark, although its types say that it may not."""
         mark = event.start_mark
         return Place(self._first_line + getattr(mark, "line", 0) + 1, getattr(mark, "column", 0) + 1)
 
@@ -210,7 +211,7 @@ def _error(code: ErrorCode, what: str, hint: str, place: Place) -> RequestError:
 
 
 def kubernetes_value(text: str) -> str | int | float | bool | None:
-    """The value of a word without quotes."""
+    """Return the value that Kubernetes takes a word without quotes for."""
     if text in _WORDS:
         return _WORDS[text]
     if not text[0].isascii() or text[0] not in "+-.0123456789" or len(text) > _LONGEST_NUMBER:
@@ -244,15 +245,17 @@ _FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", r
 
 
 def within(text: str, place: Place) -> Place:
-    """A place that may be behind the end of a text, as parsers have it when something is missing: then the end of its
-    last line with anything in it."""
+    """Return the place, or the end of the last line that is not empty when the place is behind the end of the text.
+
+    Parsers name such a place when something is missing."""
     lines = text.rstrip().split("\n")
     return place if place.line <= len(lines) else Place(len(lines), len(lines[-1]) + 1)
 
 
 def place_within(lines: list[str], written: Written, text: str, place: Place) -> Place:
-    """Where in a document (its lines) a place of a text value is: exactly where the value is written as it reads, in a
-    ``|`` block or on one line; else where the value begins."""
+    """Return the place in a document (its lines) of a place in a text value.
+
+    It is exact if the value is written as it reads, in a ``|`` block or on one line. Else the value begins there."""
     inner_lines, place = text.split("\n"), within(text, place)
     inner = inner_lines[place.line - 1]
     if written.style == "|":
@@ -268,5 +271,5 @@ def place_within(lines: list[str], written: Written, text: str, place: Place) ->
 
 
 def _line(lines: list[str], number: int) -> str:
-    """Parsers count other characters than a newline too, so that there may be none."""
+    """Return a line, "" when there is none: parsers count other characters than a newline as line ends, too."""
     return lines[number - 1] if number <= len(lines) else ""

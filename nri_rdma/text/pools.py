@@ -49,7 +49,7 @@ from nri_rdma.text.yaml import Node, Scalar
 
 
 def node_of(value: object) -> Node:
-    """A value of TOML or JSON as the readers take it. Its kind is kept: what is text there is no number."""
+    """Return a value of TOML or JSON as the readers take it. Its kind is kept: a text is never read as a number."""
     match value:
         case None:
             return Scalar("null", plain=True)
@@ -66,7 +66,7 @@ def node_of(value: object) -> Node:
 
 
 def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
-    """The pools, in the order they are written. Raises RequestError."""
+    """Return the pools in the order in which they are written. Raises RequestError."""
     if not isinstance(node, dict) or not node:
         raise refused(where, f"{shown(node)} is no table of pools", "write [pools.NAME], or leave pools out")
     pools = tuple(_pool(name, item, f"{where}.{bounded(name)}") for name, item in node.items())
@@ -79,7 +79,7 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
 
 
 def read_rules(node: Node, where: str = "rules") -> tuple[Rule, ...]:
-    """The rules, in the order in which they are asked. Raises RequestError."""
+    """Return the rules in the order in which they are asked. Raises RequestError."""
     if not isinstance(node, list) or not node:
         raise refused(where, f"{shown(node)} is no list of rules", "write [[rules]], or leave rules out")
     rules = tuple(read_rule(item, f"{where}[{index}]", index + 1) for index, item in enumerate(node))
@@ -107,7 +107,7 @@ def check_rules(pools: tuple[Pool, ...], rules: tuple[Rule, ...]) -> None:
 
 
 def read_adoption(node: Node, where: str = "adopt") -> Adoption:
-    """What is done with what others gave to containers. Raises RequestError."""
+    """Return what is done about RDMA devices that others gave to containers. Raises RequestError."""
     fields = Fields(node, where, (*names_of(ADOPT_KEYS), "vendors"))
     own = given(fields, ADOPT_KEYS)
     return Adoption(others=VendorAdoption(**own), vendors=fields.read("vendors", _vendors, {}))
@@ -149,7 +149,7 @@ def _refuse_defaults_above_maxima(pool: Pool) -> None:
 
 
 def read_rule(node: Node, where: str, number: int) -> Rule:
-    """One rule, whose name is its number when it has none. Raises RequestError."""
+    """Return one rule; without a name it is called by its number. Raises RequestError."""
     fields = {"name": str(number), **read_keys(node, where, RULE_KEYS)}
     rule = Rule(where=where, **fields)
     if not rule.allow:
@@ -160,7 +160,7 @@ def read_rule(node: Node, where: str, number: int) -> Rule:
 
 
 def _selectors(node: Node, where: str) -> tuple[Selector, ...]:
-    """A table, or a list of them: any of these."""
+    """Read a table of conditions, or a list of tables of which any may hold."""
     if isinstance(node, list):
         return list_of(_selector)(node, where)
     return (_selector(node, where),)
@@ -187,7 +187,7 @@ def _labels(node: Node, where: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _hex_id(node: Node, where: str) -> str:
-    """Four hexadecimal digits in quotes: 0x15b3 without them is a number to TOML, and its digits are gone."""
+    """Read four hexadecimal digits in quotes: without quotes TOML reads 0x15b3 as a number and drops its digits."""
     text = string(node, where, _HEX_HINT)
     if not _HEX_ID.fullmatch(text):
         raise refused(where, f"{quoted(text)} is not allowed", _HEX_HINT)
@@ -222,7 +222,7 @@ def _root_device(node: Node, where: str) -> FunctionsOf:
 
 
 def _ranges(node: Node, where: str, hint: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """What is before # and the ranges of numbers behind it."""
+    """Return the text before # and the ranges of numbers after it."""
     text = string(node, where, hint)
     name, hash_sign, ranges = text.partition("#")
     if not hash_sign:
@@ -242,7 +242,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _same(node: Node, text: str) -> Node:
-    """Another text in the place of a node's."""
+    """Return a node like this one with another text."""
     assert not isinstance(node, (list, dict))  # string() has let it through
     return type(node)(text, node.plain)
 

@@ -37,19 +37,19 @@ class Fields:
         return key in self.node
 
     def read(self, key: str, reader: Reader[T], default: D) -> T | D:
-        """The value of a key, or the default where the key is not there; an empty value is not a default."""
+        """Return the value of a key, or the default where the key is not there; an empty value is not a default."""
         if key not in self.node:
             return default
         return reader(self.node[key], f"{self.where}.{key}")
 
 
 def core_value(node: Node) -> CoreValue:
-    """The scalar's value; None for null as for a collection, and no reader takes None."""
+    """Return the value of a scalar; None for null and for a collection, which no reader takes."""
     return node.value if isinstance(node, Scalar) else None
 
 
 def string(node: Node, where: str, hint: str) -> str:
-    """The text of a string."""
+    """Return the text of a string."""
     value = core_value(node)
     if isinstance(value, str):
         return value
@@ -58,7 +58,7 @@ def string(node: Node, where: str, hint: str) -> str:
 
 
 def matching(pattern: re.Pattern[str], hint: str) -> Reader[str]:
-    """A string that the pattern matches as a whole."""
+    """Return the reader of a string that the pattern matches as a whole."""
 
     def read(node: Node, where: str) -> str:
         value = string(node, where, hint)
@@ -70,7 +70,7 @@ def matching(pattern: re.Pattern[str], hint: str) -> Reader[str]:
 
 
 def one_of(kind: type[E]) -> Reader[E]:
-    """A member by its value, in its one spelling."""
+    """Return the reader of a member by its value, in its one spelling."""
 
     def read(node: Node, where: str) -> E:
         value = core_value(node)
@@ -82,7 +82,7 @@ def one_of(kind: type[E]) -> Reader[E]:
 
 
 def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
-    """A whole number between two bounds, both included."""
+    """Return the reader of a whole number between two bounds, both included."""
 
     def read(node: Node, where: str) -> int:
         value = core_value(node)
@@ -95,7 +95,7 @@ def whole(low: int, high: int, *, hint: str = "") -> Reader[int]:
 
 
 def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
-    """A word with a meaning of its own, or what the reader takes."""
+    """Return the reader of a word with a meaning of its own, or of what the other reader takes."""
 
     def read(node: Node, where: str) -> T | D:
         return meaning if core_value(node) == word else reader(node, where)
@@ -104,7 +104,7 @@ def word_or(word: str, meaning: D, reader: Reader[T]) -> Reader[T | D]:
 
 
 def boolean(node: Node, where: str) -> bool:
-    """true or false; to YAML 1.2 yes, no, on and off are words."""
+    """Read true or false; to YAML 1.2 yes, no, on and off are words."""
     value = core_value(node)
     if not isinstance(value, bool):
         raise refused(where, f"{shown(node)} is not allowed", "write true or false")
@@ -112,7 +112,9 @@ def boolean(node: Node, where: str) -> bool:
 
 
 def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
-    """At least one entry, none twice: an empty list would say neither the default nor anything else."""
+    """Return the reader of a list with at least one entry and none twice.
+
+    An empty list would say neither the default nor anything else."""
 
     def read(node: Node, where: str) -> tuple[T, ...]:
         if not isinstance(node, list):
@@ -129,7 +131,7 @@ def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
 
 
 def shown(node: Node) -> str:
-    """The node in a sentence."""
+    """Return the node for a sentence."""
     if isinstance(node, list):
         return "a list"
     if isinstance(node, dict):

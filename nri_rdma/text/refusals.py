@@ -1,4 +1,4 @@
-"""Sentences about what strangers wrote: bounded, printable, on one line, with what is allowed instead."""
+"""Errors about what strangers wrote: bounded, printable, on one line, with what is allowed instead."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MAX_QUOTED = 64
 
 
 def refused(where: str, what: str, hint: str, key: str = "") -> RequestError:
-    """The refusal of a value, or of one key of it."""
+    """Make the error for a value, or for one key of it."""
     return RequestError(ErrorCode.ANNOTATION_VALUE, what, where=where, hint=hint, key=key)
 
 
 def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
-    """The refusal of a key, with the one that was probably meant and all there are."""
+    """Make the error for an unknown key; it names the key that was probably meant, and all known keys."""
     return RequestError(
         ErrorCode.ANNOTATION_UNKNOWN_KEY,
         f"unknown key {quoted(key)}",
@@ -28,23 +28,25 @@ def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words with commas."""
+    """Join words with commas."""
     return ", ".join(words)
 
 
 def quoted(value: str) -> str:
-    """A stranger's text in a sentence of ours: one line, printable, bounded."""
+    """Return a stranger's text in quotes for a sentence of ours: one line, printable, bounded."""
     return f"'{bounded(value)}'"
 
 
 def bounded(value: str) -> str:
-    """`quoted` without the quotes."""
+    """Return the same as `quoted` without the quotes."""
     text = ascii(value[: MAX_QUOTED + 1])[1:-1]
     return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 3]}..."
 
 
 def nearest(key: str, known: tuple[str, ...]) -> str:
-    """The key that was probably meant, as the beginning of a hint, or "". Other case, ``-`` and ``_`` count as near."""
+    """Return the beginning of a hint with the key that was probably meant, or "".
+
+    Keys that differ in case, ``-`` and ``_`` only are near."""
     folded = {_fold(name): name for name in known}
     near = difflib.get_close_matches(_fold(key[:64]), folded, n=1)
     return f"write {folded[near[0]]}; " if near else ""

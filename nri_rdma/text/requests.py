@@ -59,8 +59,9 @@ MAX_COUNT = 1024
 
 
 def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[DeviceRequest]:
-    """Return the requests in a text; `own` says that it is a container's own list. The name of a request without one
-    is "". Raises RequestError."""
+    """Return the requests in a text; `own` says that it is a container's own list. Raises RequestError.
+
+    A request without a name has "" for one."""
     node = read_yaml(text, where)
     stands_in = StandsIn.CONTAINER if own else StandsIn.POD
     if node is None:
@@ -83,8 +84,7 @@ def read_granted(text: str, where: str, name: str, count: int | None) -> DeviceR
 
 
 def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
-    """Return the request in the parameters of a claim, for `count` devices (None: unknown, or all). Raises
-    RequestError."""
+    """Return the request in a claim's parameters, for `count` devices (None: unknown, or all). Raises RequestError."""
     return _read(node, where, Scope(), StandsIn.CLAIM, count)
 
 

@@ -1,4 +1,4 @@
-"""The lines on which the keys of a TOML document stand: tomllib does not tell them."""
+"""The line numbers of the keys of a TOML document, which tomllib does not report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4)
 def lines_of(text: str) -> Mapping[str, int]:
-    """The line on which each key of a TOML text begins, by its path (``rules[0].namespaces``); of valid text only."""
+    """Return the first line of each key of a valid TOML text, by the path of the key (``rules[0].namespaces``)."""
     lines: dict[str, int] = {}
     tables: dict[str, int] = {}
     home = ""
@@ -25,15 +25,16 @@ def lines_of(text: str) -> Mapping[str, int]:
 
 
 def line_of(lines: Mapping[str, int], path: str) -> int:
-    """The line of a path, or of what is around it; 0 when the text has nothing of it."""
+    """Return the line of a path, or of what is around it; 0 when the text has neither."""
     while path not in lines and path:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return lines.get(path, 0)
 
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Headers and settings with the numbers of their first lines. One pass: a statement ends with the line in which all
-    its brackets and texts are closed."""
+    """Yield headers and settings with the numbers of their first lines, in one pass.
+
+    A statement ends with the line in which all its brackets and texts are closed."""
     line, begin, open_brackets = 1, 0, 0
     first = line
     for found in _TOKEN.finditer(f"{text}\n"):
@@ -61,7 +62,7 @@ _BRACKETS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def _header(statement: str, tables: dict[str, int]) -> str:
-    """The path that a header begins; `tables` counts the tables of each list so far."""
+    """Return the path that a header begins; `tables` counts the tables of each list so far."""
     keys: list[str] = []
     value: object = tomllib.loads(statement)
     is_list = False

@@ -69,7 +69,7 @@ class Scalar:
 
     @property
     def value(self) -> CoreValue:
-        """What the YAML 1.2 core schema takes it for: ``on`` and ``0000:10:00.0`` are strings, ``010`` is 10."""
+        """Return the value by the YAML 1.2 core schema: ``on`` and ``0000:10:00.0`` are strings, ``010`` is 10."""
         if not self.plain:
             return self.text
         return next((resolve(self.text) for pattern, resolve in _CORE if pattern.fullmatch(self.text)), self.text)
@@ -89,7 +89,7 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], CoreValue]], ...] = (
 
 
 def read_yaml(text: str, where: str) -> Node | None:
-    """The document in `text`, None when there is none in it. Raises RequestError, located by `where` and line."""
+    """Return the document in `text`, None when there is none. Raises RequestError that names `where` and the line."""
     if len(text) > MAX_BYTES or len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise RequestError(
             ErrorCode.ANNOTATION_SIZE,
@@ -173,16 +173,16 @@ class Builder(ABC, Generic[N]):
         return bool(merged) if is_merge else key in entries
 
     def enter(self, path: Path, event: Event) -> None:
-        """Hear of an entry of a list (its first event) or of a mapping (its key) before it is built."""
+        """Note an entry of a list (its first event) or of a mapping (its key) before it is built."""
 
     def check_entries(self, entries: int, event: Event) -> None:
         """Refuse one more entry of a list or mapping that has so many."""
 
     def open(self, start: CollectionStartEvent) -> None:
-        """Hear of the beginning of a list or mapping."""
+        """Note the beginning of a list or mapping."""
 
     def close(self, start: CollectionStartEvent) -> None:
-        """Hear of its end."""
+        """Note the end of a list or mapping."""
 
     def duplicate(self, key: str, event: Event, path: Path) -> None:
         """Refuse a key that occurs twice."""

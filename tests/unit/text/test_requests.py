@@ -88,6 +88,12 @@ def test_a_full_request_is_read() -> None:
     )
 
 
+def test_an_interface_names_the_keys_that_have_a_value_as_authors_write_them() -> None:
+    assert only(json.dumps(FULL)).interface.keys == names_of(INTERFACE_KEYS)
+    assert only("{interface: {mtu: 9000}}").interface.keys == ("mtu",)
+    assert only("{interface: {}}").interface.is_empty
+
+
 def test_yaml_without_quotes_reads_as_json_with_them() -> None:
     text = """
     - match: {pci: 0000:10:00.0, vendor: 14e4}   # a float to YAML, a vendor to us

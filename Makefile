@@ -20,10 +20,10 @@ setup-venv: ## only the virtual environment (no root)
 demo: setup ## a real containerd starts pods that get their RDMA devices (root)
 	@$(PYTHON) -m tests.rig.demo
 
-unit: setup-venv ## tests that need neither root nor Linux, in two parts at the same time
+unit: setup-venv ## tests that need neither root nor Linux, in parts at the same time
 	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q
 
-test: setup ## all tests but those in the virtual machine, in two parts at the same time (root)
+test: setup ## all tests but those in the virtual machine, in parts at the same time, each on a host of its own (root)
 	@$(PYTHON) -m tests.parts tests -q
 
 test-faults: setup ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)

@@ -17,7 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="tests marked every_runtime run on the runtimes that `make runtimes` built, not on those of the set-up",
     )
     parser.addoption(
-        "--part", metavar="I/N", help="only one of N parts, which can run at the same time, or `alone`: tests/parts.py"
+        "--part",
+        metavar="I/N",
+        help="only one of N parts, which can run at the same time, each on a host of its own; `I/N@host`: all on this "
+        "one; `machine`, `alone`: tests/parts.py",
     )
     parser.addoption(
         "--record", metavar="FILE", help="write the seconds that files of tests took here; who starts the parts asks"

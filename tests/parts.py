@@ -1,8 +1,9 @@
 """Parts of the suite that run side by side, and what must run alone after them: `python -m tests.parts [ARGUMENTS]`.
 
-Part 1 has every file that changes, compares or reads this machine's own network; the other files have namespaces of
-their own or need none. These are dealt out, the longest first, so that the parts end together. Every file is in exactly
-one part.
+Each part that runs beside others has a host of its own (tests/namespaces.py). The files are dealt out, the longest
+first, so that the parts end together. The part `machine` has this machine's own network, and so has what runs alone.
+Where no hosts can be made, part 1 has every file that changes, compares or reads this machine's own network. Every file
+is in exactly one part.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import durations
+from tests import durations, namespaces
 
 PROJECT = Path(__file__).resolve().parents[1]
 SEED = PROJECT / "tests/durations.json"
 """Seconds per file of an earlier run; what is wrong or missing in there costs time only."""
-PARTS = 2
+PARTS = 3
+"""More than most machines of developers and CI have processors: much of a test is waiting."""
+PARTS_OF_ONE_HOST = 2
+MACHINE = "machine"
 ALONE = "alone"
 UNKNOWN_S = 1.0
 """Assumed for a file that the seed does not have."""
@@ -41,7 +45,14 @@ HOST = (
     "tests/unit/doors/",
 )
 """Folders and files whose tests make links in this machine's own namespace, start runtimes or compare the whole host;
-and those that read a described node together with the links of the host that they run on."""
+and those that read a described node together with the links of the host that they run on. They can only be in different
+parts when each part has a host of its own."""
+MACHINE_FILES = {
+    "tests/runtime/test_first_run.py": "has pip ask the package index",
+    "tests/wheel/test_ttrpc_wheel.py": "has pip ask the package index",
+    "tests/wheel/test_wheel.py": "has pip ask the package index",
+}
+"""Files that need this machine's own network, each with the reason."""
 ALONE_FILES = {
     "tests/kernel/test_bench.py": "measures a floor",
     "tests/kernel/test_host_use.py": "measures how late a thread of the same process is",
@@ -52,15 +63,19 @@ ALONE_FILES = {
     "tests/runtime/test_overlap.py": "measures how long attaches that overlap take",
 }
 """Files that run when nothing else does, each with the reason."""
+_OF_ONE_HOST = "@host"
 _NOTHING_COLLECTED = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, which this file does not import: it starts fast
 _INTERRUPTED = 130
 _FAILURES = ("FAILED ", "ERROR ")
 """How the lines of pytest's short summary begin that name a test that failed."""
 
 
-def names(count: int = PARTS) -> tuple[str, ...]:
-    """Return every part's name, as `--part` takes it."""
-    return (*(f"{number}/{count}" for number in range(1, count + 1)), ALONE)
+def names(count: int = PARTS, *, one_host: bool = False) -> tuple[str, ...]:
+    """Return every part's name, as `--part` takes it; `one_host`: the parts share this machine's network."""
+    numbers = range(1, count + 1)
+    if one_host:
+        return (*(f"{number}/{count}{_OF_ONE_HOST}" for number in numbers), ALONE)
+    return (*(f"{number}/{count}" for number in numbers), MACHINE, ALONE)
 
 
 def choose(part: str, files: Iterable[str], seconds: Mapping[str, float]) -> frozenset[str]:
@@ -69,9 +84,20 @@ def choose(part: str, files: Iterable[str], seconds: Mapping[str, float]) -> fro
     alone = there & ALONE_FILES.keys()
     if part == ALONE:
         return alone
-    number, _, count = part.partition("/")
-    host = frozenset(file for file in there - alone if file.startswith(HOST))
-    return _deal(host, there - alone - host, int(count), seconds)[int(number) - 1]
+    machine = there & MACHINE_FILES.keys()
+    if part == MACHINE:
+        return machine
+    number, _, count = part.removesuffix(_OF_ONE_HOST).partition("/")
+    if part.endswith(_OF_ONE_HOST):
+        first, others = frozenset(file for file in there - alone if file.startswith(HOST)), there - alone
+    else:
+        first, others = frozenset[str](), there - alone - machine
+    return _deal(first, others - first, int(count), seconds)[int(number) - 1]
+
+
+def has_own_host(part: str) -> bool:
+    """Tell whether a part runs in namespaces of its own."""
+    return part not in (MACHINE, ALONE) and not part.endswith(_OF_ONE_HOST)
 
 
 def read_seed(path: Path = SEED) -> Mapping[str, float]:
@@ -114,6 +140,8 @@ class _Running:
         self._ended = self._begun
         self._failures: list[str] = []
         command = [sys.executable, "-m", "pytest", *arguments, "--part", part, "--record", str(self._record)]
+        if has_own_host(part):
+            command = namespaces.wrapped(command)
         environment = os.environ | {"PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
@@ -150,9 +178,13 @@ def run(arguments: Sequence[str], build: Path = PROJECT / "build") -> int:
     """Run the parts side by side, then what must be alone; return the worst exit code."""
     folder = build / "parts"
     folder.mkdir(parents=True, exist_ok=True)
-    *beside, alone = names()
+    if reason := namespaces.why_not():
+        print(f"--- {PARTS_OF_ONE_HOST} parts, not {PARTS}: they share this machine's network ({reason})", flush=True)
+    *beside, alone = names(PARTS_OF_ONE_HOST, one_host=True) if reason else names()
+    if MACHINE in beside and not _have(MACHINE_FILES, arguments):
+        beside.remove(MACHINE)
     ended = _run_together(beside, arguments, folder)
-    if _have_alone(arguments):
+    if _have(ALONE_FILES, arguments):
         ended += _run_together([alone], arguments, folder)
     took = {file: seconds for part in ended for file, seconds in part.took.items()}
     if took:
@@ -179,10 +211,10 @@ def _run_together(parts: Sequence[str], arguments: Sequence[str], folder: Path) 
         return [process.wait() for process in running]
 
 
-def _have_alone(arguments: Sequence[str]) -> bool:
-    """Tell whether one of these folders or files can have tests that run alone."""
+def _have(files: Iterable[str], arguments: Sequence[str]) -> bool:
+    """Tell whether one of these folders or files can have tests of such files."""
     paths = [argument.partition("::")[0].rstrip("/") for argument in arguments if argument.startswith("tests")]
-    return not paths or any(f"{file}/".startswith(f"{path}/") for file in ALONE_FILES for path in paths)
+    return not paths or any(f"{file}/".startswith(f"{path}/") for file in files for path in paths)
 
 
 def summary(ended: Sequence[Ended], took: Mapping[str, float]) -> Iterator[str]:

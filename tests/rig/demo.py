@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from types import FrameType
 
 from tests.rig import cache, fabric, leftovers
-from tests.rig.record import find_in_bases
+from tests.rig.record import own_network, read_in_bases
 
 _TITLE = """
 nri-rdma: containers get their own RDMA hardware
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(_TITLE, flush=True)
     story = _Story(["--check-against", chosen.check_against] if chosen.check_against else [])
     sweep()
-    if others := find_in_bases("nrirdma-fabric-*"):
+    others = [it["run"] for it in read_in_bases("nrirdma-fabric-*/fabric.json") if it["network"] == own_network()]
+    if others:
         print(f"demo: a test run or another demo is under way ({others[0]}). Next: wait for its end.", file=sys.stderr)
         return 1
     code = story.tell()

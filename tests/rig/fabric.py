@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from tests.rig.deadline import wait_until
 from tests.rig.node import ETHERNET, CharDevice, Netdev, Node
-from tests.rig.record import base, find_in_bases, process_started
+from tests.rig.record import base, may_sweep, own_network, process_started, read_in_bases, write_whole
 from tests.rig.systree import build_proc, build_tree
 
 _PREFIX = "nrirdma-fabric-"
@@ -49,6 +49,7 @@ class _Record:
     run: str
     owner_pid: int
     owner_started: str
+    network: str
     accept_dad: str
     peers: tuple[str, ...]
     rules: tuple[str, ...]
@@ -67,11 +68,12 @@ class Fabric:
             run=str(self.run),
             owner_pid=os.getpid(),
             owner_started=process_started(os.getpid()),
+            network=own_network(),
             accept_dad=_ACCEPT_DAD.read_text().strip() if _ACCEPT_DAD.exists() else "",
             peers=tuple(_far_end(number, netdev) for number, netdev in enumerate(node.netdevs)),
             rules=node.rules,
         )
-        (self.run / _RECORD).write_text(json.dumps(asdict(self._record), indent=2))
+        write_whole(self.run / _RECORD, asdict(self._record))
         atexit.register(self.close)
         try:
             self._build()
@@ -163,10 +165,9 @@ class Fabric:
 
 def sweep() -> None:
     """Removes fabrics whose process was killed."""
-    for file in find_in_bases(f"{_PREFIX}*/{_RECORD}"):
-        values: dict[str, Any] = json.loads(file.read_text())
+    for values in read_in_bases(f"{_PREFIX}*/{_RECORD}"):
         record = _Record(**values | {"peers": tuple(values["peers"]), "rules": tuple(values["rules"])})
-        if process_started(record.owner_pid) != record.owner_started:
+        if process_started(record.owner_pid) != record.owner_started and may_sweep(record.network):
             _remove(record)
 
 
@@ -176,10 +177,10 @@ def _remove(record: _Record) -> None:
     if any(line.split()[4] == str(netns) for line in Path("/proc/self/mountinfo").read_text().splitlines()):
         wait_until(lambda: _delete_pairs(netns, record.peers), "the node's links to be gone")
         _run(["umount", str(netns)], "remove the network namespace")
-    for rule in record.rules:
+    for rule in record.rules if record.network == own_network() else ():
         # A rule that never came to be is what we want; ip says so with an error.
         subprocess.run(["ip", "rule", "delete", *rule.split()], capture_output=True, check=False)
-    if record.accept_dad:
+    if record.accept_dad and record.network == own_network():
         _ACCEPT_DAD.write_text(record.accept_dad)
     shutil.rmtree(run)
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.rig.deadline import wait_until
-from tests.rig.record import Record, all_records
+from tests.rig.record import Record, all_records, may_sweep, own_network
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _CNI_RESULTS = Path("/var/lib/cni/results")
@@ -22,7 +22,7 @@ IP_FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 def sweep() -> None:
     """Removes rigs whose process died without a chance to clean up (kill -9)."""
     for record in all_records():
-        if not record.owner_lives():
+        if not record.owner_lives() and may_sweep(record.network):
             remove(record)
 
 
@@ -214,6 +214,7 @@ def _rmdir_cgroup(path: Path) -> bool:
 
 
 def _restore_forwarding(record: Record) -> None:
-    """CNI's ptp plugin turns forwarding on; the last rig turns it off again where it was off."""
-    if record.ip_forward == "0" and not all_records():
+    """CNI's ptp plugin turns forwarding on; the last rig of a network turns it off again where it was off."""
+    others = {other.network for other in all_records()}
+    if record.ip_forward == "0" and record.network == own_network() and record.network not in others:
         IP_FORWARD.write_text("0")

@@ -1,14 +1,19 @@
 """What one rig owns on this host, written down before it exists, so that a later process can clean it up too."""
 
 import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-# Short paths, for sockets. /run is in memory on Debian; where it is not, making a tree of 1,000 files takes 25 times
-# as long there as in /dev/shm.
-_BASES = (Path("/run"), Path("/dev/shm"))
+# Short paths, for sockets, and in memory: making a tree of 1,000 files takes 25 times as long on a disk. All processes
+# see the same /dev/shm, also those whose /run is their own (tests/namespaces.py): a later run finds what they left.
+_BASES = (Path("/dev/shm"), Path("/run"))
 PREFIX = "nrirdma-"
+NETWORK = "NRI_RDMA_TEST_NETWORK"
+"""The environment's variable with the process that a network was made for: its number and when it started."""
 _FILE = "rig.json"
 
 
@@ -20,6 +25,7 @@ class Record:
     root: Path
     owner_pid: int
     owner_started: str
+    network: str  # as `own_network` names it
     ip_forward: str
 
     @property
@@ -49,18 +55,17 @@ class Record:
 
     def write(self) -> None:
         """Keeps the record in the run directory."""
-        values = {key: str(value) for key, value in asdict(self).items()}
-        (self.run / _FILE).write_text(json.dumps(values, indent=2))
+        write_whole(self.run / _FILE, {key: str(value) for key, value in asdict(self).items()})
 
     @classmethod
-    def read(cls, run: Path) -> Self:
+    def parse(cls, values: Mapping[str, str]) -> Self:
         """The record of a rig, of this process or another."""
-        values = json.loads((run / _FILE).read_text())
         return cls(
             run=Path(values["run"]),
             root=Path(values["root"]),
             owner_pid=int(values["owner_pid"]),
             owner_started=values["owner_started"],
+            network=values["network"],
             ip_forward=values["ip_forward"],
         )
 
@@ -71,19 +76,39 @@ class Record:
 
 def all_records() -> tuple[Record, ...]:
     """The rigs of this host."""
-    return tuple(Record.read(file.parent) for file in find_in_bases(f"{PREFIX}*/{_FILE}"))
+    return tuple(Record.parse(values) for values in read_in_bases(f"{PREFIX}*/{_FILE}"))
 
 
 def base() -> Path:
     """The folder for run directories: the first that is in memory."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     in_memory = {Path(words[1]) for words in mounts if words[2] == "tmpfs"}
-    return next((path for path in _BASES if path in in_memory), _BASES[0])
+    return next((path for path in _BASES if path in in_memory), _BASES[-1])
 
 
-def find_in_bases(pattern: str) -> list[Path]:
-    """What matches in any folder that may hold run directories."""
-    return sorted(path for folder in _BASES for path in folder.glob(pattern))
+def write_whole(file: Path, values: Mapping[str, object]) -> None:
+    """Write a record. Who looks meanwhile sees none or all of it."""
+    unready = file.with_name(f"{file.name}.new")
+    unready.write_text(json.dumps(values, indent=2))
+    unready.rename(file)
+
+
+def read_in_bases(pattern: str) -> Iterator[dict[str, Any]]:
+    """Yield the records that match in any folder that may hold run directories, of all networks."""
+    for file in sorted(path for folder in _BASES for path in folder.glob(pattern)):
+        with suppress(FileNotFoundError):  # its owner has just removed it
+            yield json.loads(file.read_text())
+
+
+def own_network() -> str:
+    """Return who this process's network was made for, as tests/namespaces.py says it; empty for the machine's."""
+    return os.environ.get(NETWORK, "")
+
+
+def may_sweep(of: str) -> bool:
+    """Tell whether what died in a network is ours to remove: it is our network, or one that nobody needs any more."""
+    pid, _, started = of.partition(" ")
+    return of == own_network() or (of != "" and process_started(int(pid)) != started)
 
 
 def process_started(pid: int) -> str:

@@ -21,7 +21,7 @@ from tests.rig import cache, leftovers
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
 from tests.rig.image import write_image
-from tests.rig.record import PREFIX, Record, all_records, base, process_started
+from tests.rig.record import PREFIX, Record, all_records, base, own_network, process_started
 
 _START_SECONDS = 30.0
 
@@ -41,6 +41,7 @@ class Runtime(ABC):
             root=self.work / "root",
             owner_pid=os.getpid(),
             owner_started=process_started(os.getpid()),
+            network=own_network(),
             ip_forward=_forwarding_before_any_rig(),
         )
         self._record.write()
@@ -234,9 +235,10 @@ class Runtime(ABC):
 
 
 def _forwarding_before_any_rig() -> str:
-    """What ip_forward was before CNI touched it; another rig that runs now knows better than the kernel."""
+    """What ip_forward was before CNI touched it; another rig of this network knows better than the kernel."""
     for record in all_records():
-        return record.ip_forward
+        if record.network == own_network():
+            return record.ip_forward
     return leftovers.IP_FORWARD.read_text().strip()
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.rig import cache
 from tests.rig.deadline import wait_until
 from tests.rig.node import NODES
-from tests.rig.record import find_in_bases
+from tests.rig.record import own_network, read_in_bases
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
@@ -126,6 +126,6 @@ def _story_of(demo: subprocess.Popen[str]) -> int:
 
 def _left() -> list[Path]:
     """What demos have in the folders for run directories; a rig of this very process is none of them."""
-    own = f'"owner_pid": "{os.getpid()}"'
-    records = [*find_in_bases("nrirdma-*/rig.json"), *find_in_bases("nrirdma-*/fabric.json")]
-    return [record for record in records if own not in record.read_text()]
+    records = [*read_in_bases("nrirdma-*/rig.json"), *read_in_bases("nrirdma-*/fabric.json")]
+    here = [record for record in records if record["network"] == own_network()]
+    return [Path(record["run"]) for record in here if int(record["owner_pid"]) != os.getpid()]

@@ -122,7 +122,7 @@ def test_a_container_whose_pods_attach_still_runs_is_refused_and_starts_later(
     with GatedDaemon(runtime, node, "after move-netdev") as daemon:
         pod = cri.run_pod("slow", annotations=ASKS, runtime_handler=guarded)
         with pytest.raises(CriError, match="nri-rdma: NOT-READY: network is not ready: "):
-            cri.create_container(pod, "main")
+            cri.create_container(pod, "main", retries=False)
         with stopped(daemon):
             bare = cri.create_container(pod, "main", attempt=1)
         text = refusal(cri, bare)

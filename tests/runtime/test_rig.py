@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.namespaces import wrapped
 from tests.rig import hoststate, leftovers
 from tests.rig.containerd import Containerd, default_oci_spec
 from tests.rig.cri import Cri, CriError
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric, FabricError
 from tests.rig.node import load
-from tests.rig.record import Record
+from tests.rig.record import all_records
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
@@ -118,7 +119,8 @@ def test_nothing_is_left_after_stop(tmp_path: Path, host_equal: None, how: str) 
     _assert_nothing_of(containerd.run)
 
 
-def test_a_killed_test_run_is_cleaned_up_by_the_next_one(tmp_path: Path, host_equal: None) -> None:
+@pytest.mark.parametrize("own_host", [False, True], ids=["here", "in a part of its own"])
+def test_a_killed_test_run_is_cleaned_up_by_the_next_one(tmp_path: Path, host_equal: None, own_host: bool) -> None:
     program = (
         "import os, pathlib\n"
         "from tests.rig.containerd import Containerd\n"
@@ -131,10 +133,12 @@ def test_a_killed_test_run_is_cleaned_up_by_the_next_one(tmp_path: Path, host_eq
         "print(containerd.run, fabric.run, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", program]
+    chosen = wrapped(command) if own_host else command
+    done = subprocess.run(chosen, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run, fabric_run = map(Path, done.stdout.split())
-    assert Record.read(run).owner_pid
+    assert run in [record.run for record in all_records()]
 
     leftovers.sweep()
     with Fabric(load("small")):

@@ -413,7 +413,7 @@ def test_after_a_restart_a_pod_on_the_hosts_network_is_known_by_its_process(
     again = start(world, processes=processes)
     again.sandboxes.recover(lambda _record: None)
     await_taken_up(again)
-    wait_for([it.undo_done for it in again.sandboxes.all() if it.undo_done is not None], SOON)
+    assert not wait_for([it.undo_done for it in again.sandboxes.all() if it.ends], SOON).not_done
     assert [it.state for it in again.sandboxes.all()] == ([Phase.ATTACHED] if adopted else [])
     assert len(processes.watched) == int(adopted)
     end_sandbox(again)

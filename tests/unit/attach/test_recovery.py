@@ -34,8 +34,8 @@ def _recovered(start: Start, world: World) -> tuple[Rig, tuple[NriRdmaError, ...
     told: list[str] = []
     errors = rig.sandboxes.recover(lambda record: told.append(record.pod.sandbox_id))
     await_taken_up(rig)
-    undos = [sandbox.undo_done for sandbox in rig.sandboxes.all() if sandbox.undo_done is not None]
-    wait_for(undos, SOON)
+    undos = [sandbox.undo_done for sandbox in rig.sandboxes.all() if sandbox.ends]
+    assert not wait_for(undos, SOON).not_done
     return rig, errors, told
 
 

@@ -65,6 +65,10 @@ class Watched(Future[None]):
         self._on_wait()
         return super().result(timeout)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._on_wait()
+        return super().exception(timeout)
+
     def _end(self, inner: Future[None]) -> None:
         error = inner.exception()
         if error is not None:

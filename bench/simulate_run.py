@@ -12,7 +12,7 @@ from bench.simulate_machine import Machine
 from bench.simulate_optimum import best_pairs, is_counted, most_aligned, value
 from nri_rdma.decide.decision import Question
 from nri_rdma.decide.policy import Asker, default_policy, offer
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Mode, PodRequest
@@ -38,7 +38,7 @@ class Ours:
         self._node = machine.node
         self._policy = default_policy(allow_exclusive=True)
         self._offer = offer(self._policy, machine.node)
-        self._allocations = Allocations()
+        self._reservations = Reservations()
 
     def give(self, job: Job, free: Sequence[str]) -> Pairs | None:
         """As for an annotation of the pod; the kubelet told its GPUs."""
@@ -50,7 +50,7 @@ class Ours:
             policy=self._policy,
             offer=self._offer,
         )
-        decision = self._allocations.place(str(job.number), question)
+        decision = self._reservations.place(str(job.number), question)
         if isinstance(decision.refusal, PlacementError):
             return None
         if decision.refusal is not None:
@@ -61,7 +61,7 @@ class Ours:
 
     def take_back(self, job: Job) -> None:
         """The sandbox is gone."""
-        self._allocations.release(str(job.number))
+        self._reservations.release(str(job.number))
 
 
 def _request(job: Job) -> DeviceRequest:

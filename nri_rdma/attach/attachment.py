@@ -31,7 +31,7 @@ def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Selection:
     """What a sandbox is to be given."""
 
     placed: tuple[Placed, ...]
@@ -43,7 +43,7 @@ class Chosen:
         return ", ".join(device.name for item in self.placed for device in item.devices)
 
 
-Choose = Callable[[], Chosen]
+Select = Callable[[], Selection]
 """Chooses, in a thread that may block. Raises what refuses the sandbox."""
 
 
@@ -53,7 +53,7 @@ class Again:
     be called, in a planner, when what `read` begins is done, good or bad."""
 
     read: Callable[[], Future[None]]
-    choose: Choose
+    choose: Select
 
 
 class Unstarted:
@@ -138,7 +138,7 @@ class Attachment:
         part: str = "",
         attempts: int = 1,
         *,
-        select: Choose | None = None,
+        select: Select | None = None,
         again: Again | None = None,
         state: State = State.QUEUED,
     ) -> None:
@@ -182,7 +182,7 @@ class Attachment:
             self.now = replace(change(self.now), state=row[0])
             return row[1]
 
-    def remember(self, chosen: Chosen) -> None:
+    def remember(self, chosen: Selection) -> None:
         """Have attempts without `again` get the same devices."""
         self.select = lambda: chosen
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 
-from nri_rdma.attach.attachment import Again, Attachment, Choose, Chosen, cdi_devices_of
+from nri_rdma.attach.attachment import Again, Attachment, Select, Selection, cdi_devices_of
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.state_machine import StateMachine
 from nri_rdma.attach.states import Effect, Event, State
@@ -111,7 +111,7 @@ class Attachments:
 
         An attach that fails after its plan was told is tried `attempts` times in all, with what `again` finds.
         """
-        chosen = Chosen(placed=placed, rdma_cm=rdma_cm)
+        chosen = Selection(placed=placed, rdma_cm=rdma_cm)
         attachment = Attachment(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
         attachment.change(cdi_devices=cdi_devices_of(placed))
         self._add(attachment)
@@ -122,7 +122,7 @@ class Attachments:
         self,
         older: Collection[Future[None]],
         pod: Pod,
-        choose: Choose,
+        choose: Select,
         attempts: int = 1,
         again: Again | None = None,
     ) -> Attachment:
@@ -222,5 +222,5 @@ def joined(futures: Collection[Future[None]]) -> Future[None]:
 
 def _left_by_earlier(record: SandboxRecord) -> Attachment:
     """Return the attachment of a record that an earlier daemon wrote."""
-    chosen = Chosen(placed=placed_of(record), rdma_cm=record.rdma_cm)
+    chosen = Selection(placed=placed_of(record), rdma_cm=record.rdma_cm)
     return Attachment(record.pod, record, attempts=1 + ATTEMPTS, select=lambda: chosen, state=State.LEFT)

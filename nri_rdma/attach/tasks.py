@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from nri_rdma.attach.attachment import Attachment, Chosen
+from nri_rdma.attach.attachment import Attachment, Selection
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.states import Event
 from nri_rdma.errors import NriRdmaError
@@ -18,7 +18,7 @@ class Tasks(Protocol):
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
 
-    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
+    def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Decide the steps, and open the namespace. Raises what refuses the attachment."""
 
     def note_plan(self, attachment: Attachment) -> None:

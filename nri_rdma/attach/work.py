@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nri_rdma.attach.attachment import Attachment, Chosen, interrupted
+from nri_rdma.attach.attachment import Attachment, Selection, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.journal_writer import JournalWriter
 from nri_rdma.attach.liveness import Ends
@@ -91,7 +91,7 @@ class Work:
         """Start no more second looks."""
         self._second_looks.close()
 
-    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
+    def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Observe, refuse, decide: nothing on the host changes here. Raises what refuses the attachment."""
         self._boundary(f"before plan {attachment.key}")
         try:
@@ -219,7 +219,7 @@ class Work:
             facts = {"pod": str(pod), "device": move.device, "error": str(error)}
             log.warning("alternative names not removed", extra=facts)
 
-    def _decide(self, attachment: Attachment, chosen: Chosen) -> SandboxRecord:
+    def _decide(self, attachment: Attachment, chosen: Selection) -> SandboxRecord:
         with self._spans.span("plan"):
             self._ends.watch(attachment.pod.netns_path)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})

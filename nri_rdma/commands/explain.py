@@ -18,7 +18,7 @@ from nri_rdma.attach.survey import attached_requests
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, may_use_gpus
-from nri_rdma.decide.granted import wanted
+from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
@@ -128,7 +128,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
-        if request is None and not wanted(facts.grants, facts.adoption):
+        if request is None and not requests_of(facts.grants, facts.adoption):
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
             return Explanation(pod=pod, holds=holds, containers=containers)
     except NriRdmaError as error:
@@ -320,7 +320,7 @@ def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed
         ExplainedRequest(
             admitted=item,
             isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(facts, own.get(item.request.name)), *_others(facts, item, given)),
+            candidates=(*_given(facts, own.get(item.request.name)), *_sources(facts, item, given)),
         )
         for item in admitted
     ) + tuple(
@@ -355,7 +355,7 @@ def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciA
     return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
 
 
-def _others(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
+def _sources(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
     offered = offer(facts.policy, facts.node)
     for device in facts.node.devices:
         to = given.get(device.id)

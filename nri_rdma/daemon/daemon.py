@@ -27,7 +27,7 @@ from nri_rdma.daemon.releases import Releases
 from nri_rdma.daemon.reload import Reloader, contested_words
 from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
-from nri_rdma.daemon.sources import Others
+from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.server import ControlServer
@@ -37,8 +37,8 @@ from nri_rdma.doors.nri.link import Door
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.containerd.leftovers import Leftovers
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
@@ -98,11 +98,11 @@ class Daemon:
         )
         self._readers = Workers(1, name="node-reader")
         self._host = HostNode(settings, self._readers, self._tell_contested)
-        self._kernel, self._node = self._host.kernel, NodeSource(self._host.read)
+        self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
         self._workers = Workers()
         self._planners = Workers(PLANNERS, name="planner")
-        self._allocations = Allocations()
-        self._releases = Releases(self._allocations, self._node, self._readers)
+        self._reservations = Reservations()
+        self._releases = Releases(self._reservations, self._node, self._readers)
         # `_news` is made last, of what uses these three.
         self._listeners = Listeners(lambda name: self._news.listener_failed(name))  # noqa: PLW0108
         self._watcher = NamespaceWatcher(
@@ -133,15 +133,15 @@ class Daemon:
             planners=self._planners,
         )
         self._leftovers = Leftovers(settings.containerd_socket, self._spans)
-        self._others = Others(settings, self._node, self._workers, self._listeners, self._readers)
+        self._sources = Sources(settings, self._node, self._workers, self._listeners, self._readers)
         self._news = News(
-            self._attachments, self._limits, rescans=(self._host.read_later, self._others.changes_were_lost)
+            self._attachments, self._limits, rescans=(self._host.read_later, self._sources.changes_were_lost)
         )
         self._engine = Engine.make(
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
-            reservations=self._allocations,
-            evidence=self._others.evidence,
+            reservations=self._reservations,
+            evidence=self._sources.evidence,
             attachments=self._attachments,
             workers=self._workers,
             readers=self._readers,
@@ -225,7 +225,7 @@ class Daemon:
         by = time.monotonic() + CLOSE_WORKERS_S
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
-        self._others.close()
+        self._sources.close()
         self._leftovers.close(LAST_LOOK_S)
         if running:  # the journal has what they do: the next daemon goes on from there
             log.warning("workers are still busy, leaving the rest to the next start", extra={"tasks": list(running)})
@@ -254,7 +254,7 @@ class Daemon:
     def _begin_later(self) -> None:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
         self._workers.submit("preload", preload_grammar)
-        self._others.open_later()  # before what may be much: containers wait for it
+        self._sources.open_later()  # before what may be much: containers wait for it
         self._attachments.take_up()
 
     def _tell_contested(self) -> None:

@@ -6,8 +6,8 @@ import gc
 import time
 
 from nri_rdma.attach.record import SandboxRecord
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.tasks.workers import Workers
 
 COLLECT_PAUSE_S = 1.0
@@ -17,22 +17,22 @@ COLLECT_PAUSE_S = 1.0
 class Releases:
     """Holds and releases devices by attachment. Safe for use by several threads."""
 
-    def __init__(self, allocations: Allocations, node: NodeSource, readers: Workers) -> None:
+    def __init__(self, reservations: Reservations, node: NodeCache, readers: Workers) -> None:
         """`readers` are the one thread that rescans the node."""
-        self._allocations = allocations
+        self._reservations = reservations
         self._node = node
         self._readers = readers
         self._collected = 0.0
 
     def hold(self, record: SandboxRecord) -> None:
         """Hold what an earlier daemon attached, from before the first event on."""
-        self._allocations.hold(record.key, record.holdings)
+        self._reservations.hold(record.key, record.holdings)
 
     def release(self, key: str) -> None:
         """Rescan the node, because devices are home; then let others have them. Many that come home at once share a
         scan."""
         self._node.refresh_in(self._readers).result()
-        self._allocations.release(key)
+        self._reservations.release(key)
         self._collect_garbage()
 
     def _collect_garbage(self) -> None:

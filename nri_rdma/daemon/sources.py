@@ -12,7 +12,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.tasks.listeners import Listeners
@@ -29,14 +29,14 @@ UNWATCHED_S = 5.0
 """Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
 
 
-class Others:
+class Sources:
     """Whoever makes it closes it. A worker opens it (it imports YAML and, where a kubelet is, grpc: a start would be
     late for the first pod); until then no container with RDMA devices from others is answered for."""
 
     def __init__(
         self,
         settings: Settings,
-        node: NodeSource,
+        node: NodeCache,
         workers: Workers,
         listeners: Listeners,
         readers: Workers | None = None,

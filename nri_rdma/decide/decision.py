@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.gpus import PodGpus, informed
-from nri_rdma.decide.granted import Wanted, granted, wanted, with_grants
+from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants
 from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_memlock
 from nri_rdma.decide.scoping import scoped
@@ -76,7 +76,7 @@ def decide(question: Question, taken: Taken) -> Decision:
     knows = question.allocation is not None
     decision = Decision(request=request, reading_helps=knows and any(item.gpus_problem for item in request.requests))
     try:
-        items = tuple(_informed(item, question.gpus) for item in wanted(question.grants, question.adoption))
+        items = tuple(_informed(item, question.gpus) for item in requests_of(question.grants, question.adoption))
         asked = PodRequest(requests=(*request.requests, *(item.request for item in items)))
         refuse_memlock(asked, question.memlock.ceiling, question.memlock.dropped_by)
         admitted = admit(question.policy, question.node, request, question.asker)
@@ -101,6 +101,6 @@ def _informed(item: Wanted, gpus: PodGpus | None) -> Wanted:
 def _placed(
     question: Question, taken: Taken, items: tuple[Wanted, ...], admitted: tuple[Admitted, ...]
 ) -> tuple[Placed, ...]:
-    given = granted(question.node, taken, items, question.asker, question.owner)
+    given = place_granted(question.node, taken, items, question.asker, question.owner)
     free = with_grants(taken, given, question.owner) if given else taken
     return (*place(question.node, question.offer, free, admitted), *given)

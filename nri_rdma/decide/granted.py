@@ -28,7 +28,7 @@ class Wanted:
     devices: tuple[RdmaDevice, ...]
 
 
-def wanted(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
+def requests_of(grants: Iterable[CdiGrant], adoption: Adoption) -> tuple[Wanted, ...]:
     """Return the requests to attach for these grants: a CDI device in several containers is one request for all of
     them.
 
@@ -78,12 +78,12 @@ def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoptio
         if not any(it.cdi_device == grant.name and it.scope.covers(grant.container) for it in requests)
     ]
     try:
-        return bool(wanted(bare, adoption))
+        return bool(requests_of(bare, adoption))
     except NriRdmaError:
         return True
 
 
-def granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
+def place_granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
     """Return the requests with their devices. Raises PlacementError or RequestError when they cannot be attached so, or
     when a pod has one of the devices alone. Two of these requests may share a device, and not more."""
     placed: list[Placed] = []

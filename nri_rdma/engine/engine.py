@@ -25,10 +25,10 @@ from nri_rdma.engine.create_container import ContainerCreation
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.limiter import Limiter, Limits
-from nri_rdma.engine.node_cache import NodeReader, NodeSource
+from nri_rdma.engine.node_cache import NodeCache, NodeReader
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.engine.run_pod import PodStart
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.engine.start_container import ContainerStart
@@ -73,9 +73,9 @@ class Engine:
     def make(
         cls,
         *,
-        node: NodeSource,
+        node: NodeCache,
         policy: Policy,
-        reservations: Allocations,
+        reservations: Reservations,
         evidence: EvidenceCollector,
         attachments: Attachments,
         workers: Workers,

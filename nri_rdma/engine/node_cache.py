@@ -19,7 +19,7 @@ _LOOK_PAUSE_S = 5.0
 device's UUID names no GPU), a device whose routes are gone."""
 
 
-class NodeSource:
+class NodeCache:
     """Holds the node's last scan. `refresh` scans the node and blocks; `current` never does."""
 
     def __init__(self, read: Callable[[], Node]) -> None:
@@ -74,7 +74,7 @@ class NodeSource:
 class NodeReader:
     """The cache, and the workers that rescan the node before a pod is refused. Safe for use by several threads."""
 
-    def __init__(self, cache: NodeSource, readers: Workers) -> None:
+    def __init__(self, cache: NodeCache, readers: Workers) -> None:
         self.cache = cache
         self.readers = readers
         self._looked = 0.0

@@ -8,7 +8,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question
 from nri_rdma.decide.policy import Offer, Policy, offer
 from nri_rdma.engine.asking import Asked
-from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Asker
@@ -33,7 +33,7 @@ class _Offered:
 class Offering:
     """Safe for use by several threads."""
 
-    def __init__(self, node: NodeSource, policy: Policy, memlock: MemlockBounds) -> None:
+    def __init__(self, node: NodeCache, policy: Policy, memlock: MemlockBounds) -> None:
         self._node = node
         self.policy = policy
         """What this node offers to whom. A new policy applies to new pods; existing pods keep what they have."""

@@ -15,7 +15,7 @@ from nri_rdma.engine.asking import NOTHING_ASKED, Asked, gather
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeReader
 from nri_rdma.engine.offering import Offering
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import PlacementError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -30,7 +30,7 @@ class Placer:
         *,
         node: NodeReader,
         offering: Offering,
-        reservations: Allocations,
+        reservations: Reservations,
         evidence: EvidenceCollector,
         spans: Recorder,
         prefix: str,

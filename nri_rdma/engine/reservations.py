@@ -15,7 +15,7 @@ from nri_rdma.decide.placement import Holding, Placed, Taken
 from nri_rdma.model.device import DeviceId
 
 
-class Allocations:
+class Reservations:
     """Holds the reservations of all sandboxes of this node. Safe for use by several threads."""
 
     def __init__(self) -> None:

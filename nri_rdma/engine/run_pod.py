@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 
-from nri_rdma.attach.attachment import Again, Attachment, Chosen
+from nri_rdma.attach.attachment import Again, Attachment, Selection
 from nri_rdma.attach.attachments import ATTEMPTS, Attachments
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.barrier import Barrier
@@ -66,9 +66,9 @@ class PodStart:
         """Begin to attach the selected devices. Return None when there are none: what the kubelet allocated is only
         observed."""
 
-        def choose(by: float | None) -> Chosen:
+        def choose(by: float | None) -> Selection:
             placed = self._placer.choose(pod, asked, asker, by)
-            return Chosen(placed=placed, rdma_cm=self._placer.node.cache.current.rdma_cm)
+            return Selection(placed=placed, rdma_cm=self._placer.node.cache.current.rdma_cm)
 
         again = Again(read=self._placer.node.rescan, choose=lambda: choose(None))
         attempts = 1 if self._barrier.waits.blocking else ATTEMPTS

@@ -13,7 +13,7 @@ import pytest
 
 from nri_rdma.attach.port import Survey
 from nri_rdma.decide.inventory import in_use_reasons, matters
-from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.model.device import Node, RdmaNetns
@@ -148,7 +148,7 @@ class Followed:
         self._to = Watched(ifindexes=frozenset(host.rails.values()), names=frozenset(RAILS))
         self._host = host
         self._events: LinkEvents | None = None
-        self.source = NodeSource(self._read)
+        self.source = NodeCache(self._read)
         self.events = self._events = LinkEvents(
             self._listeners,
             in_namespace(host.kernel.host.fd, open_link_socket),

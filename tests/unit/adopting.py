@@ -225,7 +225,7 @@ def daemon_on(
     try:
         made = Node(rig, make_evidence)
         made.specify(*specs)
-        unreadable = rig.sandboxes.recover(lambda record: made.allocations.hold(record.key, record.holdings))
+        unreadable = rig.sandboxes.recover(lambda record: made.reservations.hold(record.key, record.holdings))
         assert unreadable == ()
         yield made
     finally:

@@ -16,8 +16,8 @@ from nri_rdma.decide.policy import Asker, default_policy
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetns, Scan
 from nri_rdma.model.edits import ContainerEdits
@@ -52,17 +52,17 @@ class Daemon:
         self.reads = 0
         self.broken: Exception | None = None
         self.rdma_cm: CharDevice | None = None
-        self.allocations = Allocations()
+        self.reservations = Reservations()
         self.registry = Registry(devices={})
         """The CDI specs of the node; `specify` gives it others."""
-        self.node = NodeSource(self._read)
+        self.node = NodeCache(self._read)
         self.cgroups = rig.state / "cgroup"
         self.evidence = (make_evidence or make_plain_evidence)(self)
         self.node.on_read.append(self.evidence.specs.read_again)
         self.engine = Engine.make(
             node=self.node,
             policy=default_policy(True),
-            reservations=self.allocations,
+            reservations=self.reservations,
             evidence=self.evidence,
             attachments=rig.sandboxes,
             workers=rig.workers,
@@ -105,7 +105,7 @@ class Daemon:
 
     @property
     def holders(self) -> set[DeviceId]:
-        return set(self.allocations.taken())
+        return set(self.reservations.taken())
 
     def _read(self) -> Node:
         self.reads += 1
@@ -124,12 +124,12 @@ class Daemon:
             rdma_netns=RdmaNetns.NONE,
         )
         node = assemble(scan, kernel.host_use(RAILS), None, rdma_cgroup=True)
-        held = self.allocations.taken()
+        held = self.reservations.taken()
         return replace(node, devices=tuple(device for device in node.devices if device.netdevs or device.id in held))
 
     def _gone(self, sandbox_id: str) -> None:
         self.node.refresh()
-        self.allocations.release(sandbox_id)
+        self.reservations.release(sandbox_id)
 
 
 def make_plain_evidence(daemon: Daemon) -> EvidenceCollector:

@@ -23,7 +23,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import CLOSE_WORKERS_S
 from nri_rdma.daemon.sessions import preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
-from nri_rdma.daemon.sources import Others
+from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
@@ -33,8 +33,8 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts, UnknownMethodError
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.doors.nri.session import Answers
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import NotReadyError
 from nri_rdma.host.host_node import read_host, resolve_on_host
 from nri_rdma.host.netlink.kernel import LinuxKernel
@@ -91,12 +91,12 @@ class DryRun:
     def __init__(self, settings: Settings, report: Report) -> None:
         self._settings = settings
         self._kernel = LinuxKernel(lifelines=settings.lifelines(os.environ))
-        self._node = NodeSource(lambda: read_host(settings, self._kernel)[2])
+        self._node = NodeCache(lambda: read_host(settings, self._kernel)[2])
         self._workers, self._readers = Workers(), Workers(1, name="node-reader")
         self._spans = Recorder(capacity=0)
-        reservations = Allocations()
-        self._listeners = Listeners(lambda _name: self._others.changes_were_lost())
-        self._others = Others(settings, self._node, self._workers, self._listeners)
+        reservations = Reservations()
+        self._listeners = Listeners(lambda _name: self._sources.changes_were_lost())
+        self._sources = Sources(settings, self._node, self._workers, self._listeners)
         attachments = Attachments(
             FindingOut(Onlooker(self._kernel, POD_LINKS), partial(resolve_on_host, settings)),
             self._workers,
@@ -107,7 +107,7 @@ class DryRun:
             node=self._node,
             policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
             reservations=reservations,
-            evidence=self._others.evidence,
+            evidence=self._sources.evidence,
             attachments=attachments,
             workers=self._workers,
             readers=self._readers,
@@ -138,7 +138,7 @@ class DryRun:
             signals.close()
             self._workers.close(CLOSE_WORKERS_S)
             self._readers.close(CLOSE_WORKERS_S)
-            self._others.close()
+            self._sources.close()
             self._listeners.close()
 
     def stop(self) -> None:
@@ -155,7 +155,7 @@ class DryRun:
 
     def _synchronized(self, runtime: RuntimeFacts) -> None:
         self._door.synchronized()
-        self._others.open_later()
+        self._sources.open_later()
         log.info("synchronized", extra={"runtime": runtime.name, "version": runtime.version, "dry_run": True})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nri_rdma.attach.attachment import Attachment, Chosen
+from nri_rdma.attach.attachment import Attachment, Selection
 from nri_rdma.attach.numbers import Resolve, with_char_devices
 from nri_rdma.attach.port import KernelError, NamespaceIdentity
 from nri_rdma.attach.record import Phase, SandboxRecord
@@ -43,7 +43,7 @@ class FindingOut:
         """Return nothing: a dry run leaves nothing."""
         return (), ()
 
-    def plan(self, attachment: Attachment, chosen: Chosen) -> None:
+    def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Decide what would be done. Raises what refuses the attachment."""
         pod = attachment.pod
         try:

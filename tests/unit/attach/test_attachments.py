@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach import journal
-from nri_rdma.attach.attachment import Attachment, Chosen
+from nri_rdma.attach.attachment import Attachment, Selection
 from nri_rdma.attach.news import process_ended
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import ProcessIdentity
@@ -148,9 +148,9 @@ def test_what_an_older_sandbox_holds_is_chosen_when_it_is_home(start: Start) -> 
     assert undo is not None
     chosen: list[object] = []
 
-    def choose() -> Chosen:
+    def choose() -> Selection:
         chosen.append(world.snapshot())
-        return Chosen(placed=placed_on(world, "rail0"), rdma_cm=None)
+        return Selection(placed=placed_on(world, "rail0"), rdma_cm=None)
 
     younger = rig.sandboxes.begin_after((undo,), make_pod("sandbox-2", path="/run/netns/pod-2"), choose)
     rig.clock.wait_for_one()

@@ -11,8 +11,8 @@ from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.daemon import releases as module
 from nri_rdma.daemon.releases import Releases
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.errors import InventoryError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.tasks.workers import Workers
@@ -52,36 +52,36 @@ def host() -> _Host:
 
 
 @pytest.fixture
-def allocations() -> Allocations:
+def reservations() -> Reservations:
     """What is held."""
-    return Allocations()
+    return Reservations()
 
 
 @pytest.fixture
-def releases(host: _Host, allocations: Allocations) -> Iterator[Releases]:
+def releases(host: _Host, reservations: Reservations) -> Iterator[Releases]:
     """Releases on this host, with the thread that scans it."""
     readers = Workers(1)
-    yield Releases(allocations, NodeSource(host.read), readers)
+    yield Releases(reservations, NodeCache(host.read), readers)
     readers.close()
 
 
-def test_what_an_earlier_daemon_attached_is_held(releases: Releases, allocations: Allocations) -> None:
+def test_what_an_earlier_daemon_attached_is_held(releases: Releases, reservations: Reservations) -> None:
     releases.hold(_record())
-    assert set(allocations.taken()) == {DeviceId("mlx5_0")}
+    assert set(reservations.taken()) == {DeviceId("mlx5_0")}
 
 
 def test_devices_are_others_once_the_node_was_read_again(
-    releases: Releases, allocations: Allocations, host: _Host
+    releases: Releases, reservations: Reservations, host: _Host
 ) -> None:
     record = _record()
     releases.hold(record)
     host.error = OSError("no sysfs")
     with pytest.raises(InventoryError):
         releases.release(record.key)
-    assert set(allocations.taken()) == {DeviceId("mlx5_0")}
+    assert set(reservations.taken()) == {DeviceId("mlx5_0")}
     host.error = None
     releases.release(record.key)
-    assert (set(allocations.taken()), host.reads) == (set(), 3)
+    assert (set(reservations.taken()), host.reads) == (set(), 3)
 
 
 class _Circle:

@@ -54,12 +54,12 @@ def test_new_pools_are_for_pods_that_come_and_what_pods_have_stays_theirs(daemon
     assert daemon.edits(first, ONE, "a").char_devices
     assert "POOL-UNKNOWN" in str(refusal_of(daemon, "late", ONE))
     daemon.start_pod("rails", RAILS)
-    assert [device.name for device in daemon.node.devices if device.id in daemon.allocations.taken()] == [
+    assert [device.name for device in daemon.node.devices if device.id in daemon.reservations.taken()] == [
         "mlx5_0",
         "mlx5_2",
     ]
     daemon.stop_pod(first)
-    assert len(daemon.allocations.taken()) == 1
+    assert len(daemon.reservations.taken()) == 1
 
 
 def test_the_log_level_changes(daemon: InsideDaemon) -> None:

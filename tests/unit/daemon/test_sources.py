@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.sources import Others
-from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.daemon.sources import Sources
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
@@ -30,7 +30,7 @@ class Site:
         self.workers = Workers(1)
         self.listeners = Listeners()
         settings = Settings(cdi_dirs=(self.specs,), kubelet_socket=folder / "kubelet.sock")
-        self.others = Others(settings, NodeSource(eight), self.workers, self.listeners)
+        self.others = Sources(settings, NodeCache(eight), self.workers, self.listeners)
 
     def write(self, name: str) -> None:
         """Write a spec with one device, as a driver does it: none is half there at any time."""

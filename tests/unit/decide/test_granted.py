@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.decide.granted import Wanted, granted
+from nri_rdma.decide.granted import Wanted, place_granted
 from nri_rdma.decide.policy import Asker
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.request import DeviceRequest, Mode
@@ -16,8 +16,8 @@ def test_what_the_host_could_not_have_back_is_refused_of_a_claim_too() -> None:
     device = tied(nic(0))
     request = DeviceRequest(name="nic", where="CDI device a/b=c", mode=Mode.EXCLUSIVE, cdi_device="a/b=c")
     with pytest.raises(PlacementError, match=TIE) as caught:
-        granted(made_node((device,)), {}, (Wanted(request=request, devices=(device,)),), Asker(), "ns/pod")
+        place_granted(made_node((device,)), {}, (Wanted(request=request, devices=(device,)),), Asker(), "ns/pod")
     assert caught.value.code is ErrorCode.DEVICE_IN_USE
     shared = Wanted(request=replace(request, mode=Mode.SHARED), devices=(device,))
-    (placed,) = granted(made_node((device,)), {}, (shared,), Asker(), "ns/pod")
+    (placed,) = place_granted(made_node((device,)), {}, (shared,), Asker(), "ns/pod")
     assert placed.devices == (device,)

@@ -71,7 +71,7 @@ class Machine:
         return next(span.attributes for span in reversed(self.inside.spans.recent()) if span.name == name)
 
     def _held(self) -> Iterator[tuple[str, set[str]]]:
-        taken = self.inside.allocations.taken()
+        taken = self.inside.reservations.taken()
         for device in self.inside.node.devices:
             yield device.name, {holding.owner for holding in taken.get(device.id, ())}
 

@@ -249,7 +249,7 @@ def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World,
     rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
     second = Node(rig)
     second.specify(spec(NIC, 0, keys=MOVE))
-    assert rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings)) == ()
+    assert rig.sandboxes.recover(lambda record: second.reservations.hold(record.key, record.holdings)) == ()
     assert second.create("trainer", 0) == edits
     second.stop()
     assert world.snapshot() == before
@@ -368,7 +368,7 @@ def facts(node: Node) -> Facts:
         facts=Facts(
             node=node.node.current,
             policy=default_policy(True),
-            taken=node.allocations.taken(),
+            taken=node.reservations.taken(),
             annotation_prefix=PREFIX,
             adoption=node.evidence.adoption,
             kubelet_tells=bool(node.kubelet.given),

@@ -102,14 +102,14 @@ def test_a_pod_is_placed_once_and_once_more_only_when_it_would_be_refused(
     daemon: Daemon, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decision that is taken twice may give another device the second time, after the first was reported."""
-    refusals, place = list[bool](), daemon.allocations.place
+    refusals, place = list[bool](), daemon.reservations.place
 
     def counted(key: str, question: Question) -> Decision:
         decision = place(key, question)
         refusals.append(decision.refusal is not None)
         return decision
 
-    monkeypatch.setattr(daemon.allocations, "place", counted)
+    monkeypatch.setattr(daemon.reservations, "place", counted)
     daemon.start()
     assert refusals == [False]
     daemon.stop()
@@ -434,7 +434,7 @@ def test_a_pod_that_was_answered_for_is_served_by_the_next_daemon_whatever_the_l
     rig.close()
     second_rig = Rig(state=tmp_path, world=world)
     second = Daemon(second_rig, waits=Waits(barrier_s=0.2))
-    second_rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings))
+    second_rig.sandboxes.recover(lambda record: second.reservations.hold(record.key, record.holdings))
     assert second.holders == {"mlx5_0"}
     second_rig.clock.pass_one()
     second.sandbox().attach_done.result(SOON)
@@ -506,7 +506,7 @@ def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(
     rig = Rig(state=tmp_path, world=world)
     rig.gate.fail_at = "after move-netdev"
     second = Daemon(rig, waits=Waits(barrier_s=0.2))
-    rig.sandboxes.recover(lambda record: second.allocations.hold(record.key, record.holdings), later=True)
+    rig.sandboxes.recover(lambda record: second.reservations.hold(record.key, record.holdings), later=True)
     second.engine.recovered()
     done = second.sandbox().attach_done
     rig.sandboxes.take_up()

@@ -14,7 +14,7 @@ import pytest
 
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.sources import Others
+from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
 from nri_rdma.host.watch import inotify
@@ -182,10 +182,10 @@ def test_where_specs_cannot_be_watched_no_container_starts_without_what_they_ask
     (folder / "x.json").write_text(json.dumps(spec(NIC, 0, keys=MOVE)))
     settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
     workers, listeners = Workers(1), Listeners()
-    opened: list[Others] = []
+    opened: list[Sources] = []
 
     def make_evidence(daemon: Daemon) -> EvidenceCollector:
-        opened.append(Others(settings, daemon.node, workers, listeners))
+        opened.append(Sources(settings, daemon.node, workers, listeners))
         return opened[0].evidence
 
     with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:

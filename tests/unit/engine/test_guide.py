@@ -38,4 +38,4 @@ def test_the_calls_of_the_guide_give_a_pod_its_device_and_take_it_back(tmp_path:
         edits = facts["edits"]
         assert [node.path for node in edits.char_devices] == ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]  # type: ignore[attr-defined]  # of exec
         assert inside.sandboxes.get("guide") is None
-        assert inside.allocations.taken() == {}
+        assert inside.reservations.taken() == {}

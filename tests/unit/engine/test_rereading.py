@@ -16,7 +16,7 @@ import pytest
 from nri_rdma.cdi.grants import NodesAt
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.sources import Others
+from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -98,11 +98,11 @@ def late_on(world: World, tmp_path: Path) -> Iterator[Late]:
     folder.mkdir()
     settings = Settings(annotation_prefix=PREFIX, cdi_dirs=(folder,), kubelet_socket=tmp_path / "none")
     workers, readers = Workers(1), Workers(1)
-    opened: list[Others] = []
+    opened: list[Sources] = []
     listeners = Listeners()
 
     def make_evidence(daemon: Daemon) -> EvidenceCollector:
-        opened.append(Others(settings, daemon.node, workers, listeners, readers))
+        opened.append(Sources(settings, daemon.node, workers, listeners, readers))
         return opened[0].evidence
 
     with daemon_on(world, tmp_path / "state", make_evidence=make_evidence) as node:

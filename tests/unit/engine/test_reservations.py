@@ -11,8 +11,8 @@ from nri_rdma.decide import decision as module
 from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Asker, offer
-from nri_rdma.engine import reservations
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine import reservations as reserving
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.model.request import DeviceRequest, Mode
 from tests.unit.decide.questions import POLICY, names, question
 from tests.unit.model.hardware import nic, node
@@ -20,16 +20,16 @@ from tests.unit.model.hardware import nic, node
 
 def test_two_who_ask_at_once_never_get_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that is taken outside the lock is noticed here: both would see the device free."""
-    allocations, decisions = Allocations(), list[Decision]()
+    reservations, decisions = Reservations(), list[Decision]()
 
     def slow(asked: Question, taken: Taken) -> Decision:
         found = module.decide(asked, taken)
         time.sleep(0.05)
         return found
 
-    monkeypatch.setattr(reservations, "decide", slow)
+    monkeypatch.setattr(reserving, "decide", slow)
     threads = [
-        threading.Thread(target=lambda it=name: decisions.append(allocations.place(it, question(owner=f"ns/{it}"))))
+        threading.Thread(target=lambda it=name: decisions.append(reservations.place(it, question(owner=f"ns/{it}"))))
         for name in ("one", "two")
     ]
     for thread in threads:
@@ -40,24 +40,24 @@ def test_two_who_ask_at_once_never_get_one_device(monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_decision_asks_once_and_a_refusal_leaves_what_was_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    allocations, calls = Allocations(), list[str]()
+    reservations, calls = Reservations(), list[str]()
 
     def counted(asked: Question, taken: Taken) -> Decision:
         calls.append(asked.owner)
         return module.decide(asked, taken)
 
-    monkeypatch.setattr(reservations, "decide", counted)
-    assert names(allocations.place("one", question())) == ["mlx5_0"]
+    monkeypatch.setattr(reserving, "decide", counted)
+    assert names(reservations.place("one", question())) == ["mlx5_0"]
     too_many = DeviceRequest(name="0", where="HERE[0]", count=9, mode=Mode.EXCLUSIVE)
-    assert allocations.place("one", question(too_many)).refusal is not None
-    assert (set(allocations.taken()), calls) == ({nic(0).id}, ["ns/pod", "ns/pod"])
+    assert reservations.place("one", question(too_many)).refusal is not None
+    assert (set(reservations.taken()), calls) == ({nic(0).id}, ["ns/pod", "ns/pod"])
 
 
 def test_where_nothing_is_asked_for_nothing_is_held_any_more() -> None:
-    allocations = Allocations()
-    allocations.place("one", question())
+    reservations = Reservations()
+    reservations.place("one", question())
     nothing = Question(
         owner="ns/pod", asker=Asker(), node=node((nic(0),)), policy=POLICY, offer=offer(POLICY, node((nic(0),)))
     )
-    assert names(allocations.place("one", nothing)) == []
-    assert allocations.taken() == {}
+    assert names(reservations.place("one", nothing)) == []
+    assert reservations.taken() == {}

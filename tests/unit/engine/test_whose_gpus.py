@@ -143,6 +143,6 @@ def test_the_gpus_of_a_pod_whose_driver_chose_its_device_count_as_taken(machine:
     cdi = ("dra.example.com/nic=claim-1", f"k8s.device-plugin.nvidia.com/gpu={GPUS[6].uuid}")
     machine.kubelet.give(machine.inside.start_pod("job", {}), "main", *cdi)
     machine.inside.start_pod("job", {})
-    ((device_id, holders),) = machine.inside.allocations.taken().items()
+    ((device_id, holders),) = machine.inside.reservations.taken().items()
     assert device_id == "0000:e2:00.0"
     assert {str(pci) for holding in holders for pci in holding.gpus} == {"0000:e1:00.0"}

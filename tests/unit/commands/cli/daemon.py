@@ -29,8 +29,8 @@ from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.sysfs.scan import scan
@@ -69,8 +69,8 @@ class InsideDaemon:
             memlock=Memlock(bytes=MEMLOCK),
         )
         self.kernel = FakeKernel(self.world)
-        self.spans, self.allocations, self.workers = Recorder(), Allocations(), Workers()
-        self._source = NodeSource(self._read)
+        self.spans, self.reservations, self.workers = Recorder(), Reservations(), Workers()
+        self._source = NodeCache(self._read)
         site = Site(
             kernel=self.kernel,
             journal=Journal(self.settings.state_dir / "journal"),
@@ -84,7 +84,7 @@ class InsideDaemon:
         self.engine = Engine.make(
             node=self._source,
             policy=default_policy(allow_exclusive=True),
-            reservations=self.allocations,
+            reservations=self.reservations,
             evidence=EvidenceCollector(
                 node=lambda: self._source.current,
                 registry=lambda: Registry(devices={}),
@@ -203,7 +203,7 @@ class InsideDaemon:
 
     def _gone(self, sandbox_id: str) -> None:
         self._source.refresh()
-        self.allocations.release(sandbox_id)
+        self.reservations.release(sandbox_id)
 
     def _no_plugin(self, _pid: int) -> Plugin:
         raise AssertionError("no runtime connects here")

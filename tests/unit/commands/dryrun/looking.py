@@ -21,8 +21,8 @@ from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.engine.node_cache import NodeSource
-from nri_rdma.engine.reservations import Allocations
+from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.reservations import Reservations
 from nri_rdma.model.device import Node
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.pb import nri_pb2 as nri
@@ -41,23 +41,23 @@ class Looking:
         self._folder, self._capsys = folder, capsys
         self._printed = ""
         self.inside = inside
-        self.allocations = Allocations()
+        self.reservations = Reservations()
         self.attached: Attached = {}
         self.broken: Exception | None = None
         self.creating = threading.Event()
         self.before_read: Callable[[], None] = lambda: None
         self.reporter = Reporter(as_json=True)
-        node = NodeSource(self._read)
+        node = NodeCache(self._read)
         attachments = Attachments(
             FindingOut(Onlooker(inside.kernel, POD_LINKS), lambda known: known),
             inside.workers,
-            on_gone=self.allocations.release,
+            on_gone=self.reservations.release,
             schedule=without_pause,
         )
         engine = Engine.make(
             node=node,
             policy=policy_of((), (), allow_default_pool=True),
-            reservations=self.allocations,
+            reservations=self.reservations,
             evidence=EvidenceCollector(
                 node=lambda: node.current, registry=lambda: Registry(devices={}), prefix="rdma.noderesource.dev"
             ),

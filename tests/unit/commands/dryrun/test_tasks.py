@@ -10,7 +10,7 @@ def test_what_only_the_plan_refuses_is_refused_too(looking: Looking) -> None:
     pod = looking.pod("name", "- {interface: {name: eth0}}")
     looking.connect().run_pod_sandbox(pod)
     assert looking.line("pod", "name")["code"] == "NAME-CONFLICT"
-    assert not looking.allocations.taken()
+    assert not looking.reservations.taken()
 
 
 @pytest.mark.parametrize(

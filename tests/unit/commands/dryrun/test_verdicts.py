@@ -38,7 +38,7 @@ def test_a_runtime_that_connects_again_has_its_pods_reported_once_and_those_that
     wait_until(lambda: len(looking.lines) == 3, "the end of one", SOON)
     assert looking.line("pod", "kept")
     assert looking.line("ended", "gone")
-    assert len(looking.allocations.taken()) == 1
+    assert len(looking.reservations.taken()) == 1
 
 
 def test_a_pod_that_comes_while_the_list_is_gone_through_does_not_count_as_gone(looking: Looking) -> None:
@@ -70,7 +70,7 @@ def test_a_pod_of_the_list_that_ends_before_it_is_decided_holds_nothing(looking:
 def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: Looking) -> None:
     pod = looking.pod("short", "[{match: {device: mlx5_3}}]")
     (held,) = (device.id for device in looking.inside.node.devices if device.name == "mlx5_3")
-    looking.allocations.hold("other", [(held, Holding(owner="default/other", mode=Mode.EXCLUSIVE))])
+    looking.reservations.hold("other", [(held, Holding(owner="default/other", mode=Mode.EXCLUSIVE))])
 
     reading, ended = threading.Event(), threading.Event()
 
@@ -84,10 +84,10 @@ def test_a_pod_of_the_list_that_ends_while_it_is_decided_holds_nothing(looking: 
     runtime = looking.connect()
     assert reading.wait(SOON)
     runtime.stop_pod_sandbox(pod)
-    looking.allocations.release("other")
+    looking.reservations.release("other")
     ended.set()
     looking.inside.workers.submit("reconcile", lambda: None).result(SOON)  # after the list
-    assert not looking.allocations.taken()
+    assert not looking.reservations.taken()
     assert [it["event"] for it in looking.lines] == ["ended"]
 
 

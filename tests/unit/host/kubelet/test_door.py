@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.sources import Others
-from nri_rdma.engine.node_cache import NodeSource
+from nri_rdma.daemon.sources import Sources
+from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.host.kubelet.door import KubeletDoor
 from nri_rdma.model.allocation import PodAllocation
@@ -74,7 +74,7 @@ def test_a_kubelet_that_is_not_opened_yet_is_unreachable_where_its_socket_is(wor
     settings = Settings(cdi_dirs=(tmp_path,), kubelet_socket=tmp_path / "kubelet.sock")
     node = Node(devices=(), gpus=(), rdma_cm=None, rdma_netns=RdmaNetns.NONE, rdma_cgroup=False)
     listeners = Listeners()
-    others = Others(settings, NodeSource(lambda: node), workers, listeners)
+    others = Sources(settings, NodeCache(lambda: node), workers, listeners)
     listeners.close()
     seen = [others.is_there]
     settings.kubelet_socket.touch()

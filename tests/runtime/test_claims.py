@@ -79,7 +79,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
     with Daemon(runtime, node, kubelet=kubelet.socket) as running:
-        wait_until(lambda: "the kubelet tells" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
+        wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 
 
@@ -256,7 +256,7 @@ def test_enforce_refuses_who_has_the_nodes_and_no_claim(
     name = driver.prepare(f"{FOREIGN}=0000-41-00-0", 2)
     allocate(kubelet, "enforce", "main", name)
     with Daemon(runtime, node, extra=with_adopt(tmp_path, "enforce"), kubelet=kubelet.socket) as daemon:
-        wait_until(lambda: "the kubelet tells" in daemon.log, "the kubelet to be asked", 10)
+        wait_until(lambda: "the kubelet reports" in daemon.log, "the kubelet to be asked", 10)
         pod = cri.run_pod("enforce")
         assert look(cri, run(cri, pod, "main", name)).env["NCCL_IB_HCA"] == "=mlx5_2"
         if runtime.release.name != TELLS_NAMES:  # where the runtime names it, somebody has asked for it by its name

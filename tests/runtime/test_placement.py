@@ -42,7 +42,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
     with Daemon(runtime, node, kubelet=kubelet.socket) as running:
-        wait_until(lambda: "the kubelet tells" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
+        wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 
 

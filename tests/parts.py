@@ -48,6 +48,12 @@ HOST = (
 and those that read a described node together with the links of the host that they run on. They can only be in different
 parts when each part has a host of its own."""
 MACHINE_FILES = {
+    "tests/interop/test_calls.py": "has Go fetch modules",
+    "tests/interop/test_cdi.py": "has Go fetch modules",
+    "tests/interop/test_nri_stub.py": "has Go fetch modules",
+    "tests/interop/test_streams.py": "has Go fetch modules",
+    "tests/interop/test_ttrpc_example.py": "has Go fetch modules",
+    "tests/interop/test_typed.py": "has Go fetch modules",
     "tests/runtime/test_first_run.py": "has pip ask the package index",
     "tests/wheel/test_ttrpc_wheel.py": "has pip ask the package index",
     "tests/wheel/test_wheel.py": "has pip ask the package index",
@@ -60,6 +66,7 @@ ALONE_FILES = {
     "tests/kernel/test_many_routes.py": "measures how late a thread of the same process is",
     "tests/kernel/test_restless_lists.py": "changes routes as fast as the machine can",
     "tests/kernel/test_soak.py": "compares what a process holds before and after",
+    "tests/runtime/test_away.py": "needs the number of a namespace again, which nobody else may take",
     "tests/runtime/test_overlap.py": "measures how long attaches that overlap take",
 }
 """Files that run when nothing else does, each with the reason."""

@@ -7,6 +7,7 @@ has no RDMA subsystem, the device is described by files (tree.py) and its netdev
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -85,21 +86,31 @@ def test_exclusive_when_exclusive_hard_isolation_is_served(cri: Cri, daemon: Ser
         assert isolation_of(sandbox.id) == "hard"
 
 
+@contextmanager
+def bound(path: Path | str, at: Path) -> Iterator[None]:
+    """The runtime's socket in another folder, where a daemon's lock lies beside it that the first daemon does not see:
+    two daemons answer one runtime here. A link would not do: the daemon follows it."""
+    at.touch()
+    subprocess.run(["mount", "--bind", str(path), str(at)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(at)], check=True)
+
+
 @pytest.fixture
 def described(cri: Cri, daemon: Server, rdma_device: str, tmp_path: Path) -> Iterator[str]:
     """The NIC on a kernel without RDMA, and a second daemon that reads a tree; it has annotations of its own."""
     netdev = kernel.netdev_of(rdma_device)
     with kernel.no_rdma(rdma_device):
         tree.write(netdev, tmp_path / "sys")
-        state = Path("/run/nri-rdma-tree")
-        socket = tmp_path / "nri.sock"
-        socket.symlink_to(NRI_SOCKET)  # with a lock of its own beside it: two daemons answer one runtime here
+        state, socket = Path("/run/nri-rdma-tree"), tmp_path / "nri.sock"
         command = (
             *(word for word in DAEMON if str(STATE) not in word and word not in {"--state-dir", "--control-socket"}),
             *("--nri-socket", str(socket), "--sysfs-root", str(tmp_path / "sys"), "--state-dir", str(state)),
             *("--plugin-name", "tree", "--plugin-index", "91", "--annotation-prefix", TREE_PREFIX),
         )
-        with Server(command, RESULTS / "nri-rdma-tree.log") as server:
+        with bound(NRI_SOCKET, socket), Server(command, RESULTS / "nri-rdma-tree.log") as server:
             wait_until(lambda: server.has_logged("synchronized"), "the second daemon to be registered", seconds=60)
             yield netdev
 

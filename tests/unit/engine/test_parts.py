@@ -1,0 +1,77 @@
+"""What the attachments of one sandbox gave to whom."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
+from nri_rdma.engine.parts import attached_for, attached_of, concerned, devices_of, free_key, holder_of, part_of
+from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
+from tests.unit.attach.rig import SOON
+from tests.unit.lifecycle_rig import ONE
+
+__all__ = ["node", "world"]  # fixtures
+
+
+@pytest.fixture
+def both(node: Node) -> Node:
+    """A sandbox with an attachment of its own, and one that its container "sidecar" came with."""
+    node.specify(spec(NIC, 1, keys=MOVE))
+    node.start(annotations=ONE)
+    node.sandbox().attach_done.result(SOON)
+    node.create("sidecar", 1, cdi=(NIC,), annotations=ONE)
+    return node
+
+
+def grants(node: Node) -> tuple[CdiGrant, ...]:
+    """The CDI device as a container's."""
+    return grants_of(node.evidence.specs.now.index, "main", {NIC: Origin.RUNTIME})
+
+
+def test_all_that_is_attached_is_told_together_and_apart(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert [it.part for it in parts] == ["", "sidecar"]
+    attached, rdma_cm = attached_of(parts)
+    assert [it.device.name for item in attached for it in item.devices] == ["mlx5_0", "mlx5_1"]
+    assert rdma_cm == both.rdma_cm
+    assert attached_for(parts) == {NIC: {"mlx5_1"}}
+    assert devices_of(parts, "sidecar") == {"mlx5_0", "mlx5_1"}
+    assert devices_of(parts, "main") == {"mlx5_0"}
+
+
+def test_a_container_waits_for_what_concerns_it(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert concerned(parts, "sidecar", ()) == parts
+    assert concerned(parts, "main", ()) == parts[:1]
+    assert concerned(parts, "main", grants(both)) == parts, "it has the same CDI device"
+
+
+def test_one_attachment_is_the_holder_of_a_cdi_device(both: Node) -> None:
+    parts, (grant,) = both.rig.sandboxes.of("sandbox-1"), grants(both)
+    assert holder_of(parts, grant) is parts[1]
+    assert holder_of(parts[:1], grant) is None
+
+
+def test_a_part_that_is_taken_gets_a_number(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert free_key("sandbox-1", parts, "main") == ("main", "sandbox-1+main")
+    assert free_key("sandbox-1", parts, "sidecar") == ("sidecar.1", "sandbox-1+sidecar.1")
+
+
+@pytest.mark.parametrize("name", ["main", "a-b"])
+def test_a_part_has_the_name_of_its_container(name: str) -> None:
+    assert part_of(name) == name
+
+
+@pytest.mark.parametrize("name", ["../../etc", "A" * 300, "", "a/b", "\udcff"])
+def test_a_name_that_no_file_can_have_is_replaced_always_in_the_same_way(name: str) -> None:
+    assert re.fullmatch(r"c\.[0-9a-f]{16}", part_of(name))
+    assert part_of(name) == part_of(name)
+    assert part_of(name) != part_of(f"{name}x")
+
+
+def test_a_pod_that_has_nothing_has_no_parts() -> None:
+    assert attached_of(()) == ((), None)
+    assert attached_for(()) == {}

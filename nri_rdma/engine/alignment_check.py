@@ -28,7 +28,7 @@ class AlignmentCheck:
     def refuse_far(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
         """Check the container now if one of its requests is strict; other containers do not wait for the check. `gpus`
         returns what the container shows of its GPUs."""
-        if is_strict(attached, container):
+        if self._specs.now.gpu_names.gpus and is_strict(attached, container):
             self.check(pod, attached, container, gpus)
 
     def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:

@@ -43,8 +43,6 @@ def devices_of(parts: Iterable[Attachment], container: str) -> frozenset[DeviceI
 
 def concerned(parts: tuple[Attachment, ...], container: str, grants: Collection[CdiGrant]) -> tuple[Attachment, ...]:
     """Return the attachments for which a container has to wait: not those that were made for other containers."""
-    if len(parts) <= 1 and not (parts and parts[0].part):
-        return parts
     return tuple(it for it in parts if _concerns(it, container, grants))
 
 

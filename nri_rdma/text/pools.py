@@ -349,17 +349,17 @@ SELECTOR_KEYS = (
         "pfName",
         "pf_name",
         _one_or_more(Form(_pf_name, {"type": "string"})),
-        "Physical function by its netdev, with its virtual functions; NAME#0-3,7 is some of these only",
+        "Physical function by its netdev, with its virtual functions; NAME#0-3,7: only these virtual functions",
     ),
     Key(
         "rootDevice",
         "root_device",
         _one_or_more(Form(_root_device, {"type": "string"})),
-        "What is on, below or a virtual function of a PCI address (ADDRESS#0-3,7: some virtual functions), or below a"
-        " root complex",
+        "PCI address: its function, its virtual functions and every function below it (ADDRESS#0-3,7: only these virtual"
+        " functions); or a root complex: every function below it",
     ),
     Key("linkLayer", "link_layer", _one_or_more(_word(LinkLayer)), "Link layer of the first port"),
-    Key("protocol", "protocol", _one_or_more(_word(Protocol)), "What the device speaks"),
+    Key("protocol", "protocol", _one_or_more(_word(Protocol)), "Protocol of the device"),
     Key(
         "pkey",
         "pkey",
@@ -374,11 +374,11 @@ SELECTOR_KEYS = (
                 },
             )
         ),
-        "Partition of an InfiniBand port; full and limited members alike",
+        "Partition of an InfiniBand port, with full or limited membership",
     ),
     Key("numaNode", "numa_node", _one_or_more(_number(0, 1023)), "NUMA node"),
     Key("speedGbps", "speed_gbps", _one_or_more(_number(1, 100_000)), "Speed of the fastest port now"),
-    Key("minSpeedGbps", "min_speed_gbps", _number(1, 100_000), "Least speed of the fastest port now"),
+    Key("minSpeedGbps", "min_speed_gbps", _number(1, 100_000), "Lowest speed of the fastest port now"),
 )
 
 _SELECTORS = Form(
@@ -391,8 +391,8 @@ ADOPT_KEYS = (
         "mode",
         "adopt",
         _word(Adopt),
-        "observe: in status and trace only; complete: the container also gets memlock, limits and environment; enforce:"
-        " and one with RDMA device nodes that nobody allocated to it is refused",
+        "observe: only report in status and trace; complete: also give the container memlock, limits and environment;"
+        " enforce: also refuse a container with RDMA device nodes that were not allocated to it",
     ),
     Key(
         "memlock",
@@ -405,34 +405,39 @@ ADOPT_KEYS = (
 
 POOL_KEYS = (
     Key(
-        "select", "select", _SELECTORS, "The devices of the pool: conditions, all of them; of a list, any; default: all"
+        "select",
+        "select",
+        _SELECTORS,
+        "Conditions on the pool's devices: all of a table, any of a list; default: all devices",
     ),
-    Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
-    Key("modes", "modes", _some(_word(Mode)), "What it serves; the first is for requests that name none"),
-    Key("door", "door", _word(PoolDoor), "What it is asked through"),
+    Key("exclude", "exclude", _SELECTORS, "Devices that the pool does not have although `select` selects them"),
+    Key("modes", "modes", _some(_word(Mode)), "Modes that the pool serves; the first is the default of requests"),
+    Key("door", "door", _word(PoolDoor), "Interface through which pods ask for the pool"),
     Key(
         "requireIsolation",
         "requires_isolation",
         Form(boolean, {"type": "boolean"}),
-        "Refuse a node whose kernel does not hide the device from others",
+        "Refuse requests if the node's kernel does not hide the device from other pods",
     ),
-    Key("limits", "limits", _LIMITS, "Limits per device for requests that name none"),
-    Key("maxLimits", "max_limits", _LIMITS, "Most that a request may have per device; what names no limit gets it"),
+    Key("limits", "limits", _LIMITS, "Limits per device of requests without limits"),
+    Key("maxLimits", "max_limits", _LIMITS, "Highest limits per device, also for requests without limits"),
 )
 
 RULE_KEYS = (
-    Key("name", "name", _text(_RULE_NAME, "use letters, digits, blanks, dots, - and _"), "What refusals call it"),
+    Key(
+        "name", "name", _text(_RULE_NAME, "use letters, digits, blanks, dots, - and _"), "Name of the rule in refusals"
+    ),
     Key(
         "namespaces",
         "namespaces",
         _some(_text(_NAMESPACE, "write namespaces; * and ? are wild")),
-        "For pods of these namespaces",
+        "Apply to pods of these namespaces",
     ),
     Key(
         "runtimeHandlers",
         "runtime_handlers",
         _some(_text(_HANDLER, 'write runtime handlers; "" is the default one, * and ? are wild')),
-        "For pods of these runtime handlers",
+        "Apply to pods of these runtime handlers",
     ),
     Key(
         "podLabels",
@@ -441,22 +446,22 @@ RULE_KEYS = (
             _labels,
             {"type": "object", "additionalProperties": _LABEL_VALUE.schema, "minProperties": 1},
         ),
-        "For pods with all these labels, each of any of its values",
+        "Apply to pods that have all these labels, each with one of its values",
     ),
-    Key("pools", "pools", _some(_text(POOL_NAME, POOL_NAME_HINT)), "About these pools; default: all"),
-    Key("allow", "allow", Form(boolean, {"type": "boolean"}), "false refuses whom it is for"),
-    Key("modes", "modes", _some(_word(Mode)), "The modes they may ask for; default: all of the pool"),
+    Key("pools", "pools", _some(_text(POOL_NAME, POOL_NAME_HINT)), "Apply to these pools; default: all"),
+    Key("allow", "allow", Form(boolean, {"type": "boolean"}), "`false` refuses the pods that the rule applies to"),
+    Key("modes", "modes", _some(_word(Mode)), "Modes that the pods may ask for; default: all of the pool"),
     Key(
         "devices",
         "char_kinds",
         _set(_word(CharKind)),
-        "The character devices they may ask for; default: uverbs and rdma_cm",
+        "Character devices that the pods may ask for; default: uverbs and rdma_cm",
     ),
     Key(
         "interface",
         "interface",
         _set(Form(_interface_key, {"enum": list(INTERFACE_KEYS)})),
-        "What they may say about their interface; default: everything",
+        "Keys of `interface` that the pods may set; default: all",
     ),
-    Key("maxLimits", "max_limits", _LIMITS, "Most that they may have per device; what names no limit gets it"),
+    Key("maxLimits", "max_limits", _LIMITS, "Highest limits per device, also for requests without limits"),
 )

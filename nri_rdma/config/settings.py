@@ -207,16 +207,17 @@ class Settings:
     nri_socket: Path = _setting(Path("/var/run/nri/nri.sock"), "Socket of the runtime's NRI.", _path, "PATH")
     plugin_name: str | None = _setting(
         None,
-        "Name under which the runtime knows this plugin; default: of a program NN-NAME, or nri-rdma.",
+        "Name of this plugin in the runtime; default: NAME of a program called NN-NAME, or nri-rdma.",
         _plugin_name,
     )
     plugin_index: str | None = _setting(
         None,
-        "Order among the runtime's plugins: late ones see what others inject; default: of a program NN-NAME, or 90.",
+        "Order among the runtime's plugins: later ones see what others inject; default: NN of a program NN-NAME,"
+        " or 90.",
         _index,
         "NN",
     )
-    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of the annotations that are ours.", _prefix)
+    annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of nri-rdma's annotations.", _prefix)
     allow_default_pool: bool = _setting(
         False, "Let the pool `default` serve exclusive requests too, not only shared ones.", _flag
     )
@@ -225,13 +226,13 @@ class Settings:
     )
     attach: str = _setting(
         "overlapped",
-        "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before the sandbox is"
-        " answered for, while every pod of the node waits.",
+        "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before RunPodSandbox"
+        " is answered, while every pod of the node waits.",
         _Choice(("overlapped", "blocking")),
         "overlapped|blocking",
     )
     sandbox_wait: float = _setting(
-        0.0, "Seconds that an overlapped attach is waited for before the sandbox is answered for.", _wait, "SECONDS"
+        0.0, "Seconds that RunPodSandbox waits for an overlapped attach before it is answered.", _wait, "SECONDS"
     )
     barrier_wait: float = _setting(
         0.2,
@@ -240,66 +241,70 @@ class Settings:
         "SECONDS",
     )
     sysfs_root: Path = _setting(
-        Path("/sys"), "Where the hardware is read: the machine's sysfs or a tree like it.", _path, "DIR"
+        Path("/sys"), "Where the hardware is read: the machine's sysfs, or a directory tree like it.", _path, "DIR"
     )
     dev_root: Path = _setting(Path("/dev"), "Where the modes of device nodes are read.", _path, "DIR")
     proc_root: Path = _setting(
-        Path("/proc"), "Where NVIDIA's driver tells of its GPUs: the machine's procfs or a tree like it.", _path, "DIR"
+        Path("/proc"), "Where NVIDIA's driver lists its GPUs: the machine's procfs, or a tree like it.", _path, "DIR"
     )
     cgroup_root: Path = _setting(
-        Path("/sys/fs/cgroup"), "Where the host's cgroups are read, and limits written.", _path, "DIR"
+        Path("/sys/fs/cgroup"), "Where the host's cgroups are read and limits are written.", _path, "DIR"
     )
     cdi_dirs: tuple[Path, ...] = _setting(
-        CDI_DIRECTORIES, "Where CDI specs are read; the last directory counts most.", _paths, "DIR[,DIR...]"
+        CDI_DIRECTORIES, "Where CDI specs are read; a later directory overrides an earlier one.", _paths, "DIR[,DIR...]"
     )
     kubelet_socket: Path = _setting(
         Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        "Socket where the kubelet tells what it allocated to pods (PodResources); it need not be there.",
+        "Socket where the kubelet reports what it allocated to pods (PodResources); it need not exist.",
         _path,
         "PATH",
     )
     containerd_socket: Path | None = _setting(
         Path("/run/containerd/containerd.sock"),
-        "Socket of containerd's own API: releases that leave parts of a refused sandbox are asked there to remove them;"
-        " empty: they are not asked.",
+        "Socket of containerd's own API: there the daemon asks releases that leave parts of a refused sandbox behind to"
+        " remove them; empty: it does not ask.",
         _path_or_none,
         "PATH",
     )
     state_dir: Path = _setting(
-        Path("/run/nri-rdma"), "Journal and lock; on a tmpfs, it dies with the boot.", _path, "DIR"
+        Path("/run/nri-rdma"), "Directory of journal and lock, on a tmpfs, so that a reboot clears it.", _path, "DIR"
     )
     control_socket: Path | None = _setting(
         None, "Socket of `status` and `trace`; default: control.sock in the state directory.", _path, "PATH"
     )
-    tracing: bool = _setting(True, "Record a span of every event and step of pods that ask.", _flag, "true|false")
+    tracing: bool = _setting(
+        True, "Record a span for every event and step of pods that ask for devices.", _flag, "true|false"
+    )
     log_level: str = _setting(
-        "info", "Least level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
+        "info", "Lowest level that is logged.", _Choice(("debug", "info", "warning", "error")), "LEVEL"
     )
     log_format: str = _setting("text", "Log lines for people or for machines.", _Choice(("text", "json")), "text|json")
 
     node_ip: tuple[Address, ...] | None = _setting(
         None,
-        "The node's own addresses (the kubelet's --node-ip, several with commas): the netdev that has one is in use."
-        " Without it the netdev with the default route is, as always.",
+        "The node's own addresses (the kubelet's --node-ip, several with commas): a netdev that has one is in use. The"
+        " netdev with the default route is always in use.",
         _node_ips,
         "ADDRESS[,ADDRESS]",
     )
     api_server: Address | None = _setting(
         None,
-        "Address of the API server (ADDRESS or ADDRESS:PORT): the netdev that the route to it leads to is in use."
+        "Address of the API server (ADDRESS or ADDRESS:PORT): the netdev of the route to it is in use."
         " Default: KUBERNETES_SERVICE_HOST of the environment.",
         _api_server,
         "ADDRESS[:PORT]",
     )
     log_file: Path | None = _setting(
         None,
-        "File of the log; default: stderr, or syslog when the runtime starts the daemon (what syslog does not take goes"
-        " to nri-rdma.log in the state directory).",
+        "File of the log; default: stderr, or syslog if the runtime starts the daemon (lines that syslog does not take"
+        " go to nri-rdma.log in the state directory).",
         _path,
         "PATH",
     )
     pools: tuple[Pool, ...] = _table("What pods may ask for; without any, the pool `default` has every device.")
-    rules: tuple[Rule, ...] = _table("Who may ask which pool for what; the first that is for a pod decides.")
+    rules: tuple[Rule, ...] = _table(
+        "Who may ask which pool for what; the first rule that applies to pod and pool decides."
+    )
     adopt: Adoption = _table(
         "What is done with RDMA devices that others gave to containers; without it they are observed.", Adoption()
     )

@@ -311,7 +311,7 @@ SELECTOR_KEYS = (
                 },
             )
         ),
-        "Partition of an InfiniBand port; full and limited members alike",
+        "Partition of an InfiniBand port, with full or limited membership",
     ),
     Key("numaNode", "numa_node", one_or_more(number(0, 1023)), "NUMA node"),
     Key("speedGbps", "speed_gbps", one_or_more(number(1, 100_000)), "Speed of the fastest port now"),
@@ -342,7 +342,10 @@ ADOPT_KEYS = (
 
 POOL_KEYS = (
     Key(
-        "select", "select", _SELECTORS, "The devices of the pool: conditions, all of them; of a list, any; default: all"
+        "select",
+        "select",
+        _SELECTORS,
+        "Conditions on the pool's devices: all of a table, any of a list; default: all devices",
     ),
     Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
     Key("modes", "modes", some(word_of(Mode)), "What it serves; the first is for requests that name none"),
@@ -378,7 +381,7 @@ RULE_KEYS = (
             _labels,
             {"type": "object", "additionalProperties": _LABEL_VALUE.schema, "minProperties": 1},
         ),
-        "For pods with all these labels, each of any of its values",
+        "Apply to pods that have all these labels, each with one of its values",
     ),
     Key("pools", "pools", some(text_of(POOL_NAME, POOL_NAME_HINT)), "About these pools; default: all"),
     Key("allow", "allow", FLAG, "false refuses whom it is for"),

@@ -1,0 +1,57 @@
+"""What the kubelet says of a pod is remembered with its sandbox; what it does not say is a reason, not an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_rdma.cdi.grants import Origin
+from nri_rdma.engine.kubelet import KubeletWord
+from tests.unit.adopting import FOREIGN, NIC, SHARED, Kubelet, Node, node, spec, world
+from tests.unit.attach.builders import make_pod
+
+__all__ = ["node", "world"]  # fixtures
+
+
+@pytest.fixture
+def kubelet(node: Node) -> Kubelet:
+    node.specify(spec(NIC, 0, keys=SHARED))
+    return node.kubelet
+
+
+def test_what_it_allocated_is_remembered_with_the_sandbox(node: Node, kubelet: Kubelet) -> None:
+    kubelet.give(make_pod(), "main", NIC)
+    word = node.evidence.kubelet.ask(make_pod())
+    assert word.allocation is not None
+    assert node.evidence.kubelet.allocated("sandbox-1") is word.allocation
+    assert node.evidence.kubelet.allocated("sandbox-2") is None
+    (grant,) = node.evidence.kubelet.grants(word.allocation)
+    assert (grant.container, grant.name, grant.origin) == ("main", NIC, Origin.KUBELET)
+
+
+def test_a_cdi_device_that_is_none_of_ours_is_no_grant(node: Node, kubelet: Kubelet) -> None:
+    kubelet.give(make_pod(), "main", FOREIGN)
+    assert node.evidence.kubelet.grants(node.evidence.kubelet.ask(make_pod()).allocation) == ()
+
+
+def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(node: Node, kubelet: Kubelet) -> None:
+    assert node.evidence.kubelet.ask(make_pod()).is_unknown_pod
+    kubelet.is_late = True
+    word = node.evidence.kubelet.ask(make_pod())
+    assert (word.allocation, word.is_unknown_pod) == (None, False)
+    assert "KUBELET-LATE" in word.problem
+    told = node.evidence.kubelet.gpus_told(word)
+    assert told is not None
+    assert told.unanswered == word.problem
+
+
+def test_a_node_without_a_kubelet_says_nothing(node: Node) -> None:
+    node.evidence.kubelet.kubelet = None
+    assert node.evidence.kubelet.ask(make_pod()) == KubeletWord()
+    assert not node.evidence.kubelet.tells
+    assert not node.evidence.kubelet.asks_about_devices
+
+
+def test_it_is_asked_about_devices_only_where_a_spec_is_ours(node: Node) -> None:
+    assert not node.evidence.kubelet.asks_about_devices
+    node.specify(spec(NIC, 0, keys=SHARED))
+    assert node.evidence.kubelet.asks_about_devices

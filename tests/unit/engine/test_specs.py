@@ -1,0 +1,97 @@
+"""What specs and node say is one snapshot; who needs a spec that is not read yet waits for a reading."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future
+
+import pytest
+
+from nri_rdma.cdi.registry import Registry
+from nri_rdma.engine.specs import SpecCache
+from nri_rdma.errors import NotReadyError
+from tests.unit.attach.builders import make_pod
+from tests.unit.cdi.specs import KEY, one, registry, uverbs_path
+from tests.unit.model.hardware import eight, node
+
+VF0 = "net.example/vf=vf0"
+
+
+class Drivers:
+    """What is in the folder of specs, and the readings that were asked for."""
+
+    def __init__(self) -> None:
+        self.registry = Registry(devices={})
+        self.asked: list[Future[None]] = []
+
+    def read(self) -> Future[None]:
+        self.asked.append(Future())
+        return self.asked[-1]
+
+
+@pytest.fixture
+def drivers() -> Drivers:
+    return Drivers()
+
+
+def cache(drivers: Drivers, *, is_ready: bool = True, rereads: bool = True) -> SpecCache:
+    return SpecCache(
+        node=eight,
+        registry=lambda: drivers.registry,
+        prefix=KEY,
+        reread=drivers.read if rereads else None,
+        is_ready=is_ready,
+    )
+
+
+def test_a_snapshot_stays_as_it_was_when_the_specs_change(drivers: Drivers) -> None:
+    made = cache(drivers)
+    before = made.now
+    drivers.registry = registry(one(uverbs_path(0)))
+    assert made.now is before
+    made.read_again()
+    assert (before.is_relevant, made.now.is_relevant) == (False, True)
+    assert before.index is not made.now.index
+
+
+def test_nothing_is_known_of_rdma_devices_before_the_first_reading_is_done(drivers: Drivers) -> None:
+    made = cache(drivers, is_ready=False)
+    assert made.now.majors is None
+    with pytest.raises(NotReadyError, match="network is not ready"):
+        made.await_ready(make_pod(), time.monotonic())
+    made.set_ready()
+    made.await_ready(make_pod(), time.monotonic())
+    assert made.now.majors == frozenset({231})
+
+
+def test_the_major_number_of_a_device_that_is_gone_stays_known() -> None:
+    nodes = [eight()]
+    made = SpecCache(node=lambda: nodes[0], registry=lambda: Registry(devices={}), prefix=KEY)
+    nodes[0] = node(())
+    made.read_again()
+    assert made.now.majors == frozenset({231})
+
+
+def test_a_name_that_no_spec_has_is_read_for_once_and_again_after_a_second(
+    drivers: Drivers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, now = cache(drivers), [100.0]
+    monkeypatch.setattr("nri_rdma.engine.specs.time.monotonic", lambda: now[0])
+    assert made.unread([VF0]) == [VF0]
+    first = made.reading_for([VF0])
+    assert made.reading_for([VF0]) is first
+    first.set_result(None)
+    now[0] += 0.5
+    assert made.reading_for([VF0]) is first
+    now[0] += 1.0
+    assert made.reading_for([VF0]) is not first
+    assert len(drivers.asked) == 2
+
+
+def test_a_name_that_a_spec_has_needs_no_reading(drivers: Drivers) -> None:
+    drivers.registry = registry(one(uverbs_path(0)))
+    assert cache(drivers).unread([VF0]) == []
+
+
+def test_nobody_waits_for_a_reading_that_nobody_can_do(drivers: Drivers) -> None:
+    assert cache(drivers, rereads=False).unread([VF0]) == []

@@ -1,0 +1,31 @@
+"""A view is what the engine knows, without asking anybody."""
+
+from __future__ import annotations
+
+from nri_rdma.engine.view import view_of
+from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
+from tests.unit.attach.rig import SOON
+from tests.unit.lifecycle_rig import ONE
+
+__all__ = ["node", "world"]  # fixtures
+
+
+def test_a_view_has_what_is_attached_held_and_seen(node: Node) -> None:
+    node.specify(spec(NIC, 1, keys=MOVE))
+    node.start(annotations=ONE)
+    node.sandbox().attach_done.result(SOON)
+    node.create("sidecar", 1, cdi=(NIC,), annotations=ONE)
+    view = view_of(node.engine)
+    assert [it.part for it in view.attachments] == ["", "sidecar"]
+    assert {str(key) for key in view.taken} == {"mlx5_0", "mlx5_1"}
+    assert [(it.container, it.what) for it in view.sightings] == [("sidecar", NIC)]
+    assert view.namespaces_held == 2
+    assert (view.specs_are_read, view.kubelet_tells, view.unserved, view.unserved_count) == (True, True, (), 0)
+
+
+def test_a_view_stays_while_the_engine_goes_on(node: Node) -> None:
+    node.start(annotations=ONE)
+    view = view_of(node.engine)
+    node.stop()
+    assert len(view.attachments) == 1
+    assert view_of(node.engine).attachments == ()

@@ -259,6 +259,13 @@ class Settings:
         _path,
         "PATH",
     )
+    kubelet_wait: float = _setting(
+        0.05,
+        "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"
+        " pod is placed as if the kubelet knew nothing of it, and one that asks for strict alignment is refused.",
+        _wait,
+        "SECONDS",
+    )
     containerd_socket: Path | None = _setting(
         Path("/run/containerd/containerd.sock"),
         "Socket of containerd's own API: there the daemon asks releases that leave parts of a refused sandbox behind to"

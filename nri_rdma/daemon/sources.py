@@ -118,7 +118,7 @@ class Sources:
         from nri_rdma.host.kubelet.door import KubeletDoor
 
         self._watch()
-        self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers)
+        self._kubelet = KubeletDoor(self._settings.kubelet_socket, self._workers, budget_s=self._settings.kubelet_wait)
         self._kubelet.begin()
         self.evidence.specs.set_ready()
         log.info("CDI specs were read", extra={"devices": len(self._registry().devices)})

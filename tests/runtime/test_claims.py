@@ -13,7 +13,7 @@ from tests.rig.daemon import MEMLOCK, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_mac, host_link, look, tree_number
 from tests.rig.fabric import Fabric
-from tests.rig.kubelet import Claim, Claimed, FakeKubelet, Given, Mode
+from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, Mode
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
@@ -78,7 +78,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 @pytest.fixture
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
-    with Daemon(runtime, node, kubelet=kubelet.socket) as running:
+    with Daemon(runtime, node, kubelet=kubelet.socket, extra=PATIENT) as running:
         wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 
@@ -255,7 +255,9 @@ def test_enforce_refuses_who_has_the_nodes_and_no_claim(
 ) -> None:
     name = driver.prepare(f"{FOREIGN}=0000-41-00-0", 2)
     allocate(kubelet, "enforce", "main", name)
-    with Daemon(runtime, node, extra=with_adopt(tmp_path, "enforce"), kubelet=kubelet.socket) as daemon:
+    with Daemon(
+        runtime, node, extra=(*with_adopt(tmp_path, "enforce"), *PATIENT[1:]), kubelet=kubelet.socket
+    ) as daemon:
         wait_until(lambda: "the kubelet reports" in daemon.log, "the kubelet to be asked", 10)
         pod = cri.run_pod("enforce")
         assert look(cri, run(cri, pod, "main", name)).env["NCCL_IB_HCA"] == "=mlx5_2"

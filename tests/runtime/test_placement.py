@@ -17,7 +17,7 @@ from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_root, look, tree_number
 from tests.rig.fabric import Fabric
-from tests.rig.kubelet import Claim, Claimed, FakeKubelet, Given, Mode, message, pod_message
+from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, Mode, message, pod_message
 from tests.rig.node import Netdev, Node
 from tests.rig.runtime import Runtime
 
@@ -41,7 +41,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 @pytest.fixture(scope="module")
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
-    with Daemon(runtime, node, kubelet=kubelet.socket) as running:
+    with Daemon(runtime, node, kubelet=kubelet.socket, extra=PATIENT) as running:
         wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 
@@ -215,7 +215,7 @@ def test_the_gpu_of_a_claim_is_known_by_the_device_files_in_its_spec(
 
 def hangs(kubelet: FakeKubelet, _node: Fabric) -> str:
     kubelet.mode = Mode.HANGS
-    return "the kubelet did not report the pod's devices: no answer within 50 ms (KUBELET-LATE)"
+    return "the kubelet did not report the pod's devices: no answer within 1000 ms (KUBELET-LATE)"
 
 
 def fails(kubelet: FakeKubelet, _node: Fabric) -> str:

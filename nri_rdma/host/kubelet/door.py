@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from nri_rdma.errors import KubeletError
-from nri_rdma.host.kubelet.podresources import PodResources
+from nri_rdma.host.kubelet.podresources import BUDGET_S, PodResources
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.tasks.workers import Workers
 
@@ -19,10 +19,10 @@ class KubeletDoor:
     """Asks the kubelet; without a kubelet it knows nothing of pods. Safe for use by several threads; whoever makes it
     closes it."""
 
-    def __init__(self, socket: Path, workers: Workers) -> None:
+    def __init__(self, socket: Path, workers: Workers, *, budget_s: float = BUDGET_S) -> None:
         self._socket = socket
         self._workers = workers
-        self._client = PodResources(socket)
+        self._client = PodResources(socket, budget_s=budget_s)
         self._lock = threading.Lock()
         self._warming: Future[None] | None = None
         self.tells = False

@@ -11,20 +11,22 @@ UNIT = Path(__file__).resolve().parents[1]
 
 CLIENT_SERVER, SERVER, CLIENT = (
     "ttrpc/test_client_server.py",
-    "ttrpc/test_server_rules.py",
-    "ttrpc/test_client_rules.py",
+    "ttrpc/test_server.py",
+    "ttrpc/test_client.py",
 )
-STREAMS, TYPED, FRAMES, WIRE_STREAMS = (
+STREAMS, TYPED, FRAMES, WIRE_STREAMS, WIRE_CLIENT, WIRE_SERVER = (
     "ttrpc/test_streams.py",
     "ttrpc/test_typed.py",
     "ttrpc/wire/test_frames.py",
     "ttrpc/wire/test_streams.py",
+    "ttrpc/wire/test_client.py",
+    "ttrpc/wire/test_server.py",
 )
 MUX, SESSION = "wire/test_mux.py", "doors/nri/test_session_bytes.py"
 
 TTRPC: dict[str, list[tuple[str, str]]] = {
     "TestReadWriteMessage": [(FRAMES, "test_byte_by_byte"), (FRAMES, "test_large_in_small_receives")],
-    "TestMessageOversize": [(FRAMES, "test_oversize_says_the_numbers_and_uses_no_id")],
+    "TestMessageOversize": [(WIRE_CLIENT, "test_oversize_says_the_numbers_and_uses_no_id")],
     "TestServer, Echo": [
         (CLIENT_SERVER, "test_a_payload_comes_back"),
         (CLIENT_SERVER, "test_several_calls_on_one_connection"),
@@ -44,8 +46,8 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
         (CLIENT, "test_close_waits_for_it"),
     ],
     "metadata": [
-        (FRAMES, "test_metadata_is_lower_cased_and_repeated_keys_are_kept"),
-        (FRAMES, "test_metadata_keys_leave_in_lower_case"),
+        (WIRE_SERVER, "test_metadata_is_lower_cased_and_repeated_keys_are_kept"),
+        (WIRE_CLIENT, "test_metadata_keys_leave_in_lower_case"),
         (SERVER, "test_they_wrap_handlers_the_first_one_outermost"),  # Call.values(), a key that is not there
     ],
     "interceptors": [
@@ -69,7 +71,7 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
     "TestStreamFullOnServer": [(STREAMS, "test_messages_without_bytes_fill_a_stream_too")],
     "own: even id, id 0, reused and lower ids, 0x7f, broken requests, 4194305 bytes": [
         (SERVER, "test_what_breaks_the_protocol_costs_one_stream"),
-        (FRAMES, "test_protocol_errors_cost_one_stream"),
+        (WIRE_SERVER, "test_protocol_errors_cost_one_stream"),
     ],
     "own: data on a dead stream": [(SERVER, "test_data_on_a_stream_that_was_answered")],
     "own: broken payload": [(TYPED, "test_requests_that_do_not_decode_are_internal_errors")],
@@ -85,8 +87,8 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
     "own: a handler's exception": [(SERVER, "test_what_a_handler_raises_has_go_s_code")],
     "own: an oversized answer": [(SERVER, "test_an_answer_that_is_too_long_becomes_an_error")],
     "own: every frame of a stream in every state": [
-        (WIRE_STREAMS, "test_a_server_that_takes_messages"),
-        (WIRE_STREAMS, "test_a_client_that_takes_messages"),
+        (WIRE_SERVER, "test_a_server_that_takes_messages"),
+        (WIRE_CLIENT, "test_a_client_that_takes_messages"),
         (WIRE_STREAMS, "test_two_peers_that_keep_to_the_tables_understand_each_other"),
     ],
 }

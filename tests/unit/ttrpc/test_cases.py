@@ -9,67 +9,71 @@ import pytest
 
 UNIT = Path(__file__).resolve().parents[1]
 
-CLIENT_SERVER, SERVER, CLIENT = (
-    "ttrpc/test_client_server.py",
-    "ttrpc/test_server_rules.py",
-    "ttrpc/test_client_rules.py",
+CONNECTION, CHANNEL, SERVER, CLIENT = (
+    "ttrpc/test_connection.py",
+    "ttrpc/test_channel.py",
+    "ttrpc/test_server.py",
+    "ttrpc/test_client.py",
 )
-STREAMS, TYPED, FRAMES, WIRE_STREAMS = (
-    "ttrpc/test_streams.py",
+CLIENT_STREAM, HANDLER_STREAM, TYPED, FRAMES, WIRE_STREAMS, WIRE_CLIENT, WIRE_SERVER = (
+    "ttrpc/test_clientstream.py",
+    "ttrpc/test_handlerstream.py",
     "ttrpc/test_typed.py",
     "ttrpc/wire/test_frames.py",
     "ttrpc/wire/test_streams.py",
+    "ttrpc/wire/test_client.py",
+    "ttrpc/wire/test_server.py",
 )
 MUX, SESSION = "wire/test_mux.py", "doors/nri/test_session_bytes.py"
 
 TTRPC: dict[str, list[tuple[str, str]]] = {
     "TestReadWriteMessage": [(FRAMES, "test_byte_by_byte"), (FRAMES, "test_large_in_small_receives")],
-    "TestMessageOversize": [(FRAMES, "test_oversize_says_the_numbers_and_uses_no_id")],
+    "TestMessageOversize": [(WIRE_CLIENT, "test_oversize_says_the_numbers_and_uses_no_id")],
     "TestServer, Echo": [
-        (CLIENT_SERVER, "test_a_payload_comes_back"),
-        (CLIENT_SERVER, "test_several_calls_on_one_connection"),
+        (CONNECTION, "test_a_payload_comes_back"),
+        (CONNECTION, "test_several_calls_on_one_connection"),
     ],
-    "TestServerUnimplemented": [(CLIENT_SERVER, "test_statuses")],
+    "TestServerUnimplemented": [(CONNECTION, "test_statuses")],
     "TestServerShutdown": [(SERVER, "test_calls_in_flight_are_answered_and_nothing_new_is_taken")],
     "TestServerClose": [(SERVER, "test_without_grace_handlers_are_cancelled_and_callers_cut_off")],
     "TestImmediateServerShutdown": [(SERVER, "test_closing_before_and_without_serving")],
     "TestServerListenerClosed": [(SERVER, "test_a_listening_socket_that_somebody_else_shuts_hurts_nobody")],
-    "TestOversizeCall": [(CLIENT_SERVER, "test_a_request_that_is_too_long_fails_here")],
-    "TestClientEOF": [(CLIENT_SERVER, "test_the_end_of_the_peer_fails_waiting_and_next_calls")],
-    "TestServerEOF": [(CLIENT_SERVER, "test_a_client_that_leaves_is_forgotten")],
-    "TestServerRequestTimeout": [(CLIENT_SERVER, "test_the_handler_sees_what_was_called")],
+    "TestOversizeCall": [(CONNECTION, "test_a_request_that_is_too_long_fails_here")],
+    "TestClientEOF": [(CHANNEL, "test_the_end_of_the_peer_fails_waiting_and_next_calls")],
+    "TestServerEOF": [(CONNECTION, "test_a_client_that_leaves_is_forgotten")],
+    "TestServerRequestTimeout": [(CONNECTION, "test_the_handler_sees_what_was_called")],
     "TestServerConnectionsLeak": [(SERVER, "test_a_caller_that_has_gone_leaves_nothing")],
     "TestUserOnCloseWait": [
         (CLIENT, "test_it_runs_once_when_the_server_goes_while_nobody_calls"),
         (CLIENT, "test_close_waits_for_it"),
     ],
     "metadata": [
-        (FRAMES, "test_metadata_is_lower_cased_and_repeated_keys_are_kept"),
-        (FRAMES, "test_metadata_keys_leave_in_lower_case"),
+        (WIRE_SERVER, "test_metadata_is_lower_cased_and_repeated_keys_are_kept"),
+        (WIRE_CLIENT, "test_metadata_keys_leave_in_lower_case"),
         (SERVER, "test_they_wrap_handlers_the_first_one_outermost"),  # Call.values(), a key that is not there
     ],
     "interceptors": [
         (SERVER, "test_they_wrap_handlers_the_first_one_outermost"),
         (CLIENT, "test_they_wrap_calls_and_streams_the_first_one_outermost"),
     ],
-    "TestStreamClient": [(STREAMS, "test_streams_and_unary_calls_share_a_connection")],
-    "EchoStream": [(STREAMS, "test_messages_both_ways_in_turn")],
-    "SumStream": [(STREAMS, "test_many_messages_are_summed_to_one_answer")],
-    "DivideStream": [(STREAMS, "test_one_request_is_divided_into_many_answers")],
-    "EchoNull": [(STREAMS, "test_empty_messages_are_messages")],
-    "EchoNullStream": [(STREAMS, "test_messages_sent_by_many_threads_all_come_before_the_end")],
-    "EmptyPayloadStream": [(STREAMS, "test_an_empty_request_is_a_request"), (TYPED, "test_many_replies")],
+    "TestStreamClient": [(CLIENT_STREAM, "test_streams_and_unary_calls_share_a_connection")],
+    "EchoStream": [(CLIENT_STREAM, "test_messages_both_ways_in_turn")],
+    "SumStream": [(CLIENT_STREAM, "test_many_messages_are_summed_to_one_answer")],
+    "DivideStream": [(CLIENT_STREAM, "test_one_request_is_divided_into_many_answers")],
+    "EchoNull": [(CLIENT_STREAM, "test_empty_messages_are_messages")],
+    "EchoNullStream": [(CLIENT_STREAM, "test_messages_sent_by_many_threads_all_come_before_the_end")],
+    "EmptyPayloadStream": [(CLIENT_STREAM, "test_an_empty_request_is_a_request"), (TYPED, "test_many_replies")],
     "TestStreamHandlerContextCancelOnReturn": [
-        (STREAMS, "test_a_stream_is_cancelled_for_whoever_still_uses_it_when_its_handler_returns")
+        (HANDLER_STREAM, "test_a_stream_is_cancelled_for_whoever_still_uses_it_when_its_handler_returns")
     ],
     "TestStreamNotConsumedDoesNotBlockConnection": [
-        (STREAMS, "test_a_stream_that_nobody_takes_does_not_block_the_connection"),
-        (STREAMS, "test_a_client_s_stream_that_nobody_takes_fails_and_calls_go_on"),
+        (HANDLER_STREAM, "test_a_stream_that_nobody_takes_does_not_block_the_connection"),
+        (CLIENT_STREAM, "test_a_client_s_stream_that_nobody_takes_fails_and_calls_go_on"),
     ],
-    "TestStreamFullOnServer": [(STREAMS, "test_messages_without_bytes_fill_a_stream_too")],
+    "TestStreamFullOnServer": [(HANDLER_STREAM, "test_messages_without_bytes_fill_a_stream_too")],
     "own: even id, id 0, reused and lower ids, 0x7f, broken requests, 4194305 bytes": [
         (SERVER, "test_what_breaks_the_protocol_costs_one_stream"),
-        (FRAMES, "test_protocol_errors_cost_one_stream"),
+        (WIRE_SERVER, "test_protocol_errors_cost_one_stream"),
     ],
     "own: data on a dead stream": [(SERVER, "test_data_on_a_stream_that_was_answered")],
     "own: broken payload": [(TYPED, "test_requests_that_do_not_decode_are_internal_errors")],
@@ -79,14 +83,14 @@ TTRPC: dict[str, list[tuple[str, str]]] = {
     ],
     "own: concurrent answers out of order": [
         (SERVER, "test_calls_of_one_connection_are_answered_in_the_order_in_which_they_end"),
-        (CLIENT_SERVER, "test_answers_out_of_order_find_their_callers"),
+        (CHANNEL, "test_answers_out_of_order_find_their_callers"),
     ],
     "own: a late answer": [(CLIENT, "test_a_late_answer_is_nobody_s")],
     "own: a handler's exception": [(SERVER, "test_what_a_handler_raises_has_go_s_code")],
     "own: an oversized answer": [(SERVER, "test_an_answer_that_is_too_long_becomes_an_error")],
     "own: every frame of a stream in every state": [
-        (WIRE_STREAMS, "test_a_server_that_takes_messages"),
-        (WIRE_STREAMS, "test_a_client_that_takes_messages"),
+        (WIRE_SERVER, "test_a_server_that_takes_messages"),
+        (WIRE_CLIENT, "test_a_client_that_takes_messages"),
         (WIRE_STREAMS, "test_two_peers_that_keep_to_the_tables_understand_each_other"),
     ],
 }

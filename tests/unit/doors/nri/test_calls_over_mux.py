@@ -9,7 +9,7 @@ import pytest
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.wire import ClientConnection, Code, Rejected, Request, Response, ServerConnection
 from nri_rdma.wire.mux import MuxDecoder, encode_message
-from tests.unit.ttrpc.wire.test_frames import answered, only_request, request_frame, served
+from tests.unit.ttrpc.wire.framing import answered, only_request, request_frame, served
 
 GOLDEN_REGISTER = bytes.fromhex(
     "00000002 00000057 0000004d 00000001 01 00"

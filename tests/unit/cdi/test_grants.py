@@ -38,6 +38,14 @@ def test_a_reported_name_explains_its_nodes_and_only_others_are_matched(origin: 
     assert told(grants_in(TWO, "main", {VF0: origin}, nodes(0, 1), {})) == [(VF0, origin), (VF1, Origin.NODES)]
 
 
+@pytest.mark.parametrize("origin", [Origin.RUNTIME, Origin.KUBELET])
+def test_a_report_counts_more_than_nodes_also_where_the_spec_is_wrong(origin: Origin) -> None:
+    """Such a spec is about no device that would explain the nodes."""
+    index = Index(registry(one(uverbs_path(0), key="{x: 1}")), eight(), KEY)
+    assert told(grants_in(index, "main", {}, nodes(0), {})) == [(VF0, Origin.NODES)]
+    assert told(grants_in(index, "main", {VF0: origin}, nodes(0), {})) == [(VF0, origin)]
+
+
 def test_a_container_without_nodes_has_what_is_reported_and_no_more() -> None:
     """So has a privileged container, whose nodes prove nothing."""
     assert told(grants_in(TWO, "main", {VF1: Origin.KUBELET}, {}, {})) == [(VF1, Origin.KUBELET)]

@@ -12,7 +12,6 @@ from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import default_policy
-from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
@@ -24,7 +23,6 @@ from tests.unit.adopting import (
     MOVE,
     NIC,
     OTHER_PATH,
-    RDMA_CM,
     VENDOR,
     Node,
     names,
@@ -36,7 +34,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig
-from tests.unit.lifecycle_rig import ONE, PREFIX, uverbs
+from tests.unit.lifecycle_rig import ONE, PREFIX
 
 __all__ = ["node", "world"]
 
@@ -153,12 +151,6 @@ def test_a_late_kubelet_does_not_keep_the_pod(node: Node, world: World) -> None:
     assert node.create("trainer", 0).rdma_max
 
 
-def test_the_kubelet_is_not_asked_where_no_spec_concerns_us(node: Node) -> None:
-    node.specify(spec("gpu.example.com/gpu=0", env=["GPU=0"]))
-    node.start(annotations={})
-    assert node.kubelet.asked == 0
-
-
 def test_others_are_observed_and_get_nothing(node: Node) -> None:
     node.specify(spec(FOREIGN, 0))
     assert node.create("main", 0) == ContainerEdits()
@@ -220,25 +212,6 @@ def test_privileged_containers_are_only_reported(node: Node) -> None:
     assert seen.what == "device nodes"
 
 
-def test_one_word_is_for_the_containers_that_the_kubelet_gave_devices(node: Node) -> None:
-    node.kubelet.give(make_pod(), "trainer", resources=("nvidia.com/gpu",))
-    node.kubelet.give(make_pod(), "sidecar")
-    node.start(annotations=ONE)
-    assert node.create("trainer", annotations=ONE).char_devices
-    assert not node.create("sidecar", annotations=ONE).char_devices
-    (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
-    assert span.attributes["rdma.scope"] == "0: the containers to which the kubelet gave devices: trainer"
-
-
-def test_one_word_is_for_every_container_where_the_kubelet_names_none(node: Node) -> None:
-    node.kubelet.give(make_pod(), "trainer")
-    node.start(annotations=ONE)
-    assert node.create("trainer", annotations=ONE).char_devices
-    assert node.create("sidecar", annotations=ONE).char_devices
-    (span,) = [it for it in node.rig.spans.recent() if it.name == "kubelet"]
-    assert span.attributes["rdma.scope"] == "0: every container"
-
-
 def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World, tmp_path: Path) -> None:
     before = world.snapshot()
     first_rig = Rig(state=tmp_path, world=world, resolve=lambda known: known)
@@ -254,14 +227,6 @@ def test_a_daemon_that_starts_anew_takes_up_what_was_attached_late(world: World,
     second.stop()
     assert world.snapshot() == before
     rig.close()
-
-
-def test_a_container_that_was_made_while_we_were_away_is_reported(node: Node) -> None:
-    node.specify(spec(NIC, 0, keys=MOVE))
-    running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192), RDMA_CM.path: (10, 58)})
-    node.engine.synchronize((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
-    (unserved,) = node.engine.unserved
-    assert "trainer" in unserved.why
 
 
 def test_an_attach_that_takes_long_is_not_ready_and_goes_on(node: Node) -> None:

@@ -14,11 +14,9 @@ from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
-from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.engine.sandbox import KEPT_CONTAINERS
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
-from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
 from nri_rdma.pb import control_pb2
 from nri_rdma.ttrpc import Server
@@ -29,7 +27,6 @@ from tests.unit.adopting import (
     MOVE,
     NIC,
     OTHER_PATH,
-    RDMA_CM,
     SHARED,
     Calls,
     Node,
@@ -45,7 +42,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import ONE, uverbs
+from tests.unit.lifecycle_rig import ONE
 
 __all__ = ["node", "world"]
 
@@ -270,11 +267,6 @@ def test_containers_whose_names_are_alike_have_an_attach_of_their_own_each(
     assert world.snapshot() == before
 
 
-def test_a_container_without_a_name_does_not_stand_for_what_its_pods_annotation_asks(node: Node) -> None:
-    node.specify(spec(NIC, 0, keys=MOVE))
-    assert refusal(lambda: node.create("", 0, annotations=ONE)).code is ErrorCode.NOT_ATTACHED
-
-
 # One device in several claims of a pod
 
 
@@ -339,34 +331,6 @@ def test_a_daemon_that_starts_anew_takes_up_what_came_early_and_what_came_late(w
         assert [it.part for it in first.rig.sandboxes.of("sandbox-1")] == ["", "main"]
     with daemon_on(world, tmp_path, spec(NIC, 1, keys=MOVE)) as second:
         assert second.create("main", 1, annotations=ONE) == edits
-
-
-def test_a_container_made_without_our_answer_is_reported_though_its_claim_is_attached(node: Node) -> None:
-    pod = make_pod()
-    node.specify(spec(NIC, 0, keys=MOVE))
-    node.kubelet.give(pod, "trainer", NIC)
-    node.start(annotations={})
-    listed = listing(pod, frozenset())  # it has the nodes, which CDI gave it, and neither variables nor limits
-    node.engine.synchronize((listed,)).result(SOON)
-    (unserved,) = node.engine.unserved
-    assert "trainer" in unserved.why
-
-
-def test_a_container_made_with_our_answer_is_not_reported(node: Node) -> None:
-    pod = make_pod()
-    node.specify(spec(NIC, 0, keys=MOVE))
-    node.kubelet.give(pod, "trainer", NIC)
-    node.start(annotations={})
-    listed = listing(pod, frozenset(names(node.create("trainer", 0))))
-    node.engine.synchronize((listed,)).result(SOON)
-    assert node.engine.unserved == ()
-
-
-def listing(pod: Pod, env: frozenset[str]) -> Listed:
-    """The pod with a running container that has the nodes of its claim."""
-    nodes = {node.path: (node.major, node.minor) for node in (uverbs(0), RDMA_CM)}
-    running = ListedContainer(name="trainer", devices=nodes, cgroups_path="/pod/trainer", env=env)
-    return Listed(pod=pod, annotations={}, containers=(running,))
 
 
 def test_a_dry_run_knows_all_that_the_daemon_attached_for_a_sandbox_early_and_late(tmp_path: Path) -> None:

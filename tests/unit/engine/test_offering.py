@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from nri_rdma.decide.decision import MemlockBounds, Question
-from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.decide.policy import Asker, Pool, Rule, default_policy, policy_of
 from nri_rdma.engine.asking import NOTHING_ASKED
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.offering import Offering
+from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
+from nri_rdma.model.request import Mode
+from nri_rdma.model.selector import Selector
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, world
+from tests.unit.lifecycle_rig import ONE, Daemon
 from tests.unit.model.hardware import nic, node, tied
+
+__all__ = ["daemon", "world"]  # fixtures
 
 
 class Scans:
@@ -63,3 +76,34 @@ def test_a_device_that_the_host_could_not_have_back_is_a_tie() -> None:
     scans.node = node((tied(nic(0)),))
     scans.cache.refresh()
     assert scans.ask().has_ties
+
+
+def test_another_policy_is_for_pods_that_come_and_leaves_those_that_are_there(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.engine.placer.offering.policy = policy_of(
+        (), (Rule(name="nobody", where="FILE:1", allow=False),), allow_default_pool=True
+    )
+    assert daemon.edits().char_devices
+    with pytest.raises(PlacementError) as caught:
+        daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert caught.value.code is ErrorCode.POLICY_DENIED
+    daemon.stop()
+    assert daemon.holders == set()
+
+
+def test_what_the_rules_can_know_of_a_pod_reaches_them(daemon: Daemon) -> None:
+    rule = Rule(name="kata", where="FILE:1", runtime_handlers=("kata",), pod_labels=(("team", ("ml",)),))
+    daemon.engine.placer.offering.policy = policy_of((), (rule,), allow_default_pool=True)
+    with pytest.raises(PlacementError):
+        daemon.start()
+    asker = Asker(namespace="ml", runtime_handler="kata", labels=(("team", "ml"),))
+    daemon.engine.run_pod(make_pod(), ONE, time.monotonic() + SOON, asker)
+    assert daemon.edits().char_devices
+
+
+def test_a_pool_has_what_it_selects_on_the_node_of_the_moment(daemon: Daemon) -> None:
+    pools = [Pool(name="default", modes=(Mode.EXCLUSIVE,), select=(Selector(device=("no_such_device",)),))]
+    daemon.engine.placer.offering.policy = policy_of(pools, (), allow_default_pool=False)
+    with pytest.raises(PlacementError) as caught:
+        daemon.start()
+    assert caught.value.code is ErrorCode.NOT_IN_POOL

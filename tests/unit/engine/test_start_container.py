@@ -6,11 +6,14 @@ import logging
 
 import pytest
 
+from nri_rdma.attach.attachment import KEPT_CONTAINERS
 from nri_rdma.decide.gpus import GpuEvidence
-from tests.unit.engine.one_rail import daemon, world
+from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
+from tests.unit.attach.builders import make_pod
+from tests.unit.engine.one_rail import daemon
 from tests.unit.lifecycle_rig import Daemon
 
-__all__ = ["daemon", "world"]  # fixtures
+__all__ = ["daemon", "node", "world"]  # fixtures
 
 
 def test_a_container_that_was_answered_for_is_not_started_until_it_starts(daemon: Daemon) -> None:
@@ -48,3 +51,31 @@ def test_a_container_of_a_sandbox_that_has_nothing_costs_nothing(daemon: Daemon)
     daemon.engine.container_created("sandbox-7", "main", "/pod/main")
     daemon.engine.start_container("sandbox-7", "main", "/pod/main")
     assert daemon.rig.sandboxes.all() == ()
+
+
+def test_a_container_of_an_unknown_sandbox_starts(daemon: Daemon) -> None:
+    daemon.starting()
+
+
+def test_a_container_that_is_made_again_takes_the_place_of_the_old_one(daemon: Daemon) -> None:
+    daemon.start()
+    for path in ("/pod/first", "/pod/second"):
+        daemon.engine.container_created("sandbox-1", "main", path)
+    assert daemon.sandbox().containers == {"main": "/pod/second"}
+
+
+def test_not_more_containers_are_remembered_than_a_pod_can_have(daemon: Daemon) -> None:
+    daemon.start()
+    for number in range(KEPT_CONTAINERS + 9):
+        daemon.engine.container_created("sandbox-1", f"debug-{number}", f"/pod/{number}")
+    assert len(daemon.sandbox().containers) == KEPT_CONTAINERS
+
+
+def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does_not_see_claims(node: Node) -> None:
+    node.specify(spec(NIC, 1, keys=MOVE))
+    pod = make_pod()
+    node.create("main", 1, pod=pod)
+    node.engine.container_created(pod.sandbox_id, "main", "/pod/main")
+    node.engine.start_container(pod.sandbox_id, "main", "/pod/main")
+    (sandbox,) = node.rig.sandboxes.of(pod.sandbox_id)
+    assert (sandbox.unstarted, sandbox.unguarded) == ({}, set())

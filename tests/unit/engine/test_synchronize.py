@@ -1,19 +1,25 @@
-"""A container that started while we were away without what its pod asked for is told, and its pod gets no other."""
+"""What started while we were away is attached or told of, and what the runtime no longer lists is returned."""
 
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 
+from nri_rdma.attach.record import Phase
 from nri_rdma.engine.container import Listed, ListedContainer
-from nri_rdma.errors import ErrorCode
+from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.pod import Pod
-from tests.unit.adopting import MOVE, NIC, Node, node, on_host, refusal, spec, world
+from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
+from tests.unit.adopting import Node, node
 from tests.unit.attach.builders import make_pod
-from tests.unit.lifecycle_rig import ONE
+from tests.unit.attach.rig import SOON
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, give_up, make_listed, overlapped, refusal, world
+from tests.unit.lifecycle_rig import ONE, Daemon
 
-__all__ = ["node", "world"]
+__all__ = ["daemon", "node", "overlapped", "world"]  # fixtures
 
 
 def listed(pod: Pod, *containers: str) -> Listed:
@@ -51,28 +57,81 @@ def test_another_pod_and_another_reason_are_told_again(node: Node) -> None:
     assert node.engine.synchronizer.count == 2
 
 
-def test_its_pod_gets_no_container_and_nothing_that_one_brings_is_attached(node: Node) -> None:
-    node.specify(spec(NIC, 1, keys=MOVE))
-    pod = make_pod()
-    before = on_host(node.rig.world)
-    assert refusal(lambda: node.create("main", 1, pod=pod, annotations=ONE)).code is ErrorCode.NOT_ATTACHED
-    assert node.rig.sandboxes.of(pod.sandbox_id) == ()
-    assert on_host(node.rig.world) == before
+def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, world: World) -> None:
+    before = world.snapshot()
+    daemon.start()
+    done = daemon.sandbox()
+    daemon.engine.synchronize(()).result(SOON)
+    assert done.undo_done is not None
+    done.undo_done.result(SOON)
+    assert (world.snapshot(), daemon.holders) == (before, set())
 
 
-def test_what_one_container_brought_does_not_serve_the_pods_own_request(node: Node) -> None:
-    node.specify(spec(NIC, 1, keys=MOVE))
-    pod = make_pod()
-    node.create("early", 1, pod=pod)  # before anybody wrote the annotation
-    assert [sandbox.part for sandbox in node.rig.sandboxes.of(pod.sandbox_id)] == ["early"]
-    assert refusal(lambda: node.create("late", pod=pod, annotations=ONE)).code is ErrorCode.NOT_ATTACHED
+def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:
+    daemon.start()
+    node = daemon.edits().char_devices[0]
+    served = ListedContainer(name="main", devices={node.path: (node.major, node.minor)})
+    daemon.engine.synchronize((make_listed(make_pod(), containers=(served,)),)).result(SOON)
+    assert daemon.sandbox().state is Phase.ATTACHED
+    assert daemon.engine.unserved == ()
 
 
-def test_who_asks_only_by_a_claim_is_not_called_unguarded_because_the_guard_does_not_see_claims(node: Node) -> None:
-    node.specify(spec(NIC, 1, keys=MOVE))
-    pod = make_pod()
-    node.create("main", 1, pod=pod)
-    node.engine.container_created(pod.sandbox_id, "main", "/pod/main")
-    node.engine.start_container(pod.sandbox_id, "main", "/pod/main")
-    (sandbox,) = node.rig.sandboxes.of(pod.sandbox_id)
-    assert (sandbox.unstarted, sandbox.unguarded) == ({}, set())
+def test_a_sandbox_that_begins_right_after_the_list_was_made_is_not_missing_in_it(daemon: Daemon) -> None:
+    release = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: drop(release.wait(SOON)))  # the worker comes to it late
+    later = daemon.engine.synchronize(())
+    daemon.start()
+    release.set()
+    later.result(SOON)
+    assert daemon.sandbox().state is Phase.ATTACHED
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_its_first_container(
+    daemon: Daemon,
+) -> None:
+    hold = threading.Event()
+    daemon.rig.workers.submit("reconcile", lambda: drop(hold.wait(SOON)))
+    later = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
+    assert refusal(NotReadyError, daemon.edits).what.startswith("network is not ready")
+    hold.set()
+    later.result(SOON)
+    assert daemon.edits().char_devices
+    assert daemon.engine.unserved == ()
+
+
+@pytest.mark.parametrize("path", ["", "/run/netns/gone"])
+def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
+    daemon.engine.synchronize((make_listed(make_pod(path=path), containers=()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders, daemon.engine.unserved) == ((), set(), ())
+    assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
+    daemon.start()
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    daemon.engine.synchronize((make_listed(make_pod()), make_listed(other, containers=()))).result(SOON)
+    assert refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:
+    daemon.rig.gate.stop_at = "after plan"
+    later = daemon.engine.synchronize((make_listed(make_pod(), containers=()),))
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.start(seconds=0.05)
+    daemon.rig.gate.open.set()
+    later.result(SOON)
+    assert [it.state for it in daemon.rig.sandboxes.all()] == [Phase.ATTACHED]
+
+
+def test_a_report_ends_with_its_pod(daemon: Daemon) -> None:
+    daemon.engine.synchronize((make_listed(make_pod("bare")),)).result(SOON)
+    assert daemon.engine.remembers("bare")
+    daemon.stop("bare")
+    assert daemon.engine.unserved == ()
+
+
+def test_what_is_remembered_of_sandboxes_goes_with_those_that_a_runtime_no_longer_lists(overlapped: Daemon) -> None:
+    give_up(overlapped)
+    wait_until(lambda: overlapped.engine.unserved, "the failure to be known", SOON)
+    overlapped.engine.synchronize(()).result(SOON)
+    assert overlapped.engine.unserved == ()

@@ -42,39 +42,6 @@ def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon
     assert [pool["contested"] for pool in told.values()] == [["mlx5_2"], ["mlx5_2"]]
 
 
-def test_status_tells_what_containers_use_and_may(daemon: InsideDaemon) -> None:
-    daemon.make_cgroups("/pod/a", "/pod/b")
-    pod = daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}, containers: [a]}]"})
-    daemon.engine.container_created(pod.sandbox_id, "a", "/pod/a")
-    daemon.engine.container_created(pod.sandbox_id, "b", "/pod/b")
-    daemon.engine.container_created(pod.sandbox_id, "gone", "/pod/gone")
-    unlimited = "mlx5_1 hca_handle=max hca_object=max \nmlx5_2 hca_handle=max hca_object=max \n"
-    daemon.cgroup_file("/pod/a", "rdma.max").write_text(unlimited.replace("max \n", "40 \n"))
-    daemon.cgroup_file("/pod/b", "rdma.max").write_text(unlimited)
-    unused = unlimited.replace("max", "0")
-    daemon.cgroup_file("/pod/a", "rdma.current").write_text(unused)
-    daemon.cgroup_file("/pod/b", "rdma.current").write_text(unused)
-
-    def rows() -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = ask_status(daemon.settings.control_path)["rdma_use"]
-        return rows
-
-    assert rows()[1] == {
-        "pod": "default/one",
-        "sandbox": "sandbox-one",
-        "container": "a",
-        "device": "mlx5_2",
-        "hca_handle": {"used": 0, "limit": None},
-        "hca_object": {"used": 0, "limit": 40},
-    }
-    # mlx5_1 was not given to a, but it is limited; b has nothing, and uses nothing.
-    assert [(row["container"], row["device"]) for row in rows()] == [("a", "mlx5_1"), ("a", "mlx5_2")]
-    daemon.cgroup_file("/pod/b", "rdma.current").write_text(unused.replace("object=0", "object=3"))
-    assert [row["container"] for row in rows()] == ["a", "a", "b", "b"]
-    daemon.stop_pod(pod)
-    assert rows() == []
-
-
 POOLS = """
 [pools.default]
 select = { numaNode = 0 }

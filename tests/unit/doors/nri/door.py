@@ -90,3 +90,11 @@ def make_pod(inside: InsideDaemon, name: str = "one", annotations: dict[str, str
 
 def create(runtime: FakeRuntime, pod: nri.PodSandbox) -> nri.CreateContainerResponse:
     return runtime.create_container(pod, nri.Container(id="c", pod_sandbox_id=pod.id, name="main"))
+
+
+def started(door: Door) -> tuple[FakeRuntime, nri.PodSandbox]:
+    """A runtime that is connected, and a pod that it has started."""
+    runtime = connected(door)
+    pod = make_pod(door.inside)
+    runtime.run_pod_sandbox(pod)
+    return runtime, pod

@@ -1,0 +1,117 @@
+"""What a pod gets is decided once on what is known, and once more on a fresh reading before it is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from nri_rdma.decide.decision import Decision, Question
+from nri_rdma.decide.policy import Asker
+from nri_rdma.errors import ErrorCode, NotReadyError, PlacementError
+from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
+from tests.unit.adopting import MOVE, NIC, Node, node, spec
+from tests.unit.attach.builders import make_device, make_pod
+from tests.unit.attach.rig import SOON, add_rail
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, refusal, world
+from tests.unit.lifecycle_rig import ONE, Daemon
+
+__all__ = ["daemon", "node", "world"]  # fixtures
+
+
+def test_a_refusal_is_given_on_fresh_facts_only(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    reads = daemon.reads
+    refusal(PlacementError, daemon.start)
+    assert daemon.reads == reads + 1
+    add_rail(world, "rail1")  # nobody tells the daemon
+    daemon.start()
+    assert [device.path for device in daemon.edits().char_devices] == ["/dev/infiniband/uverbs1"]
+
+
+def test_a_pod_is_placed_once_and_once_more_only_when_it_would_be_refused(
+    daemon: Daemon, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decision that is taken twice may give another device the second time, after the first was reported."""
+    refusals, place = list[bool](), daemon.reservations.place
+
+    def counted(key: str, question: Question) -> Decision:
+        decision = place(key, question)
+        refusals.append(decision.refusal is not None)
+        return decision
+
+    monkeypatch.setattr(daemon.reservations, "place", counted)
+    daemon.start()
+    assert refusals == [False]
+    daemon.stop()
+    world.host.links.clear()
+    daemon.node.refresh()
+    refusals.clear()
+    refusal(PlacementError, daemon.start)
+    assert refusals == [True, True]
+
+
+def test_facts_that_cannot_be_had_in_time_refuse_and_say_so(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    release = threading.Event()
+    for key in ("a", "b"):
+        daemon.rig.workers.submit(key, lambda: drop(release.wait(SOON)))
+    begun = time.monotonic()
+    assert refusal(NotReadyError, lambda: daemon.start(seconds=0.05)).code is ErrorCode.NOT_READY
+    assert time.monotonic() - begun < 1.5
+    release.set()
+
+
+def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None:
+    daemon.start()
+    other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
+    error = refusal(PlacementError, lambda: daemon.start(other))
+    assert "ml/train" in str(error)
+
+
+def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon, world: World) -> None:
+    add_rail(world, "rail1")
+    rail = next(link for link in world.host.links.values() if link.name == "rail0")
+    rail.unreturnable = ("is a path of the multipath route 10.9.0.0/16",)
+    daemon.node.refresh()
+    rail.unreturnable = ()  # no news of that: the note is out of date
+    reads = daemon.reads
+    daemon.start()
+    assert daemon.holders == {make_device("mlx5_1", ()).id}
+    wait_until(lambda: daemon.reads > reads and daemon.node.is_current, "the node to be read anew")
+    daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert daemon.holders == {make_device(name, ()).id for name in ("mlx5_0", "mlx5_1")}
+
+
+def test_a_node_that_was_read_just_now_is_not_read_again_before_a_refusal(daemon: Daemon, world: World) -> None:
+    world.host.links.clear()
+    daemon.node.refresh()
+    reads, placer = daemon.reads, daemon.engine.placer
+    asked = placer.asked(make_pod(), ONE)
+    assert asked is not None
+    refusal(PlacementError, lambda: placer.choose(make_pod(), asked, Asker(), None))
+    assert daemon.reads == reads
+
+
+def test_who_has_only_a_claim_that_asks_for_devices_asks_for_them(node: Node) -> None:
+    placer, pod = node.engine.placer, make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    assert placer.asked(pod, {}) is None
+    node.kubelet.give(pod, "trainer", NIC)
+    asked = placer.asked(pod, {})
+    assert asked is not None
+    (placed,) = placer.choose(pod, asked, Asker(), None)
+    assert [device.name for device in placed.devices] == ["mlx5_0"]
+    assert placed.admitted.request.cdi_device == NIC
+    assert node.holders == {"mlx5_0"}
+
+
+def test_the_span_of_a_decision_says_what_was_chosen_and_why(daemon: Daemon) -> None:
+    daemon.start()
+    (span,) = [it for it in daemon.rig.spans.recent() if it.name == "place"]
+    assert span.attributes["rdma.devices"] == "mlx5_0"
+    assert span.attributes["reason"] == "mlx5_0: lowest index of 1 free"

@@ -1,0 +1,78 @@
+"""A container that runs without what its pod asks for is found, by what it has and by when it was made."""
+
+from __future__ import annotations
+
+from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.model.pod import Pod
+from tests.unit.adopting import MOVE, NIC, RDMA_CM, Node, names, node, spec
+from tests.unit.attach.builders import make_pod
+from tests.unit.attach.rig import SOON
+from tests.unit.engine.one_rail import daemon, make_listed, world
+from tests.unit.lifecycle_rig import Daemon, uverbs
+
+__all__ = ["daemon", "node", "world"]  # fixtures
+
+
+def test_containers_that_run_without_what_their_pod_asks_for_are_reported(daemon: Daemon) -> None:
+    served, bare, empty, other = (make_pod(f"sandbox-{number}", uid=f"uid-{number}") for number in range(1, 5))
+    daemon.start(served)
+    listed = (
+        make_listed(served, containers=()),
+        make_listed(bare),
+        make_listed(empty, containers=()),
+        make_listed(other, {}),
+    )
+    daemon.engine.synchronize(listed).result(SOON)
+    assert [item.pod for item in daemon.engine.unserved] == [bare]
+
+
+def test_a_container_that_was_made_in_an_attached_sandbox_while_the_daemon_was_away_is_reported(daemon: Daemon) -> None:
+    daemon.start()
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
+
+
+def test_a_container_that_was_made_before_its_pods_attach_was_done_is_reported(daemon: Daemon) -> None:
+    """The daemon was killed in the middle of the attach; the next one begins it anew."""
+    daemon.rig.gate.stop_at = "before configure-netdev"
+    daemon.start(seconds=0.05)
+    assert daemon.rig.gate.reached.wait(SOON)
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert [item.why for item in daemon.engine.unserved] == ["container main was made while nri-rdma was away"]
+    daemon.rig.gate.open.set()
+
+
+def test_a_container_that_was_made_while_we_were_away_is_reported(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    running = ListedContainer(name="trainer", devices={uverbs(0).path: (231, 192), RDMA_CM.path: (10, 58)})
+    node.engine.synchronize((Listed(pod=make_pod(), annotations={}, containers=(running,)),)).result(SOON)
+    (unserved,) = node.engine.unserved
+    assert "trainer" in unserved.why
+
+
+def test_a_container_made_without_our_answer_is_reported_though_its_claim_is_attached(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(pod, "trainer", NIC)
+    node.start(annotations={})
+    listed = listing(pod, frozenset())  # it has the nodes, which CDI gave it, and neither variables nor limits
+    node.engine.synchronize((listed,)).result(SOON)
+    (unserved,) = node.engine.unserved
+    assert "trainer" in unserved.why
+
+
+def test_a_container_made_with_our_answer_is_not_reported(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.kubelet.give(pod, "trainer", NIC)
+    node.start(annotations={})
+    listed = listing(pod, frozenset(names(node.create("trainer", 0))))
+    node.engine.synchronize((listed,)).result(SOON)
+    assert node.engine.unserved == ()
+
+
+def listing(pod: Pod, env: frozenset[str]) -> Listed:
+    """The pod with a running container that has the nodes of its claim."""
+    nodes = {node.path: (node.major, node.minor) for node in (uverbs(0), RDMA_CM)}
+    running = ListedContainer(name="trainer", devices=nodes, cgroups_path="/pod/trainer", env=env)
+    return Listed(pod=pod, annotations={}, containers=(running,))

@@ -1,0 +1,130 @@
+"""The text of a CDI spec becomes nodes: what YAML means, and what it may cost."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nri_rdma.cdi.document import MAX_BYTES, MAX_NODES, Entry, List, Mapping, Text, read_document
+from nri_rdma.cdi.problems import Problems
+from nri_rdma.cdi.reading import inspect, parse
+from nri_rdma.cdi.spec import (
+    Edits,
+    Mount,
+    Version,
+)
+from nri_rdma.errors import CdiError, ErrorCode
+from tests.unit.cdi.made_specs import slowly
+
+HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+
+
+def test_aliases_and_merge_keys_are_read_as_runtimes_do() -> None:
+    text = f"""{HEAD}containerEdits: &common {{env: [A=1], mounts: []}}
+devices:
+- {{name: a, containerEdits: *common}}
+- name: b
+  containerEdits:
+    <<: [*common, {{additionalGids: [1], env: [C=3]}}]
+    mounts: [{{hostPath: /a, containerPath: /b}}]
+"""
+    a, b = parse(text.encode(), "FILE").devices
+    assert a.edits == Edits(env=("A=1",))
+    assert b.edits == Edits(env=("A=1",), additional_gids=(1,), mounts=(Mount(host_path="/a", container_path="/b"),))
+
+
+def test_a_leading_byte_order_mark_and_a_directive_are_no_content() -> None:
+    text = f"\ufeff%YAML 1.1\n---\n{HEAD}devices: [{{name: a, containerEdits: {{env: [A=1]}}}}]\n..."
+    assert parse(text.encode(), "FILE").version is Version.V1_1_0
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * MAX_BYTES,
+        b"- " * (MAX_BYTES // 2),
+        b"? " * (MAX_BYTES // 2),
+        b"{a: " * (MAX_BYTES // 4),
+        b"&a " * (MAX_BYTES // 3),
+        b"a: &a [x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 50)) for c in range(98, 122)),
+        b"m: &m {a: 1}\nn: {<<: [" + b"*m," * 300_000 + b"]}",
+        (HEAD + "devices: [" + "a," * (MAX_BYTES // 3) + "]").encode(),
+        (HEAD + "annotations: {" + "a: 1," * (MAX_NODES // 2 - 10) + "}").encode(),
+        (HEAD + "devices: '" + "x" * (MAX_BYTES - 100) + "'").encode(),
+        b"#" * MAX_BYTES,
+        b"\0" * MAX_BYTES,
+        b"\xff" * MAX_BYTES,
+        b"9" * MAX_BYTES,
+        b"a" * (MAX_BYTES + 1),
+    ],
+)
+def test_a_bomb_is_over_soon(data: bytes) -> None:
+    start = time.process_time()
+    assert inspect(data, "FILE").spec is None
+    assert time.process_time() - start < 1.5
+
+
+def test_the_largest_allowed_is_read_soon() -> None:
+    """Two thousand devices; the bound on values is what takes longest to reach."""
+    made = [{"name": f"a{number}", "containerEdits": {"deviceNodes": [{"path": "/a"}]}} for number in range(2000)]
+    data = json.dumps({"cdiVersion": "0.3.0", "kind": "v/c", "devices": made}).encode()
+    start = time.process_time()
+    assert len(parse(data, "FILE").devices) == 2000
+    assert time.process_time() - start < 1.5
+
+
+@slowly(100)
+@given(st.binary(max_size=200) | st.text("[]{}:,-?!&*#|>%@`'\" \n\tab01.~<\0\x85\ufeff", max_size=80).map(str.encode))
+def test_no_bytes_raise_anything_but_a_cdi_error(data: bytes) -> None:
+    inspected = inspect(data, "FILE")
+    assert (inspected.spec is None) == bool(inspected.problems)
+
+
+def read(text: str, problems: Problems | None = None) -> object:
+    return read_document(text.encode(), Problems("FILE") if problems is None else problems)
+
+
+def test_a_node_knows_its_line_and_whether_it_was_quoted() -> None:
+    assert read("a: 1\nb:\n- '1'\n") == Mapping(
+        {"a": Entry(Text("1", True, 1), 1), "b": Entry(List((Text("1", False, 3),), 3), 2)}, 1
+    )
+
+
+@pytest.mark.parametrize("word", ["", "~", "null", "Null", "NULL"])
+def test_a_null_of_yamls_core_schema_is_one_unless_it_is_quoted(word: str) -> None:
+    """YAML 1.2.2, 10.3.2."""
+    assert Text(word, True, 1).is_null
+    assert not Text(word, False, 1).is_null
+    assert not Text("nULL", True, 1).is_null
+
+
+def test_a_text_without_a_document_has_no_node() -> None:
+    assert read("# a comment\n") is None
+
+
+def test_of_a_key_that_is_there_twice_the_last_one_counts_and_the_problem_is_kept() -> None:
+    problems = Problems("FILE")
+    assert read("a: 1\na: 2\n", problems) == Mapping({"a": Entry(Text("2", True, 2), 2)}, 1)
+    assert [(problem.code, problem.line) for problem in problems.all] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "line"),
+    [
+        (b"a: b\nc: \xff\n", ErrorCode.CDI_SYNTAX, 2),
+        (b"a: [b\n", ErrorCode.CDI_SYNTAX, 2),
+        (b"a: 1\n---\nb: 1\n", ErrorCode.CDI_SYNTAX, 2),
+        (b"a: !!int 5\n", ErrorCode.CDI_SYNTAX, 1),
+        (b"#" * (1 << 20) + b"#", ErrorCode.CDI_SIZE, 0),
+    ],
+    ids=["no UTF-8", "an open bracket", "a second document", "a tag", "a byte more than 1 MiB"],
+)
+def test_what_readers_take_differently_is_refused_with_its_line(data: bytes, code: ErrorCode, line: int) -> None:
+    with pytest.raises(CdiError) as caught:
+        read_document(data, Problems("FILE"))
+    assert (caught.value.code, caught.value.line) == (code, line)

@@ -1,0 +1,28 @@
+"""A CDI spec as text is JSON, and the same spec again when it is read."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+
+from nri_rdma.cdi.encoding import encode
+from nri_rdma.cdi.reading import parse
+from nri_rdma.cdi.spec import (
+    Spec,
+)
+from tests.unit.cdi.made_specs import SPECS, slowly
+
+
+@slowly(50)
+@given(SPECS)
+def test_a_spec_is_the_same_after_writing_and_reading(spec: Spec) -> None:
+    assert parse(encode(spec), "FILE") == spec
+    assert encode(parse(encode(spec), "FILE")) == encode(spec)
+
+
+@slowly(25)
+@given(SPECS)
+def test_what_is_written_is_json(spec: Spec) -> None:
+    document = json.loads(encode(spec))
+    assert [device["name"] for device in document["devices"]] == [device.name for device in spec.devices]

@@ -1,0 +1,71 @@
+"""Numbers and truth values of a CDI spec are what runtimes take them for."""
+
+from __future__ import annotations
+
+import pytest
+
+from nri_rdma.cdi.document import Text
+from nri_rdma.cdi.scalars import truth, whole_number
+from nri_rdma.errors import CdiError
+from tests.unit.cdi.made_specs import node_with, spec_with
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("438", 438),
+        ("0666", 0o666),
+        ("0o666", 0o666),
+        ("0x1B6", 438),
+        ("0b11", 3),
+        ("4_3_8", 438),
+        ("+7", 7),
+        ("-0", 0),
+        ("438.0", 438),
+        ("4.38e2", 438),
+        ("1e2", 100),
+    ],
+)
+def test_a_number_is_what_runtimes_take_it_for(written: str, number: int) -> None:
+    assert node_with(f"fileMode: {written}").file_mode == number
+
+
+@pytest.mark.parametrize(
+    "written", ["08", "1.5", "'5'", "!!str 5", "1:30", "_1", "1e400", ".nan", "0x", "2001-01-01", "9" * 5000]
+)
+def test_other_words_are_no_numbers(written: str) -> None:
+    with pytest.raises(CdiError) as caught:
+        node_with(f"fileMode: {written}")
+    assert caught.value.path == "devices[0].containerEdits.deviceNodes[0].fileMode"
+
+
+@pytest.mark.parametrize(
+    ("written", "truth"), [("true", True), ("False", False), ("yes", True), ("'on'", True), ("N", False)]
+)
+def test_a_truth_value_is_what_runtimes_take_it_for(written: str, truth: bool) -> None:
+    rdt = spec_with(f"{{intelRdt: {{enableMonitoring: {written}}}}}").intel_rdt
+    assert rdt is not None
+    assert rdt.enable_monitoring is truth
+
+
+# By the functions alone: words of gopkg.in/yaml.v3's resolve_test.go and decode_test.go
+
+
+@pytest.mark.parametrize(
+    ("word", "number"),
+    [("685_230", 685230), ("+685_230", 685230), ("02472256", 685230), ("0x_0A_74_AE", 685230), ("-0b101", -5)],
+)
+def test_signs_underscores_and_bases_are_those_of_yaml(word: str, number: int) -> None:
+    assert whole_number(Text(word, True, 1)) == number
+    assert whole_number(Text(word, False, 1)) is None  # in quotes
+
+
+@pytest.mark.parametrize("word", ["190:20:30", "0o8", "0b2", "0xg", "-", "", "٣"])
+def test_words_that_are_nearly_numbers_are_none(word: str) -> None:
+    assert whole_number(Text(word, True, 1)) is None
+
+
+def test_a_word_of_yaml_1_1_is_a_truth_value_in_quotes_too_and_others_are_not() -> None:
+    assert [truth(Text(word, False, 1)) for word in ("y", "Yes", "ON", "n", "No", "OFF")] == [True] * 3 + [False] * 3
+    assert [truth(Text(word, plain, 1)) for word, plain in [("true", True), ("true", False)]] == [True, None]
+    assert [truth(Text(word, True, 1)) for word in ("yEs", "tRUE", "1", "")] == [None] * 4

@@ -103,6 +103,20 @@ class SetSysctl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetFeatures:
+    """Set some of LinkState.features, in one request. EOPNOTSUPP: the link's driver does not have one of them, or does
+    not let it be set."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"features"})
+
+    features: tuple[tuple[str, bool], ...]
+
+    def describe(self) -> str:
+        return ", ".join(f"set {name} {'on' if on else 'off'}" for name, on in self.features)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DetachXdp:
     """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
 
@@ -172,6 +186,7 @@ Op: TypeAlias = (
     | DropAltName
     | SetSettings
     | SetSysctl
+    | SetFeatures
     | DetachXdp
     | AddAddress
     | Restore

@@ -11,10 +11,21 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final, TypeAlias
 
-from nri_rdma.attach.ops import AddAltName, DetachXdp, DropAltName, Op, Remove, Restore, SetLink, SetSettings, SetSysctl
+from nri_rdma.attach.ops import (
+    AddAltName,
+    DetachXdp,
+    DropAltName,
+    Op,
+    Remove,
+    Restore,
+    SetFeatures,
+    SetLink,
+    SetSettings,
+    SetSysctl,
+)
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
-from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_of
+from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_of, sysctls_of
 
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
@@ -192,8 +203,19 @@ def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
     """The sysctls after the MTU, which sets one of them (and IPv6 needs 1280), and before the way up, which would do
-    what they forbid. The order of alternative names, too, which is known once all of them are there."""
-    return (*_alt_name_order(found, wanted), *_other_sysctls(found, wanted))
+    what they forbid. The order of alternative names, too, which is known once all of them are there; and the features
+    of ethtool, which XDP may forbid."""
+    return (*_alt_name_order(found, wanted), *_other_features(found, wanted), *_other_sysctls(found, wanted))
+
+
+def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
+    """Return what was changed of rings, channels and coalescing and is not restored: ``ring rx 64 (was 1024)``."""
+    if not wanted.tuning:
+        return ()
+    here = set(found.tuning.splitlines())
+    before = dict(line.rsplit(" ", 1) for line in wanted.tuning.splitlines() if line not in here)
+    now = dict(line.rsplit(" ", 1) for line in found.tuning.splitlines())
+    return tuple(f"{name} {now[name]} (was {value})" for name, value in before.items() if name in now)
 
 
 def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
@@ -225,7 +247,14 @@ def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 RestorePhase: TypeAlias = Callable[[LinkState, LinkState], tuple[Op, ...]]
-PHASES: Final[tuple[RestorePhase, ...]] = (identity_ops, sysctl_ops, settings_ops, way_up_ops, address_ops, rest_ops)
+PHASES: Final[tuple[RestorePhase, ...]] = (
+    identity_ops,
+    sysctl_ops,
+    settings_ops,
+    way_up_ops,
+    address_ops,
+    rest_ops,
+)
 """Pure functions (found, wanted), in the order in which `restore` runs them; it runs sysctl_ops once more after
 way_up_ops."""
 
@@ -252,6 +281,13 @@ def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]
         if here.get(name, "" if name == STABLE_SECRET else value) != value
     ]
     return tuple(sorted(changes, key=lambda op: op.key != STABLE_SECRET))
+
+
+def _other_features(found: LinkState, wanted: LinkState) -> tuple[SetFeatures, ...]:
+    """Those to be set: a netdev keeps its features through all namespaces, and with them what the pod changed."""
+    here = features_of(found.features)
+    changes = tuple((name, on) for name, on in features_of(wanted.features).items() if here.get(name, on) != on)
+    return (SetFeatures(features=changes),) if changes else ()
 
 
 def _other_settings(found: LinkState, wanted: tuple[tuple[str, int], ...]) -> tuple[SetSettings, ...]:

@@ -5,6 +5,7 @@ Undo looks before it acts: it may run after the step, after half of it, after no
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ from typing import Protocol
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
-from nri_rdma.attach.return_netdev import bring_home, restore
+from nri_rdma.attach.return_netdev import bring_home, left_changed, restore
 from nri_rdma.errors import AttachError
+
+log = logging.getLogger(__name__)
 
 
 class Step(Protocol):
@@ -76,8 +79,13 @@ class MoveNetdev:
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         with _explained(f"bring netdev {self.move.link.name} home", self.move, namespace):
             home = bring_home(kernel, namespace, self.move)
-            if home is not None:
-                restore(kernel, home.ifindex, self.move.link, home)
+            if home is None:
+                return
+            left = left_changed(home, self.move.link)
+            if left:
+                what = {"device": self.move.device, "netdev": self.move.link.name, "what": left}
+                log.warning("the pod changed what is not restored: see `ethtool -g`, `-l` and `-c`", extra=what)
+            restore(kernel, home.ifindex, self.move.link, home)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

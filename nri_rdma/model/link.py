@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +57,13 @@ class LinkState:
     """The link's own settings under /proc/sys/net, of the address families that it has: lines like
     ``ipv4/conf/rp_filter 1``. One text, because thousands of journals are read at the start. Only of a captured link;
     "" in the journal of a daemon that did not record them."""
+    features: str = ""
+    """The features that can be changed, as ``ethtool -k`` names them: lines like ``tx-tcp-segmentation on``, by what is
+    wanted. Only of a captured link; "" when its driver has none, and in the journal of a daemon that did not record
+    them."""
+    tuning: str = ""
+    """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. They are compared
+    and reported, and never set: that may take the link down. As `features` otherwise."""
     unreturnable: tuple[str, ...] = ()
     """What on the host depends on this link and could not be restored: such a link is not given away."""
 
@@ -64,6 +71,17 @@ class LinkState:
 def sysctls_text(values: Mapping[str, str]) -> str:
     """Return LinkState.sysctls of values by name."""
     return "\n".join(f"{name} {value}" for name, value in values.items())
+
+
+def features_text(features: Iterable[tuple[str, bool]]) -> str:
+    """Return LinkState.features of features by name."""
+    return "\n".join(f"{name} {'on' if on else 'off'}" for name, on in features)
+
+
+def features_of(text: str) -> dict[str, bool]:
+    """Return the features by name of LinkState.features."""
+    lines = (line.partition(" ") for line in text.splitlines())
+    return {name: value == "on" for name, _, value in lines}
 
 
 def sysctls_of(text: str) -> dict[str, str]:

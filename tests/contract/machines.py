@@ -65,6 +65,10 @@ class Machine(Protocol):
 
     def sysctl(self, name: str, sysctl: str, place: str = HOST) -> str: ...
 
+    def set_feature(self, name: str, feature: str, value: str) -> None: ...
+
+    def feature(self, name: str, feature: str, place: str = HOST) -> str: ...
+
     def remove_pod(self) -> None: ...
 
 
@@ -123,6 +127,14 @@ class FakeMachine:
         assert netns is not None
         return next(link.sysctls.get(sysctl, "") for link in netns.links.values() if link.name == name)
 
+    def set_feature(self, name: str, feature: str, value: str) -> None:
+        self._link(name).features[feature] = value == "on"
+
+    def feature(self, name: str, feature: str, place: str = HOST) -> str:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return next("on" if link.features[feature] else "off" for link in netns.links.values() if link.name == name)
+
     def remove_pod(self) -> None:
         self._world.remove_namespace(self.pod_path)
 
@@ -153,6 +165,10 @@ class LinuxMachine:
     def ip(self, place: str, command: str) -> str:
         """`ip COMMAND` in a namespace."""
         return _run("nsenter", f"--net={self._paths[place]}", "ip", *command.split())
+
+    def run(self, place: str, *command: str) -> str:
+        """A command in a namespace; what it printed."""
+        return _run("nsenter", f"--net={self._paths[place]}", *command)
 
     def path(self, place: str) -> Path:
         """The file of a namespace."""
@@ -199,6 +215,14 @@ class LinuxMachine:
 
     def sysctl(self, name: str, sysctl: str, place: str = HOST) -> str:
         return self._at_sysctl(place, name, sysctl, "cat $0").strip()
+
+    def set_feature(self, name: str, feature: str, value: str) -> None:
+        """Of a link, by the name that `ethtool -k` shows."""
+        self.run(HOST, "ethtool", "-K", name, feature, value)
+
+    def feature(self, name: str, feature: str, place: str = HOST) -> str:
+        shown = json.loads(self.run(place, "ethtool", "--json", "-k", name))
+        return "on" if shown[0][feature]["active"] else "off"
 
     def _at_sysctl(self, place: str, name: str, sysctl: str, command: str) -> str:
         family, table, key = sysctl.split("/")

@@ -7,14 +7,15 @@ from ipaddress import ip_interface
 
 import pytest
 
-from nri_rdma.attach.ops import AddAddress, AddAltName, SetLink, SetSysctl
+from nri_rdma.attach.ops import AddAddress, AddAltName, SetFeatures, SetLink, SetSysctl
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import STABLE_SECRET, LinkState, sysctls_of
+from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of
 from tests.contract.machines import POD, Machine, Seen
 from tests.rig.deadline import wait_until
 from tests.rig.linkops import (
     add_address,
+    apply,
     capture,
     configure,
     detach_xdp,
@@ -72,7 +73,7 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert (state.alias, state.alt_names, state.up) == ("left", ("enp1",), False)
     assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
     assert dict(state.settings)["addr_gen_mode"] == 0
-    assert replace(capture(machine.kernel, machine.kernel.host, rail), sysctls="") == state
+    assert replace(capture(machine.kernel, machine.kernel.host, rail), sysctls="", features="", tuning="") == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
@@ -281,6 +282,37 @@ def test_a_sysctl_that_cannot_be_set_does_not_keep_the_others(machine: Machine, 
     sysctls = (("ipv4/conf/no_such_thing", "1"), ("ipv4/conf/rp_filter", "2"))
     _refused({errno.ENOENT}, lambda: set_sysctls(kernel, host, rail, sysctls))
     assert machine.sysctl("rail0", "ipv4/conf/rp_filter") == "2"
+
+
+def test_features_of_a_link_are_told_and_set_and_follow_it_into_the_pod(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    before = features_of(capture(kernel, host, rail).features)
+    assert before["tx-tcp-segmentation"]
+    machine.set_feature("rail0", "tx-tcp-segmentation", "off")
+    assert features_of(capture(kernel, host, rail).features) == before | {"tx-tcp-segmentation": False}
+    changes = (("tx-tcp-segmentation", True), ("tx-checksum-ip-generic", False))
+    apply(kernel, host, rail, SetFeatures(features=changes))
+    assert features_of(capture(kernel, host, rail).features) == before | dict(changes)
+    assert machine.feature("rail0", "tx-checksum-ip-generic") == "off"
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
+    assert features_of(capture(kernel, pod, rail).features) == before | dict(changes)
+    apply(kernel, pod, rail, SetFeatures(features=(("tx-checksum-ip-generic", True),)))
+    assert machine.feature("rdma0", "tx-checksum-ip-generic", POD) == "on"
+    pod.close()
+
+
+def test_a_feature_that_no_link_has_is_refused(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    no_such = SetFeatures(features=(("no-such-feature", True),))
+    _refused({errno.EOPNOTSUPP, errno.EINVAL}, lambda: apply(kernel, host, rail, no_such))
+    known = SetFeatures(features=(("tx-tcp-segmentation", False),))
+    _refused({errno.ENODEV}, lambda: apply(kernel, host, 4711, known))
+
+
+def test_channels_of_a_link_are_told(machine: Machine, rail: int) -> None:
+    told = capture(machine.kernel, machine.kernel.host, rail).tuning.splitlines()
+    assert [line for line in told if line.startswith("channels ")]
 
 
 def test_sysctls_are_lost_with_a_move_both_ways(machine: Machine, rail: int) -> None:

@@ -23,13 +23,14 @@ from nri_rdma.attach.ops import (
     Remove,
     RenameRdma,
     Restore,
+    SetFeatures,
     SetLink,
     SetSettings,
     SetSysctl,
 )
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, sysctls_text
+from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_text, sysctls_text
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
 
@@ -53,6 +54,8 @@ _DEFAULT_SYSCTLS = {
     "ipv6/conf/mtu": "1500",
 }
 """Some; the last one follows the link's MTU."""
+
+_DEFAULT_FEATURES = {"tx-checksum-ip-generic": True, "tx-gso-partial": False, "tx-tcp-segmentation": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,8 @@ class Link:
     xdp: bool = False
     settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
     sysctls: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_SYSCTLS))
+    features: dict[str, bool] = field(default_factory=lambda: dict(_DEFAULT_FEATURES))
+    tuning: dict[str, int] = field(default_factory=lambda: {"ring rx": 1024, "channels combined": 8})
     addresses: list[Address] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     neighbours: list[Neighbour] = field(default_factory=list)
@@ -665,6 +670,13 @@ def _set_sysctl(_netns: Netns, link: Link, op: SetSysctl) -> None:
         link.settings["addr_gen_mode"] = 2
 
 
+def _set_features(_netns: Netns, link: Link, op: SetFeatures) -> None:
+    unknown = [name for name, _ in op.features if name not in link.features]
+    if unknown:
+        raise KernelError("set features", errno.EOPNOTSUPP, ", ".join(unknown))
+    link.features.update(op.features)
+
+
 def _detach_xdp(_netns: Netns, link: Link, _op: DetachXdp) -> None:
     link.xdp = False
 
@@ -705,6 +717,7 @@ CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = 
     DropAltName: _on_link(_drop_alt_name),
     SetSettings: _on_link(_set_settings),
     SetSysctl: _on_link(_set_sysctl),
+    SetFeatures: _on_link(_set_features),
     DetachXdp: _on_link(_detach_xdp),
     AddAddress: _on_link(_add_address),
     Restore: _on_link(_restore),
@@ -759,7 +772,7 @@ def _captured(item: Address | Route | Neighbour, *, kernel_made: bool) -> Captur
 
 
 def _bare(state: LinkState) -> LinkState:
-    return replace(state, addresses=(), routes=(), neighbours=(), sysctls="")
+    return replace(state, addresses=(), routes=(), neighbours=(), sysctls="", features="", tuning="")
 
 
 def _state(link: Link, *, whole: bool) -> LinkState:
@@ -789,6 +802,8 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         routes=tuple(_captured(it, kernel_made=it.connected and it.to == LINK_LOCAL) for it in routes),
         neighbours=tuple(_captured(it, kernel_made=False) for it in link.neighbours),
         sysctls=sysctls_text(link.sysctls),
+        features=features_text(link.features.items()),
+        tuning="\n".join(f"{name} {value}" for name, value in link.tuning.items()),
         unreturnable=link.unreturnable,
     )
 
@@ -810,6 +825,7 @@ def _shown(link: Link) -> tuple[object, ...]:
         tuple(link.alt_names),
         frozenset(link.settings.items()),
         frozenset(link.sysctls.items()),
+        frozenset(link.features.items()),
         frozenset(link.addresses),
         frozenset(link.routes),
         frozenset(link.neighbours),

@@ -22,6 +22,7 @@ _PACKAGES = (
     "containernetworking-plugins",
     "crun",
     "dbus",
+    "ethtool",
     "ibverbs-providers",
     "ibverbs-utils",
     "iproute2",

@@ -1,9 +1,9 @@
 """What the host's network looks like, and what differs between two looks.
 
 Compared are links, addresses, permanent neighbours, routes of all tables and rules, IPv4 and IPv6, with every field
-that `ip -j -d` shows except the volatile ones below; what `bridge fdb` shows; what `ethtool -k` shows, where there is
-one; and the sysctls of each link, with those of its neighbour tables. A link is known by its interface number, so a
-renamed one is the same link with another name.
+that `ip -j -d` shows except the volatile ones below; what `bridge fdb` shows; what `ethtool -k` shows; and the sysctls
+of each link, with those of its neighbour tables. A link is known by its interface number, so a renamed one is the same
+link with another name.
 
 Left out, and only these: the runtime's own veths. Such a link is a veth whose name is `veth` and eight hexadecimal
 digits (CNI's ptp plugin) and whose IPv4 addresses all are in 198.18.0.0/15 (the rig's pod network), at least one; what
@@ -13,7 +13,6 @@ names it goes with it.
 import ipaddress
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -88,7 +87,7 @@ def take(netns: Path | None = None) -> HostState:
             [it for it in _json(netns, "bridge", "-j", "fdb", "show") if it.get("ifname") not in ignored],
             lambda it: f"{it['mac']} of {it['ifname']}",
         ),
-        features={link["ifname"]: _features(netns, link["ifname"]) for link in links if shutil.which("ethtool")},
+        features=_features(netns, ignored),
         sysctls=_sysctls(netns, ignored),
     )
 
@@ -184,11 +183,20 @@ def _is_cni_veth(link: _Fields) -> bool:
     return bool(own) and all(address in POD_NETWORK for address in own)
 
 
-def _features(netns: Path | None, link: str) -> _Fields:
-    """What `ethtool -k` says; a link that went since it was listed has none."""
-    done = _run(netns, "ethtool", "-k", link)
-    pairs = (line.partition(":") for line in done.stdout.splitlines()[1:])
-    return {name.strip(): value.strip() for name, _, value in pairs}
+def _features(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+    """What `ethtool -k` says of all links."""
+    done = _run(netns, "ethtool", "-k", "*")
+    if done.returncode != 0:
+        raise RuntimeError(f"ethtool -k: {done.stderr.strip()}")
+    found: dict[str, dict[str, str]] = {}
+    name = ""
+    for line in done.stdout.splitlines():
+        feature, _, value = line.partition(":")
+        if feature.startswith("Features for "):
+            name = feature.removeprefix("Features for ")
+        elif feature.strip() and name not in ignored:
+            found.setdefault(name, {})[feature.strip()] = value.strip()
+    return found
 
 
 def _sysctls(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:

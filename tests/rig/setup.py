@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_current() -> bool:
     """Whether everything the last set-up made is there, and was made for this very state of the project."""
-    return _venv_is_current() and _runtime_is_current() and shutil.which("ip") is not None
+    return _venv_is_current() and _runtime_is_current() and all(map(shutil.which, ("ip", "ethtool")))
 
 
 def set_up() -> None:
@@ -107,12 +107,14 @@ def check_python() -> None:
 
 
 def install_system_packages() -> None:
-    """What the steps and tests call on this machine: venv and ip."""
+    """What the steps and tests call on this machine: venv, ip and ethtool."""
     wanted = []
     if not _has_venv():
         wanted.append("python3-venv")
     if shutil.which("ip") is None:
         wanted.append("iproute2")
+    if shutil.which("ethtool") is None:
+        wanted.append("ethtool")
     if wanted:
         _apt_install(wanted)
 

@@ -21,11 +21,13 @@ from nri_rdma.attach.ops import (
     Remove,
     RenameRdma,
     Restore,
+    SetFeatures,
     SetLink,
     SetSettings,
     SetSysctl,
 )
 from nri_rdma.attach.port import KernelError, Refused
+from nri_rdma.host.netlink.ethtool import EthtoolSocket
 from nri_rdma.host.netlink.link_contents import add_address_request
 from nri_rdma.host.netlink.links import add_alt_name_request, change_request, drop_alt_name_request
 from nri_rdma.host.netlink.namespace import HeldNamespace, asked, inside
@@ -123,6 +125,11 @@ def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
     return Datagram(lambda index, op: (request(index, _as(kind, op)),))
 
 
+def _set_features(index: int, op: SetFeatures) -> None:
+    with EthtoolSocket() as ethtool:
+        ethtool.set_features(index, op)
+
+
 def _as(kind: type[T], op: Op) -> T:
     if not isinstance(op, kind):
         raise TypeError(f"{op} in the row of {kind.__name__}")
@@ -139,5 +146,6 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
+    SetFeatures: NamespaceEntry(lambda _route, index, op: _set_features(index, _as(SetFeatures, op))),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),
 }

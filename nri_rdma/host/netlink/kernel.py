@@ -17,6 +17,7 @@ from typing import TypeVar
 from nri_rdma.attach.ops import Op
 from nri_rdma.attach.port import KernelError, Namespace, Refused, Survey
 from nri_rdma.host.netlink import codec
+from nri_rdma.host.netlink.ethtool import EthtoolSocket
 from nri_rdma.host.netlink.holders import holders_of, read_holders
 from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
 from nri_rdma.host.netlink.link_contents import (
@@ -172,10 +173,13 @@ def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkSt
     """Return the links with what they carry, without the routes of any other link."""
     messages = {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
     tables = read_neighbour_tables(route, messages.keys()) if messages else {}
-    return {
-        ifindex: _whole(route, message, read_addresses(route, ifindex), read_routes_of(ifindex), tables[ifindex])
-        for ifindex, message in messages.items()
-    }
+    with EthtoolSocket() as ethtool:
+        return {
+            ifindex: _whole(
+                route, ethtool, message, read_addresses(route, ifindex), read_routes_of(ifindex), tables[ifindex]
+            )
+            for ifindex, message in messages.items()
+        }
 
 
 def _message(route: RouteSocket, ifindex: int) -> bytes | None:
@@ -193,14 +197,18 @@ def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[
     addresses = read_addresses(route)
     routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
     tables = read_neighbour_tables(route, messages.keys()) if messages else {}
-    return {
-        ifindex: _whole(route, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex])
-        for ifindex, message in messages.items()
-    }
+    with EthtoolSocket() as ethtool:
+        return {
+            ifindex: _whole(
+                route, ethtool, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex]
+            )
+            for ifindex, message in messages.items()
+        }
 
 
 def _whole(
     route: RouteSocket,
+    ethtool: EthtoolSocket,
     message: bytes,
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
@@ -209,11 +217,14 @@ def _whole(
     link = parse_link(message)
     sysctls = read_sysctls(message, link.name, table)
     own = {address.own for address in addresses}
+    shown = ethtool.show(link.ifindex)
     return replace(
         link,
         addresses=captured_addresses(addresses),
         routes=captured_routes(routes, link.ifindex),
         neighbours=read_neighbours(route, link.ifindex),
         sysctls=sysctls,
+        features=shown.features,
+        tuning=shown.tuning,
         unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(forwarding_of(message), routes)),
     )

@@ -3,9 +3,19 @@
 from collections.abc import Callable
 from ipaddress import ip_interface
 
+from nri_rdma.attach.ops import SetFeatures
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.model.link import STABLE_SECRET
-from tests.rig.linkops import add_address, capture, rename_rdma, set_alt_names, set_link, set_settings, set_sysctls
+from nri_rdma.model.link import STABLE_SECRET, features_of
+from tests.rig.linkops import (
+    add_address,
+    apply,
+    capture,
+    rename_rdma,
+    set_alt_names,
+    set_link,
+    set_settings,
+    set_sysctls,
+)
 
 Meddling = Callable[[Kernel, Namespace, int], None]
 
@@ -53,6 +63,11 @@ def _sysctls(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     )
 
 
+def _features(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    here = features_of(capture(kernel, pod, ifindex).features)
+    apply(kernel, pod, ifindex, SetFeatures(features=tuple((name, not on) for name, on in here.items())))
+
+
 def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     for device in kernel.rdma_devices(pod):
         rename_rdma(kernel, pod, device.index, f"mine{device.index}")
@@ -67,5 +82,6 @@ MEDDLINGS: tuple[Meddling, ...] = (
     _no_alt_names,
     _addresses,
     _sysctls,
+    _features,
     _rename_rdma,
 )

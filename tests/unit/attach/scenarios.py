@@ -109,6 +109,7 @@ def _link(choices: _Choices, world: World, number: int) -> Link:
     )
     link.settings |= {"addr_gen_mode": choices.one([0, 1]), "group": choices.one([0, 4])}
     link.sysctls |= dict(choices.some(_SYSCTLS, 4))
+    link.features |= {"tx-tcp-segmentation": choices.one([False, True])}
     if STABLE_SECRET in link.sysctls:
         link.settings["addr_gen_mode"] = choices.one([2, 0])
     for address in choices.some(_ADDRESSES[number], 4):

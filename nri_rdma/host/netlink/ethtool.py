@@ -1,0 +1,237 @@
+"""What ethtool shows of a link: its features, and the sizes of its rings, channels and coalescing.
+
+Generic netlink's family `ethtool` (Documentation/networking/ethtool-netlink.rst), asked by the link's number: the older
+ioctl goes by name, and a pod may rename its link meanwhile. pyroute2 has features over that ioctl only.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from nri_rdma.attach.ops import SetFeatures
+from nri_rdma.attach.port import KernelError
+from nri_rdma.model.link import features_text
+from nri_rdma.wire import WireError
+from nri_rdma.wire.netlink import (
+    ACK,
+    ERROR,
+    HEADER,
+    NESTED,
+    encode_attribute,
+    encode_request,
+    encode_u32,
+    read_answer,
+    read_attributes,
+    read_messages,
+)
+
+_NETLINK_GENERIC = 16  # include/uapi/linux/netlink.h
+_GENL = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
+_CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # include/uapi/linux/genetlink.h
+# include/uapi/linux/ethtool_netlink.h
+_STRSET_GET, _FEATURES_GET, _FEATURES_SET, _RINGS_GET, _CHANNELS_GET, _COALESCE_GET = 1, 11, 12, 15, 17, 19
+_HEADER, _DEV_INDEX, _FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
+_HW, _WANTED, _BITS, _VALUE = 2, 3, 3, 4
+_BIT, _BIT_NAME, _BIT_IS_SET = 1, 2, 3
+_STRINGSETS, _STRINGSET, _SET_ID, _SET_STRINGS, _STRING_INDEX, _STRING_VALUE = 2, 1, 1, 3, 1, 2
+_ETH_SS_FEATURES = 4  # include/uapi/linux/ethtool.h
+
+_TUNING: Final[Mapping[int, tuple[str, Mapping[int, str]]]] = {
+    _RINGS_GET: ("ring", {6: "rx", 7: "rx-mini", 8: "rx-jumbo", 9: "tx"}),
+    _CHANNELS_GET: ("channels", {6: "rx", 7: "tx", 8: "other", 9: "combined"}),
+    _COALESCE_GET: (
+        "coalesce",
+        {2: "rx-usecs", 3: "rx-frames", 6: "tx-usecs", 7: "tx-frames", 11: "adaptive-rx", 12: "adaptive-tx"},
+    ),
+}
+_U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
+_NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
+_PATIENCE_S = 5
+_DATAGRAM_MAX = 1 << 16
+
+_Attributes: TypeAlias = Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What ethtool shows of a link, as LinkState has it."""
+
+    features: str = ""
+    tuning: str = ""
+
+
+class EthtoolSocket:
+    """Asks about links of the namespace of the thread that makes it. Every operation raises KernelError.
+
+    A kernel without the family (CONFIG_ETHTOOL_NETLINK) shows nothing.
+    """
+
+    def __init__(self) -> None:
+        try:
+            kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+            self._socket = socket.socket(socket.AF_NETLINK, kind, _NETLINK_GENERIC)
+        except OSError as error:
+            raise KernelError("open a socket to generic netlink", error.errno or 0) from error
+        self._socket.settimeout(_PATIENCE_S)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket. Closing twice does nothing."""
+        self._socket.close()
+
+    def show(self, ifindex: int) -> Shown:
+        """Return what ethtool shows of a link. ENODEV: the namespace has no such link."""
+        family = _family()
+        if family is None:
+            return Shown()
+        kinds = (_FEATURES_GET, *_TUNING)
+        header = _header(ifindex, _COMPACT_BITSETS)
+        answers = self._ask(f"ask ethtool for link {ifindex}", family, [(kind, header) for kind in kinds])
+        shown = dict(zip(kinds, map(_or_nothing, answers), strict=True))
+        return Shown(
+            features=features_text(_changeable(shown[_FEATURES_GET])),
+            tuning="\n".join(line for kind in _TUNING for line in _sizes(kind, shown[kind])),
+        )
+
+    def set_features(self, ifindex: int, change: SetFeatures) -> None:
+        """Set features. ENODEV: the namespace has no such link. EOPNOTSUPP: the kernel, or the link's driver, does not
+        have one of them, or the driver does not let it be set."""
+        operation = f"{change.describe()} of link {ifindex}"
+        family = _family()
+        if family is None:
+            raise KernelError(operation, errno.EOPNOTSUPP, "this kernel has no ethtool over netlink")
+        wanted = _nested(_WANTED, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.features)))
+        (answer,) = self._ask(operation, family, [(_FEATURES_SET, _header(ifindex, 0) + wanted)])
+        if isinstance(answer, KernelError):
+            raise answer
+
+    def family(self) -> int | None:
+        """Return the number of the kernel's family of messages; None when the kernel does not have it."""
+        body = encode_attribute(_FAMILY_NAME, b"ethtool\0")
+        (answer,) = self._ask("find ethtool", _CONTROL, [(_GETFAMILY, body)])
+        if isinstance(answer, KernelError):
+            if answer.errno == errno.ENOENT:
+                return None
+            raise answer
+        return _number(answer[_FAMILY_ID])
+
+    def feature_names(self, family: int) -> tuple[str, ...]:
+        """Return the names of the kernel's features by their bits."""
+        wanted = _nested(_STRINGSETS, _nested(_STRINGSET, encode_u32(_SET_ID, _ETH_SS_FEATURES)))
+        (answer,) = self._ask("read the names of features", family, [(_STRSET_GET, _nested(_HEADER, b"") + wanted)])
+        if isinstance(answer, KernelError):
+            raise answer
+        sets = [dict(read_attributes(one)) for _, one in read_attributes(answer[_STRINGSETS])]
+        texts = (dict(read_attributes(text)) for it in sets for _, text in read_attributes(it[_SET_STRINGS]))
+        names = {_number(text[_STRING_INDEX]): text[_STRING_VALUE].rstrip(b"\0").decode() for text in texts}
+        return tuple(names.get(bit, "") for bit in range(max(names, default=-1) + 1))
+
+    def _ask(
+        self, operation: str, family: int, requests: Sequence[tuple[int, bytes]]
+    ) -> list[_Attributes | KernelError]:
+        """Send requests (command, attributes) in one datagram, and return the answer to each, or its error."""
+        first = self._sequence + 1
+        self._sequence += len(requests)
+        datagram = b"".join(
+            encode_request(family, ACK, first + position, _GENL.pack(command, 1) + body)
+            for position, (command, body) in enumerate(requests)
+        )
+        answers: list[_Attributes | KernelError] = [{} for _ in requests]
+        pending = len(requests)
+        try:
+            self._socket.send(datagram)
+            while pending:
+                for message in read_messages(self._socket.recv(_DATAGRAM_MAX)):
+                    position = message.sequence - first
+                    if message.kind != ERROR:
+                        answers[position] = dict(read_attributes(message.whole[HEADER.size + _GENL.size :]))
+                        continue
+                    pending -= 1
+                    answer = read_answer(message)
+                    if answer.errno:
+                        answers[position] = KernelError(operation, answer.errno, answer.reason)
+        except OSError as error:
+            raise KernelError(operation, error.errno or errno.ETIMEDOUT, str(error)) from error
+        except WireError as error:
+            raise KernelError(operation, errno.EPROTO, str(error)) from error
+        return answers
+
+
+@cache
+def _family() -> int | None:
+    """Return the family's number, which stays the same until the next boot, whatever the namespace."""
+    with EthtoolSocket() as ethtool:
+        return ethtool.family()
+
+
+@cache
+def _names(family: int) -> tuple[str, ...]:
+    with EthtoolSocket() as ethtool:
+        return ethtool.feature_names(family)
+
+
+def _header(ifindex: int, flags: int) -> bytes:
+    return _nested(_HEADER, encode_u32(_DEV_INDEX, ifindex) + encode_u32(_FLAGS, flags))
+
+
+def _nested(kind: int, value: bytes) -> bytes:
+    return encode_attribute(kind | NESTED, value)
+
+
+def _bit(name: str, on: bool) -> bytes:
+    value = encode_attribute(_BIT_IS_SET, b"") if on else b""
+    return _nested(_BIT, encode_attribute(_BIT_NAME, name.encode() + b"\0") + value)
+
+
+def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
+    """Return an answer; an empty one for what the link's driver does not have. Raise the other errors."""
+    if not isinstance(answer, KernelError):
+        return answer
+    if answer.errno == errno.EOPNOTSUPP:
+        return {}
+    raise answer
+
+
+def _changeable(shown: _Attributes) -> Iterator[tuple[str, bool]]:
+    """Yield the features that can be changed, each with whether it is wanted. Whether it is on also depends on others:
+    segmentation needs checksums."""
+    family = _family()
+    if not shown or family is None:
+        return
+    can_change, wanted = (_mask(shown[kind]) for kind in (_HW, _WANTED))
+    for bit, name in enumerate(_names(family)):
+        if can_change >> bit & 1:
+            yield name, bool(wanted >> bit & 1)
+
+
+def _mask(bitset: bytes) -> int:
+    """Return a compact bitset as a number: words of 32 bits, the lowest first."""
+    words = _U32.iter_unpack(dict(read_attributes(bitset))[_VALUE])
+    return sum(word << 32 * position for position, (word,) in enumerate(words))
+
+
+def _sizes(kind: int, shown: _Attributes) -> Iterator[str]:
+    """Yield lines such as ``ring rx 1024``. With adaptive coalescing the driver changes the other numbers by itself."""
+    word, names = _TUNING[kind]
+    values = {name: _number(shown[number]) for number, name in names.items() if number in shown}
+    for name, value in values.items():
+        way = name.partition("-")[0]
+        if name.startswith("adaptive") or not values.get(f"adaptive-{way}"):
+            yield f"{word} {name} {value}"
+
+
+def _number(value: bytes) -> int:
+    return int(_NUMBERS[len(value)].unpack(value)[0])

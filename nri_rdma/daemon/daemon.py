@@ -40,6 +40,7 @@ from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.host.containerd.leftovers import Leftovers
+from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.host.host_node import HostNode, resolve_on_host
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.netlink.uevents import last_sequence
@@ -132,7 +133,9 @@ class Daemon:
             on_gone=self._releases.release,
             planners=self._planners,
         )
-        self._leftovers = Leftovers(settings.containerd_socket, self._spans)
+        self._leftovers = Leftovers(
+            settings.containerd_socket, self._spans, RefusalNotes(settings.state_dir / "refused")
+        )
         self._sources = Sources(settings, self._node, self._workers, self._listeners, self._readers)
         self._news = News(
             self._attachments, self._limits, rescans=(self._host.read_later, self._sources.changes_were_lost)
@@ -212,6 +215,7 @@ class Daemon:
         for error in self._attachments.recover(self._releases.hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
         self._engine.recovered()
+        self._leftovers.resume()
         self._take_up = start_timer(TAKE_UP_S, self._attachments.take_up)
 
     def close(self) -> None:

@@ -60,6 +60,17 @@ def test_a_daemon_that_ends_right_after_a_refusal_cleans_up_first(
     assert _left(runtime) <= older
 
 
+def test_what_a_killed_daemon_refused_is_cleaned_up_by_the_next_one(
+    host_equal: None, older: set[str], runtime: Runtime, daemon: Daemon, cri: Cri
+) -> None:
+    with pytest.raises(CriError, match="nri-rdma: DEVICE"):
+        cri.run_pod("wrong", annotations=WRONG)
+    daemon.kill()
+    assert _left(runtime) - older or not _leaves(runtime)
+    daemon.start()
+    wait_until(lambda: _left(runtime) <= older, f"nothing to be left; the daemon's log:\n{daemon.log}", 15)
+
+
 def test_a_pod_that_runs_because_our_refusal_came_too_late_is_left_alone(
     host_equal: None, older: set[str], runtime: Runtime, node: Fabric, cri: Cri
 ) -> None:

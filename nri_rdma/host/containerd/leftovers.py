@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from nri_rdma.host.containerd.client import Containerd, ContainerdError
+from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder, Span, current_span, under
 
@@ -86,14 +87,16 @@ class Leftovers:
         self,
         socket: Path | None,
         spans: Recorder,
+        notes: RefusalNotes,
         *,
         pauses_s: tuple[float, ...] = PAUSES_S,
         connect: Callable[[Path], Containerd] = Containerd,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare to remove leftovers. Without a socket nothing is ever removed."""
+        """Prepare to remove leftovers. Without a socket nothing is ever removed. `notes` outlive the daemon."""
         self._socket = socket
         self._spans = spans
+        self._notes = notes
         self._pauses_s = pauses_s
         self._connect = connect
         self._clock = clock
@@ -115,14 +118,30 @@ class Leftovers:
                 facts = {"pod": str(pod), "sandbox": pod.sandbox_id, "next": by_hand(pod.sandbox_id)}
                 log.warning("cannot check what containerd leaves of a refused sandbox", extra=facts)
                 return
+            self._notes.add(pod)
             heapq.heappush(self._waiting, _Task(self._clock() + self._pauses_s[0], 0, pod, current_span()))
             self._changed.notify()
+
+    def resume(self) -> None:
+        """Go on with the sandboxes that an earlier daemon refused and did not clean up."""
+        pods = self._notes.read() if self._socket is not None else ()
+        with self._changed:
+            if self._socket is None or not pods or not self._is_served(self._socket):
+                return
+            due = self._clock() + self._pauses_s[0]
+            for pod in pods[:MAX_WAITING]:
+                heapq.heappush(self._waiting, _Task(due, 1, pod, None))
+            self._changed.notify()
+        log.info("cleaning up what an earlier daemon refused", extra={"sandboxes": len(pods)})
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
         """Drop the sandboxes that the runtime lists after a reconnect. Removing them is now the kubelet's job, even if
         a crashed containerd left them."""
         with self._changed:
             self._listed_ids = frozenset(sandbox_ids)
+            for task in self._waiting:
+                if task.pod.sandbox_id in self._listed_ids:
+                    self._notes.discard(task.pod.sandbox_id)
             self._waiting = [task for task in self._waiting if task.pod.sandbox_id not in sandbox_ids]
             heapq.heapify(self._waiting)
 
@@ -178,6 +197,8 @@ class Leftovers:
             self._failed(task, error, facts)
             return
         span.attributes["result"] = seen.name.lower()
+        if seen is not Look.LISTED:
+            self._notes.discard(task.pod.sandbox_id)
         match seen:
             case Look.REMOVED:
                 log.info("removed what containerd left of a refused sandbox", extra=facts)
@@ -192,10 +213,11 @@ class Leftovers:
         if self._again(task):
             log.debug("containerd still has a refused sandbox", extra=facts)
         elif self._until is None:
+            self._notes.discard(task.pod.sandbox_id)
             log.warning("containerd still lists a refused sandbox: see whether CRI does", extra=facts)
         else:
             log.warning(
-                "the daemon ends before containerd has given a refused sandbox up: see whether it is left",
+                "the daemon ends before containerd has given a refused sandbox up: the next daemon goes on",
                 extra=facts | {"next": by_hand(task.pod.sandbox_id)},
             )
 
@@ -204,7 +226,10 @@ class Leftovers:
         # The runtime may end with us, and its next start waits for our locks.
         if not (error.is_absent and self._until is not None) and self._again(task):
             log.debug("a refused sandbox is not cleaned up yet", extra=facts)
-        elif error.is_absent:
+            return
+        if self._until is None:
+            self._notes.discard(task.pod.sandbox_id)
+        if error.is_absent:
             log.warning(
                 "containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket",
                 extra=facts,

@@ -13,6 +13,7 @@ import pytest
 
 from nri_rdma.host.containerd.client import Containerd, ContainerdError
 from nri_rdma.host.containerd.leftovers import Leftovers, Look, by_hand, look
+from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.containerd import CONTAINER, FakeContainerd, Mode
@@ -37,11 +38,16 @@ def spans() -> Recorder:
     return Recorder()
 
 
+@pytest.fixture
+def notes(tmp_path: Path) -> RefusalNotes:
+    return RefusalNotes(tmp_path / "refused")
+
+
 Make = Callable[..., Leftovers]
 
 
 @pytest.fixture
-def make(containerd: FakeContainerd, spans: Recorder) -> Iterator[Make]:
+def make(containerd: FakeContainerd, spans: Recorder, notes: RefusalNotes) -> Iterator[Make]:
     """Makes one for that containerd; closes it after the test."""
     made = []
 
@@ -49,7 +55,7 @@ def make(containerd: FakeContainerd, spans: Recorder) -> Iterator[Make]:
         socket: Path | None = containerd.socket, pauses_s: tuple[float, ...] = PAUSES_S, call_s: float = SOON
     ) -> Leftovers:
         connect = partial(Containerd, call_s=call_s)
-        made.append(Leftovers(socket, spans, pauses_s=pauses_s, connect=connect))
+        made.append(Leftovers(socket, spans, notes, pauses_s=pauses_s, connect=connect))
         return made[-1]
 
     yield made_with
@@ -395,3 +401,39 @@ def test_without_a_socket_and_without_a_refusal_there_is_no_thread(make: Make) -
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# After a daemon that was killed
+
+
+def test_the_next_daemon_goes_on_with_what_was_refused(
+    containerd: FakeContainerd, make: Make, notes: RefusalNotes
+) -> None:
+    make(pauses_s=(600.0,)).refused(pod())  # and is killed: nothing closes it
+    containerd.add_left(ID)
+    make().resume()
+    wait_until(lambda: containerd.shut_down == [ID], "the end of the sandbox", SOON)
+    wait_until(lambda: notes.read() == (), "the note's end", SOON)
+
+
+def test_what_is_done_is_not_noted_any_more(containerd: FakeContainerd, make: Make, notes: RefusalNotes) -> None:
+    leftovers = make()
+    containerd.add_left(ID)
+    containerd.add_running(OTHER)
+    leftovers.refused(pod(ID))
+    leftovers.refused(pod(OTHER))
+    assert len(notes.read()) == 2
+    wait_until(lambda: notes.read() == (), "the notes' end", SOON)
+    assert containerd.shut_down == [ID]
+
+
+def test_a_sandbox_that_the_runtime_lists_again_is_the_kubelets(
+    containerd: FakeContainerd, make: Make, notes: RefusalNotes
+) -> None:
+    notes.add(pod(ID))
+    leftovers = make(pauses_s=(600.0,))
+    leftovers.resume()
+    leftovers.listed({ID})
+    assert notes.read() == ()
+    leftovers.close(SOON)
+    assert containerd.shut_down == []

@@ -328,12 +328,3 @@ def interrupted(pod: Pod) -> NotReadyError:
         where=str(pod),
         hint="nothing to do: the kubelet makes a new sandbox",
     )
-
-
-def attached_of(parts: tuple[Attachment, ...]) -> tuple[tuple[AttachedRequest, ...], CharDevice | None]:
-    """Return all that the parts of a sandbox attached, and the node's rdma_cm."""
-    if len(parts) == 1 and parts[0].record is not None:
-        return parts[0].record.attached, parts[0].record.rdma_cm
-    records = [it.record for it in parts if it.record is not None and not it.ends]
-    rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
-    return tuple(item for record in records for item in record.attached), rdma_cm

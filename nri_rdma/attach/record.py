@@ -68,12 +68,14 @@ class SandboxRecord:
             return None
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
-    def covering(self, cdi_device: str, container: str) -> SandboxRecord:
-        """Return the same with one more container that has this CDI device."""
+    def covering(self, cdi_device: str, container: str, is_covered: bool) -> SandboxRecord:
+        """Return the same with one more container that has this CDI device, or without that container."""
         return replace(
             self,
             attached=tuple(
-                replace(item, admitted=replace(item.admitted, request=item.admitted.request.covering(container)))
+                replace(
+                    item, admitted=replace(item.admitted, request=item.admitted.request.covering(container, is_covered))
+                )
                 if item.admitted.request.cdi_device == cdi_device
                 else item
                 for item in self.attached

@@ -40,8 +40,8 @@ class Tasks(Protocol):
     def look_again(self, attachment: Attachment) -> None:
         """Read names and numbers again. Raise AttachError when a device is gone."""
 
-    def cover(self, attachment: Attachment, cdi_device: str, container: str) -> None:
-        """Give one more container what was attached for a CDI device."""
+    def cover(self, attachment: Attachment, cdi_device: str, container: str, is_covered: bool) -> None:
+        """Give a container what was attached for a CDI device, or take it out of that."""
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""

@@ -57,7 +57,7 @@ class EvidenceCollector:
         now = self.specs.now
         if container.has_major(now.majors):
             return True
-        return now.is_relevant and any(map(now.index.knows, self._named(container)))
+        return now.is_relevant and any(map(now.index.knows, self._reported(container)))
 
     def await_concerned(self, container: Container, deadline: float) -> bool:
         """Return the same once the specs are read. Raise NotReadyError where that is not before the deadline."""
@@ -86,6 +86,23 @@ class EvidenceCollector:
         self._note(container, grants)
         return grants
 
+    def withheld(self, container: Container) -> tuple[str, ...]:
+        """Return the CDI devices that the kubelet lists for the container and that it was not given.
+
+        The kubelet lists a container with all devices of its claims (seen with 1.34 to 1.37), also where the container
+        asks for one request of a claim. The runtime gives it what it asks for: the CDI devices that the runtime
+        reports, or else the device nodes, prove which those are.
+        """
+        told = self._listed(container)
+        if not told:
+            return ()
+        if container.cdi_devices:
+            return tuple(name for name in told if name not in container.cdi_devices)
+        if container.is_privileged:
+            return ()
+        index, nodes = self.specs.now.index, dict(container.devices)
+        return tuple(name for name in told if index.paths(name) and not index.has_paths(name, nodes))
+
     def refuse_unallocated(self, container: Container, own: frozenset[DeviceId], grants: Iterable[CdiGrant]) -> None:
         """Raise PlacementError where the administrator enforces that and the container has nodes of a device that is
         neither its `own` nor allocated to it by these grants. Nodes that look like those of a CDI device prove nothing
@@ -103,14 +120,23 @@ class EvidenceCollector:
 
     # -- below -------------------------------------------------------------------------------------------------------
 
-    def _named(self, container: Container) -> dict[str, Origin]:
+    def _listed(self, container: Container) -> tuple[str, ...]:
+        """Return the CDI devices that the kubelet lists for the container."""
+        allocation = self.kubelet.allocated(container.sandbox_id)
+        there = allocation.containers if allocation is not None else ()
+        return tuple(name for item in there if item.name == container.name for name in item.cdi_devices)
+
+    def _reported(self, container: Container) -> dict[str, Origin]:
         """Return the CDI devices that the runtime and the kubelet report for the container, each with its surest
         origin."""
         named = dict.fromkeys(container.cdi_devices, Origin.RUNTIME)
-        allocation = self.kubelet.allocated(container.sandbox_id)
-        for item in allocation.containers if allocation is not None else ():
-            if item.name == container.name:
-                named.update(dict.fromkeys(item.cdi_devices, Origin.KUBELET))
+        return named | dict.fromkeys(self._listed(container), Origin.KUBELET)
+
+    def _named(self, container: Container) -> dict[str, Origin]:
+        """Return the same without those that the container was not given."""
+        named = self._reported(container)
+        for name in self.withheld(container):
+            del named[name]
         return named
 
     def _await_names(self, container: Container, until: float) -> None:

@@ -48,6 +48,8 @@ class LateAttach:
             span.attributes["rdma.cdi_devices"] = ",".join(grant.name for grant in grants)
             span.attributes["rdma.cdi_source"] = ",".join(str(grant.origin) for grant in grants)
             self._evidence.refuse_unallocated(container, devices_of(parts, container.name), grants)
+            for name in self._evidence.withheld(container):
+                self._uncover(parts, name, container.name, deadline)
             late = []
             for grant in grants:
                 holder = holder_of(parts, grant)
@@ -80,6 +82,17 @@ class LateAttach:
         covered = self._attachments.cover(holder, grant.name, grant.container)
         if not wait(covered, self._by(deadline) - time.monotonic()):
             raise being_attached(holder.pod, grant.container)
+
+    def _uncover(self, parts: Iterable[Attachment], name: str, container: str, deadline: float) -> None:
+        """Take a container out of what is attached for a CDI device that it was not given."""
+        for holder in parts:
+            if name not in holder.now.cdi_devices:
+                continue
+            self._pass_barrier(holder, container, deadline)
+            if holder.covers(name, container):
+                changed = self._attachments.cover(holder, name, container, is_covered=False)
+                if not wait(changed, self._by(deadline) - time.monotonic()):
+                    raise being_attached(holder.pod, container)
 
     def _pass_barrier(self, holder: Attachment, container: str, deadline: float) -> None:
         """Pass the barrier for one attachment. One that failed is being detached, which does not end the sandbox."""

@@ -163,9 +163,12 @@ class DeviceRequest:
     cdi_device: str = ""
     """The qualified name of the CDI device that the request came with; "" for a request of an annotation."""
 
-    def covering(self, container: str) -> DeviceRequest:
-        """Return the same request for one more container."""
-        only = None if self.scope.only is None else self.scope.only | {container}
+    def covering(self, container: str, is_covered: bool) -> DeviceRequest:
+        """Return the same request for one more container, or without it."""
+        one = frozenset({container})
+        only = self.scope.only
+        if only is not None:
+            only = only | one if is_covered else only - one
         return replace(self, scope=replace(self.scope, only=only))
 
 

@@ -139,6 +139,29 @@ def test_what_the_kubelet_tells_is_there_before_any_container(
     cri.delete_pod(pod)
 
 
+def test_containers_that_share_a_claim_have_the_nodes_of_their_own_requests(
+    host_equal: None, node: Fabric, cri: Cri, told: Daemon, kubelet: FakeKubelet, driver: Driver
+) -> None:
+    """The kubelet lists each container with the whole claim; CRI's CDI devices are those of its request."""
+    names = [driver.prepare(f"{OURS}=claim-s{nic}", nic, "{mode: exclusive}") for nic in (2, 3)]
+    nics = [
+        Claimed(driver="dra.example.com", pool="node", device=f"nic-{nic}", cdi=(name,))
+        for nic, name in zip((2, 3), names, strict=True)
+    ]
+    claim = Claim(namespace="default", name="both", devices=tuple(nics))
+    kubelet.add_pod("default", "shares", *(Given(name=name, claims=(claim,)) for name in ("one", "two", "none")))
+    pod = cri.run_pod("shares")
+    one, two = look(cri, run(cri, pod, "one", names[0])), look(cri, run(cri, pod, "two", names[1]))
+    assert (set(one.nodes), one.env["NCCL_IB_HCA"]) == ({"uverbs2", "rdma_cm"}, "=mlx5_2")
+    assert (set(two.nodes), two.env["NCCL_IB_HCA"]) == ({"uverbs3", "rdma_cm"}, "=mlx5_3")
+    bare = look(cri, cri.run_container(pod, "none"))
+    assert (bare.nodes, "NCCL_IB_HCA" in bare.env) == ({}, False)
+    assert set(one.macs) >= {"rdma0", "rdma1"}
+    given = {(it["container"], *it["devices"]) for it in sightings(told)}
+    assert given == {("one", "mlx5_2"), ("two", "mlx5_3")}
+    cri.delete_pod(pod)
+
+
 def test_a_kubelet_that_hangs_costs_the_pod_nothing_but_time(
     host_equal: None, node: Fabric, cri: Cri, told: Daemon, kubelet: FakeKubelet, driver: Driver
 ) -> None:

@@ -22,9 +22,10 @@ from nri_rdma.text.refusals import bounded
 MAX_PODS = 8192
 """Most pods of one answer; a longer one is refused. Kubernetes is tested with 110 pods on a node, and large nodes have
 some hundreds."""
-MAX_POD_BYTES = 256 << 10
-"""Longest answer about one pod; a longer one is refused. One with 250 claimed devices has 27 KiB."""
-MAX_ENTRIES = 4096
+MAX_POD_BYTES = 1 << 20
+"""Longest answer about one pod; a longer one is refused. One with 8 claims of 32 devices each, the most that a claim
+may have, has 150 KiB: the kubelet repeats CDI devices (see _claims)."""
+MAX_ENTRIES = 16384
 """Containers, device ids, claimed devices and CDI names of one pod, counted together."""
 MAX_TEXT = 1024
 """Most characters of a name. The kubelet does not bound device ids and CDI names; no known name is this long."""
@@ -133,13 +134,19 @@ def _resources(messages: Iterable[Any]) -> Iterator[DeviceIds]:
 
 
 def _claims(messages: Iterable[Any]) -> Iterator[ClaimDevice]:
+    """Yield the claimed devices, each with the CDI devices that it adds to those of its driver before it: the kubelet
+    repeats these (seen with 1.34.4 and 1.37.2)."""
     for claim in messages:
+        told: dict[str, set[str]] = {}
         for device in claim.claim_resources:
+            before = told.setdefault(device.driver_name, set())
+            names = tuple(cdi.name for cdi in device.cdi_devices if cdi.name not in before)
+            before.update(names)
             yield ClaimDevice(
                 namespace=claim.claim_namespace,
                 claim=claim.claim_name,
                 driver=device.driver_name,
                 pool=device.pool_name,
                 device=device.device_name,
-                cdi_devices=tuple(cdi.name for cdi in device.cdi_devices if parse_qualified(cdi.name) is not None),
+                cdi_devices=tuple(name for name in names if parse_qualified(name) is not None),
             )

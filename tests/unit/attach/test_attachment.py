@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.attachment import KEPT_CONTAINERS, Attachment, Now, attached_of
+from nri_rdma.attach.attachment import KEPT_CONTAINERS, Attachment, Now
 from nri_rdma.attach.record import Phase
 from nri_rdma.attach.states import State
 from nri_rdma.errors import ErrorCode, NotReadyError
@@ -99,11 +99,3 @@ def test_who_comes_to_an_attach_that_ends_is_told_to_come_again(daemon: Rig, att
     with pytest.raises(NotReadyError) as caught:
         attachment.refuse_ended()
     assert (caught.value.code, caught.value.where) == (ErrorCode.RETURNING, "ml/train")
-
-
-def test_a_part_that_ends_gives_its_sandbox_nothing_more(daemon: Rig, attachment: Attachment) -> None:
-    assert [it.device.name for request in attached_of((attachment,))[0] for it in request.devices] == ["mlx5_rail0"]
-    done = daemon.sandboxes.end("sandbox-1")
-    assert done is not None
-    done.result(SOON)
-    assert attached_of((attachment, attachment)) == ((), None)

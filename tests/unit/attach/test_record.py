@@ -68,12 +68,24 @@ def test_another_container_of_a_cdi_device_is_served_by_that_devices_request_onl
     record = _record(
         _given(0, Mode.SHARED, cdi_device="a.com/nic=0", scope=only),
         _given(1, Mode.SHARED, cdi_device="a.com/nic=1", scope=only),
-    ).covering("a.com/nic=1", "second")
+    ).covering("a.com/nic=1", "second", is_covered=True)
     served = [
         {name for name in ("first", "second", "third") if it.admitted.request.scope.covers(name)}
         for it in record.attached
     ]
     assert served == [{"first"}, {"first", "second"}]
+
+
+def test_a_container_that_was_not_given_a_cdi_device_is_taken_out_of_that_devices_request_only() -> None:
+    both = Scope(only=frozenset({"first", "second"}))
+    record = _record(
+        _given(0, Mode.SHARED, cdi_device="a.com/nic=0", scope=both),
+        _given(1, Mode.SHARED, cdi_device="a.com/nic=1", scope=both),
+    ).covering("a.com/nic=1", "second", is_covered=False)
+    served = [
+        {name for name in ("first", "second") if it.admitted.request.scope.covers(name)} for it in record.attached
+    ]
+    assert served == [{"first", "second"}, {"first"}]
 
 
 def test_each_attach_of_a_sandbox_has_a_name_of_its_own() -> None:

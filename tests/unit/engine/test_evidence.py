@@ -229,6 +229,33 @@ def test_what_kubelet_and_runtime_both_name_is_served_beside_a_claim_with_the_sa
     assert names(node.create("main", 0, cdi=(CLAIM_B,))) == ["NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_CLAIM_B"]
 
 
+@pytest.mark.parametrize("keys", [SHARED, MOVE])
+@pytest.mark.parametrize("tells", [True, False], ids=["the runtime names them", "only nodes show them"])
+def test_containers_that_share_a_claim_get_the_devices_of_their_own_requests(
+    node: Node, world: World, keys: str, tells: bool
+) -> None:
+    """The kubelet lists each container with all devices of its claims."""
+    before = world.snapshot()
+    node.specify(spec(CLAIM_A, 0, keys=keys), spec(CLAIM_B, 1, keys=keys))
+    for container in ("one", "two", "none"):
+        node.kubelet.give(make_pod(), container, CLAIM_A, CLAIM_B)
+    node.start(annotations={})
+    one = node.create("one", 0, cdi=(CLAIM_A,) if tells else ())
+    two = node.create("two", 1, cdi=(CLAIM_B,) if tells else ())
+    assert (_claims(one), _claims(two)) == (["RDMA_DEVICES_CLAIM_A"], ["RDMA_DEVICES_CLAIM_B"])
+    assert (len(one.rdma_max), len(two.rdma_max)) == (1, 1)
+    assert node.create("none", cdi=("other.com/gpu=0",) if tells else ()) == ContainerEdits()
+    both = node.create("one", 0, 1, cdi=(CLAIM_A, CLAIM_B) if tells else ())  # made again, and given both
+    assert _claims(both) == ["RDMA_DEVICES_CLAIM_A", "RDMA_DEVICES_CLAIM_B"]
+    node.stop()
+    assert world.snapshot() == before
+
+
+def _claims(edits: ContainerEdits) -> list[str]:
+    """The variables with the devices of each claim."""
+    return [name for name in names(edits) if name.startswith("RDMA_DEVICES_")]
+
+
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:
     node.specify(spec("a.rdma.dev/nic=mlx5_0", 0, keys=SHARED), spec(CLAIM_B, 0, keys=SHARED))
     edits = node.create("main", 0, cdi=(CLAIM_B,))

@@ -41,6 +41,14 @@ def test_all_that_is_attached_is_told_together_and_apart(both: Node) -> None:
     assert devices_of(parts, "main") == {"mlx5_0"}
 
 
+def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    done = both.rig.sandboxes.end("sandbox-1")
+    assert done is not None
+    done.result(SOON)
+    assert attached_of(parts) == ((), None)
+
+
 def test_a_container_waits_for_what_concerns_it(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
     assert concerned(parts, "sidecar", ()) == parts

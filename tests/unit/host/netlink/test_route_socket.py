@@ -64,6 +64,17 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_anothers(linux: Linux
     assert linux.see()[ifindex].mtu == 1400
 
 
+def test_a_refusal_that_nobody_waited_for_is_not_taken_for_anothers(linux: LinuxMachine, host: HeldNamespace) -> None:
+    ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
+
+    def interrupt(inside: Inside) -> None:
+        inside.route._send("ask for nothing", b"\x10\0\0\0\xf0\xff\x05\0\x63\0\0\0\0\0\0\0")  # refused to 0x63
+        inside.route.do(change_request(ifindex, SetLink(mtu=1400)))
+
+    host.run(interrupt)
+    assert linux.see()[ifindex].mtu == 1400
+
+
 def test_any_bytes_in_a_name_or_an_alias_come_back_as_they_were(linux: LinuxMachine) -> None:
     ifindex = linux.add_link("rail0", "02:11:00:00:00:01")
     kernel = linux.kernel

@@ -1,189 +1,33 @@
-"""What goes through a host's links, as this kernel tells it: sockets, addresses and the route to the API server."""
+"""What goes through a host's links, as this kernel tells it: addresses and the route to the API server; and what
+reading it costs."""
 
-import errno
-import json
 import socket
-import subprocess
-import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.port import KernelError
-from nri_rdma.decide.inventory import in_use_reasons, socket_reasons
-from nri_rdma.host.netlink import sockets
-from nri_rdma.host.netlink.dumps import Ask, asking
+from nri_rdma.decide.inventory import in_use_reasons
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse, Lifelines
 from tests.contract.machines import HOST, LinuxMachine
 from tests.kernel.inside import in_namespace
+from tests.kernel.rails import add_rails, reasons
 
 pytestmark = pytest.mark.root
-SOCK_DIAG_BY_FAMILY = 20  # include/uapi/linux/sock_diag.h
 SOCKETS = 10_000
 SECONDS = 1.0
 """For a reading beside so many sockets: the time within which the inventory follows a change. A tenth is usual."""
 LATE_S = 0.25
 
-HOLDER = """
-import json, socket, sys
-held = []
-for family, kind, address, port, device, then in json.loads(sys.argv[1]):
-    sock = socket.socket(getattr(socket, family), getattr(socket, kind))
-    if device:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
-    if then != "connect":
-        sock.bind((address, port))
-    if then == "listen":
-        sock.listen()
-    if then == "connect":
-        sock.connect((address, port))
-    if then == "end":  # a whole connection, closed first by the end that connected
-        sock.listen()
-        with socket.create_connection((address, port)) as caller:
-            accepted, _ = sock.accept()
-        accepted.recv(1)
-        accepted.close()
-        sock.close()
-    held.append(sock)
-print("held", flush=True)
-sys.stdin.read()
-"""
-"""Opens the sockets of its argument and has them until its standard input ends."""
-
-Wanted = tuple[str, str, str, int, str, str]
-"""Family, kind, address, port, device and what is done then: bind, listen, connect or end."""
-
-
-@contextmanager
-def held(machine: LinuxMachine, *wanted: Wanted) -> Iterator[None]:
-    command = ["nsenter", f"--net={machine.path(HOST)}", sys.executable, "-c", HOLDER, json.dumps(wanted)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield
-        finally:
-            process.communicate()
-
 
 @pytest.fixture
 def host(linux: LinuxMachine) -> LinuxMachine:
-    """A host with two rails that have addresses, one of them with routes."""
-    for number in (0, 1):
-        linux.add_link(f"rail{number}", f"02:11:00:00:00:0{number}")
-        linux.set(f"rail{number}", up=True)
-        linux.add_address(f"rail{number}", f"10.0.{number}.1/24")
-        linux.add_address(f"rail{number}", f"fd00:{number}::1/64")
-    return linux
-
-
-def reasons(machine: LinuxMachine, name: str = "rail0") -> tuple[str, ...]:
-    use = machine.kernel.host_use()
-    link = next(link for link in use.links if link.name == name)
-    return (*in_use_reasons(link, use), *socket_reasons(link, use))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "reason"),
-    [
-        (("AF_INET", "SOCK_STREAM", "10.0.0.1", 4420, "", "listen"), "10.0.0.1 of 1 host socket (tcp port 4420)"),
-        (("AF_INET6", "SOCK_STREAM", "fd00:0::1", 4420, "", "listen"), "fd00::1 of 1 host socket (tcp port 4420)"),
-        (("AF_INET", "SOCK_DGRAM", "10.0.0.1", 53, "", "bind"), "10.0.0.1 of 1 host socket (udp port 53)"),
-        (("AF_INET6", "SOCK_STREAM", "::ffff:10.0.0.1", 80, "", "listen"), "10.0.0.1 of 1 host socket (tcp port 80)"),
-    ],
-    ids=["tcp", "tcp6", "udp", "mapped"],
-)
-def test_a_socket_on_an_address_of_a_link_is_seen(host: LinuxMachine, wanted: Wanted, reason: str) -> None:
-    assert reasons(host) == ()
-    with held(host, wanted):
-        assert reasons(host) == (f"rail0 has the address {reason}",)
-        assert reasons(host, "rail1") == ()
-    assert reasons(host) == ()
-
-
-def test_a_connection_from_an_address_is_seen_and_the_listener_on_all_addresses_is_none(host: LinuxMachine) -> None:
-    with held(host, ("AF_INET", "SOCK_STREAM", "0.0.0.0", 80, "", "listen")):
-        assert reasons(host) == ()
-        with held(host, ("AF_INET", "SOCK_STREAM", "10.0.0.1", 80, "", "connect")):
-            (reason,) = reasons(host)
-            assert reason.startswith("rail0 has the address 10.0.0.1 of 2 host sockets (tcp port 80, tcp port ")
-
-
-def test_a_connected_datagram_socket_uses_the_address_that_it_sends_from(host: LinuxMachine) -> None:
-    with held(host, ("AF_INET", "SOCK_DGRAM", "10.0.0.9", 4791, "", "connect")):
-        (reason,) = reasons(host)
-        assert reason.startswith("rail0 has the address 10.0.0.1 of 1 host socket (udp port ")
-
-
-def test_a_socket_that_is_bound_to_a_link_is_seen_whatever_its_address(host: LinuxMachine) -> None:
-    with held(host, ("AF_INET", "SOCK_DGRAM", "0.0.0.0", 319, "rail1", "bind")):
-        assert reasons(host, "rail1") == ("rail1 has, bound to it, 1 host socket (udp port 319)",)
-        assert reasons(host) == ()
-
-
-def test_a_dhcp_clients_socket_is_no_use(host: LinuxMachine) -> None:
-    with held(host, ("AF_INET", "SOCK_DGRAM", "10.0.0.1", 68, "rail0", "bind")):
-        assert reasons(host) == ()
-
-
-def test_a_connection_that_is_over_is_no_use(host: LinuxMachine) -> None:
-    """Who closes first has the connection in TIME-WAIT for a minute."""
-    with held(host, ("AF_INET", "SOCK_STREAM", "10.0.0.1", 80, "", "end")):
-        inside = ["nsenter", f"--net={host.path(HOST)}", "cat", "/proc/net/tcp"]
-        shown = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
-        assert [line.split()[3] for line in shown] == ["06"]
-        assert reasons(host) == ()
-
-
-def test_a_kernel_without_sock_diag_is_asked_by_proc(host: LinuxMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = (
-        ("AF_INET", "SOCK_STREAM", "10.0.0.1", 4420, "", "listen"),
-        ("AF_INET6", "SOCK_DGRAM", "fd00:0::1", 53, "", "bind"),
-        ("AF_INET6", "SOCK_STREAM", "::ffff:10.0.0.1", 80, "", "listen"),
-        ("AF_INET", "SOCK_STREAM", "0.0.0.0", 81, "", "listen"),
-    )
-    with held(host, *wanted):
-        told = host.kernel.host_use().sockets
-        assert len(told) == 3
-        monkeypatch.setattr(sockets, "asking", lambda _protocol: nullcontext(_no_module))
-        assert Counter(host.kernel.host_use().sockets) == Counter(told)
-
-
-@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_a_kernel_that_lists_tcp_by_family_only_tells_the_same(
-    host: LinuxMachine, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    @contextmanager
-    def by_family_only(protocol: int) -> Iterator[Ask]:
-        def refusing(kind: int, body: bytes) -> list[bytes]:
-            if kind != SOCK_DIAG_BY_FAMILY:
-                raise KernelError("ask for sockets", code)
-            return ask(kind, body)
-
-        with asking(protocol) as ask:
-            yield refusing
-
-    wanted = (
-        ("AF_INET", "SOCK_STREAM", "10.0.0.1", 4420, "", "listen"),
-        ("AF_INET6", "SOCK_STREAM", "fd00:0::1", 4421, "", "listen"),
-        ("AF_INET6", "SOCK_STREAM", "::ffff:10.0.0.1", 80, "", "listen"),
-    )
-    with held(host, *wanted):
-        told = host.kernel.host_use().sockets
-        assert sorted(it.port for it in told) == [80, 4420, 4421]
-        monkeypatch.setattr(sockets, "asking", by_family_only)
-        assert Counter(host.kernel.host_use().sockets) == Counter(told)
-
-
-def _no_module(*_: object) -> list[bytes]:
-    raise KernelError("ask for sockets", errno.ENOENT)
+    return add_rails(linux)
 
 
 @pytest.mark.parametrize(

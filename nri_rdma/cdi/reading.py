@@ -147,6 +147,9 @@ def _kind(node: Node, place: Place) -> Kind:
     kind = parse_kind(text)
     if kind is None:
         raise place.refused(node.line, f"{quoted(text)} is not allowed", KIND_HINT)
+    if 1 in {len(kind.vendor), len(kind.device_class)}:
+        what = f"{quoted(text)} has a vendor or class of one letter, which ends containerd 2.1 and older"
+        raise place.refused(node.line, what, "give it two letters at least")
     return kind
 
 

@@ -79,16 +79,16 @@ null Null NULL ~ true True TRUE tRUE false yes Yes YES yEs no on Off y Y n 0 00 
 _TAGGED = ("!!str 5", "!!int 5", '!!int "5"', "!!float 5", "!!null 5", "!!bool yes", "!foo 5", "! 5", "!!binary NQ==")
 SCALARS = (*_WORDS.split(), *_TAGGED, "&x 5", "5 # five", "a b")
 PLACES = (
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, containerEdits: {deviceNodes: [{path: /a, minor: %s}]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, containerEdits: {deviceNodes: [{path: /a, fileMode: %s}]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, containerEdits: {intelRdt: {enableMonitoring: %s}}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: %s, containerEdits: {env: [A=1]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, annotations: {k: %s}, containerEdits: {env: [A=1]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\nannotations: {%s: v}\ndevices: [{name: a, containerEdits: {env: [A=1]}}]",
-    "cdiVersion: %s\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1], additionalGids: [%s]}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1], mounts: %s}}]",
-    "cdiVersion: 1.1.0\nkind: v/c\ndevices:\n- name: a\n  containerEdits:\n    env:\n    - A=1\n    - %s\n",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {deviceNodes: [{path: /a, minor: %s}]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {deviceNodes: [{path: /a, fileMode: %s}]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {intelRdt: {enableMonitoring: %s}}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: %s, containerEdits: {env: [A=1]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, annotations: {k: %s}, containerEdits: {env: [A=1]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\nannotations: {%s: v}\ndevices: [{name: a, containerEdits: {env: [A=1]}}]",
+    "cdiVersion: %s\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1], additionalGids: [%s]}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1], mounts: %s}}]",
+    "cdiVersion: 1.1.0\nkind: ve/cl\ndevices:\n- name: a\n  containerEdits:\n    env:\n    - A=1\n    - %s\n",
 )
 YAML = """\
 # by hand
@@ -148,7 +148,7 @@ def versions() -> Iterator[tuple[str, bytes]]:
             own = [{"name": "a", "containerEdits": part}]
             yield f"{name} {version}", _json({**PLAIN, "cdiVersion": version, "devices": own})
             yield f"{name} of the spec {version}", _json({**PLAIN, "cdiVersion": version, "containerEdits": part})
-        for kind in ("v/c.d", "v.w/c", "v/c"):
+        for kind in ("ve/cl.d", "ve.w/cl", "v/c", "ve/cl"):
             for device in ("1", "a1"):
                 own = [{"name": device, "containerEdits": {"env": ["A=1"]}}]
                 yield (

@@ -21,7 +21,7 @@ from nri_rdma.cdi.spec import (
     Version,
 )
 
-HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
 
 def slowly(examples: int) -> settings:
@@ -43,7 +43,7 @@ _FILLED = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs
 _VARIABLES = st.lists(st.builds("{}={}".format, _FILLED.filter(lambda name: "=" not in name), _TEXT), max_size=3).map(
     tuple
 )
-_NAME = st.from_regex(r"[A-Za-z]([-A-Za-z0-9_.]{0,8}[A-Za-z0-9])?", fullmatch=True)
+_NAME = st.from_regex(r"[A-Za-z][-A-Za-z0-9_.]{0,8}[A-Za-z0-9]", fullmatch=True)
 _DEVICE_NAME = st.from_regex(r"[A-Za-z0-9]([-A-Za-z0-9_.:]{0,8}[A-Za-z0-9])?", fullmatch=True)
 _UINT32 = st.integers(0, 2**32 - 1)
 _NODES = st.builds(

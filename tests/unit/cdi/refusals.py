@@ -10,6 +10,7 @@ from pathlib import Path
 from nri_rdma.cdi.reading import inspect
 
 GOLDEN = Path(__file__).with_suffix(".txt")
+_ONE = "devices: [{name: a, containerEdits: {env: [A=1]}}]\n"
 _HEAD = "cdiVersion: 1.1.0\nkind: vendor.example/class\n"
 
 
@@ -39,20 +40,22 @@ CASES: dict[str, str | bytes] = {
     "an alias of itself": f"{_HEAD}devices: &a [*a]\n",
     "an anchored key": f"{_HEAD}&a devices: []\n",
     "a tag": f"{_HEAD}devices: !!python/name:os.system\n",
-    "a broken bracket": '{"cdiVersion": "1.1.0",\n "kind": "v/c"\n',
+    "a broken bracket": '{"cdiVersion": "1.1.0",\n "kind": "ve/cl"\n',
     "a word with a question mark in brackets": f"{_HEAD}devices: [{{name: a, containerEdits: {{env: [A=b?]}}}}]\n",
     "a NUL": _edits('env: ["A=\\0"]'),
     "a second document": f"{_edits('env: [A=1]')}---\nkind: x\n",
     "a list as a key": f"{_HEAD}[a]: b\n",
     "a merge of a text": f"{_HEAD}<<: text\n",
-    "a key twice": f"{_HEAD}devices: []\nkind: v/c\n",
+    "a key twice": f"{_HEAD}devices: []\nkind: ve/cl\n",
     "everything missing": "{}\n",
     "unknown fields": f"{_HEAD}device:\n- name: a\ncontaineredits: {{}}\nx: 1\n",
     "an unknown field far below": _node("majr: 1"),
-    "an unknown version": "cdiVersion: 1.2\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n",
-    "an old version": "cdiVersion: v0.2.0\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n",
+    "an unknown version": "cdiVersion: 1.2\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n",
+    "an old version": "cdiVersion: v0.2.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n",
     "a kind without a class": "cdiVersion: 0.3.0\nkind: vendor\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n",
-    "a kind that ends with a dot": "cdiVersion: 0.3.0\nkind: v/c.\ndevices: []\n",
+    "a class of one letter": f"cdiVersion: 0.3.0\nkind: example.com/c\n{_ONE}",
+    "a vendor of one letter": f"cdiVersion: 0.3.0\nkind: v/nic\n{_ONE}",
+    "a kind that ends with a dot": "cdiVersion: 0.3.0\nkind: ve/cl.\ndevices: []\n",
     "no device": f"{_HEAD}devices: []\n",
     "devices as a mapping": f"{_HEAD}devices: {{a: {{}}}}\n",
     "a device that is a name": f"{_HEAD}devices: [a]\n",
@@ -94,7 +97,7 @@ CASES: dict[str, str | bytes] = {
     "annotations that are a list": f"{_edits('env: [A=1]')}annotations: [a]\n",
     "an annotation that is a list": f"{_edits('env: [A=1]')}annotations: {{a.b/c: [1]}}\n",
     "features newer than the version": (
-        'cdiVersion: "0.3.0"\nkind: v/c.d\nannotations: {a: b}\ndevices:\n- name: 0a\n  containerEdits:\n'
+        'cdiVersion: "0.3.0"\nkind: ve/cl.d\nannotations: {a: b}\ndevices:\n- name: 0a\n  containerEdits:\n'
         "    deviceNodes:\n    - path: /a\n      hostPath: /b\n    netDevices: [{hostInterfaceName: a, name: b}]\n"
         "    mounts: [{hostPath: a, containerPath: b, type: bind}]\n"
         "    intelRdt: {schemata: [], enableMonitoring: true}\n    additionalGids: [1]\n"

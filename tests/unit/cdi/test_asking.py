@@ -17,7 +17,7 @@ def spec(annotations: dict[str, str], of_spec: dict[str, str] | None = None) -> 
     node = {"path": "/dev/infiniband/uverbs0"}
     document = {
         "cdiVersion": "0.6.0",
-        "kind": "a.b/c",
+        "kind": "a.b/cd",
         "annotations": of_spec or {},
         "devices": [{"name": "x", "annotations": annotations, "containerEdits": {"deviceNodes": [node]}}],
     }
@@ -58,7 +58,7 @@ def test_what_is_good_or_none_of_ours_is_no_problem() -> None:
 
 
 def test_a_file_that_is_no_spec_is_told_as_such_alone() -> None:
-    (error,) = inspect_asking(b'{"cdiVersion": "0.6.0", "kind": "a.b/c"}', "a.json", PREFIX).problems
+    (error,) = inspect_asking(b'{"cdiVersion": "0.6.0", "kind": "a.b/cd"}', "a.json", PREFIX).problems
     assert "devices" in error.what
 
 

@@ -20,7 +20,7 @@ from nri_rdma.cdi.spec import (
 from nri_rdma.errors import CdiError, ErrorCode
 from tests.unit.cdi.made_specs import slowly
 
-HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
 
 def test_aliases_and_merge_keys_are_read_as_runtimes_do() -> None:
@@ -72,7 +72,7 @@ def test_a_bomb_is_over_soon(data: bytes) -> None:
 def test_the_largest_allowed_is_read_soon() -> None:
     """Two thousand devices; the bound on values is what takes longest to reach."""
     made = [{"name": f"a{number}", "containerEdits": {"deviceNodes": [{"path": "/a"}]}} for number in range(2000)]
-    data = json.dumps({"cdiVersion": "0.3.0", "kind": "v/c", "devices": made}).encode()
+    data = json.dumps({"cdiVersion": "0.3.0", "kind": "ve/cl", "devices": made}).encode()
     start = time.process_time()
     assert len(parse(data, "FILE").devices) == 2000
     assert time.process_time() - start < 1.5

@@ -28,7 +28,7 @@ from nri_rdma.cdi.spec import (
 from nri_rdma.errors import ErrorCode
 from tests.unit.cdi.made_specs import node_with
 
-HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
 
 def test_a_null_is_a_field_that_is_not_there() -> None:
@@ -72,8 +72,8 @@ def test_a_required_field_that_is_not_there_is_a_problem_with_its_hint() -> None
 
 
 def test_an_unknown_field_is_a_problem_that_names_the_nearest_one() -> None:
-    fields, problems = _fields("kind: v/c\ndevces: []\n", "kind", "devices")
-    assert fields.read("kind", string, "") == "v/c"
+    fields, problems = _fields("kind: ve/cl\ndevces: []\n", "kind", "devices")
+    assert fields.read("kind", string, "") == "ve/cl"
     (problem,) = problems.all
     assert (problem.code, problem.path, problem.line) == (ErrorCode.CDI_UNKNOWN_FIELD, "devces", 2)
     assert "devices" in problem.hint

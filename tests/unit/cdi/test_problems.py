@@ -8,7 +8,7 @@ from nri_rdma.cdi.problems import MAX_PROBLEMS, Problems, path_text
 from nri_rdma.cdi.reading import inspect, parse
 from nri_rdma.errors import CdiError, ErrorCode
 
-HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
 
 def test_a_problem_carries_code_file_line_and_path() -> None:

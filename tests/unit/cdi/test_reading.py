@@ -29,7 +29,7 @@ from tests.unit.cdi import refusals
 from tests.unit.cdi.made_specs import slowly
 from tests.unit.complete import assert_complete, in_time
 
-HEAD = "cdiVersion: 1.1.0\nkind: v/c\n"
+HEAD = "cdiVersion: 1.1.0\nkind: ve/cl\n"
 
 
 def test_every_field_of_the_schema_is_read() -> None:
@@ -121,7 +121,7 @@ _LEAVES = (
     | st.integers()
     | st.floats()
     | st.text(max_size=5)
-    | st.sampled_from(["v/c", "1.0.0", "a=b"])
+    | st.sampled_from(["ve/cl", "1.0.0", "a=b"])
 )
 _TREES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=5))
 
@@ -135,7 +135,7 @@ def test_no_document_raises_anything_but_a_cdi_error(document: dict[str, Any]) -
 
 @in_time
 @given(st.binary(max_size=200) | st.lists(st.sampled_from(
-    ["cdiVersion: 0.3.0\n", "kind: v/c\n", "devices:\n", "- name: a\n", "  containerEdits:\n", "    env: [A=1]\n",
+    ["cdiVersion: 0.3.0\n", "kind: ve/cl\n", "devices:\n", "- name: a\n", "  containerEdits:\n", "    env: [A=1]\n",
      "{", "}", "[", '"a": ', "<<: ", "&a ", "*a ", "    deviceNodes: [{path: /a}]\n", "---\n", "\t",
      "\0", "null\n", "? ", "!x "]
 ), max_size=14).map(lambda words: "".join(words).encode()))  # fmt: skip

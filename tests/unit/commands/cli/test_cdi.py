@@ -21,7 +21,7 @@ devices:
 - {name: "0", containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs0, type: c, major: 231, minor: 192}]}}
 """
 OTHER = "cdiVersion: 0.3.0\nkind: vendor.example/gpu\ndevices: [{name: all, containerEdits: {env: [A=1]}}]\n"
-BAD = "cdiVersion: 0.3.0\nkind: v/c\ndevices:\n- name: a\n  containerEdits:\n    env: [A]\n    netdevices: []\n"
+BAD = "cdiVersion: 0.3.0\nkind: ve/cl\ndevices:\n- name: a\n  containerEdits:\n    env: [A]\n    netdevices: []\n"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ metadata: {name: train-0, annotations: {rdma.noderesource.dev: '{count: 2, match
 spec: {containers: [{name: trainer}]}
 """
 CONFIG = '[pools.default]\nmodes = ["shared"]\nselect = { numaNode = 1 }\n'
-CDI = "cdiVersion: 0.3.0\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n"
+CDI = "cdiVersion: 0.3.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n"
 TRACE = """\
 {"version": 1, "spans": [{"name": "RunPodSandbox", "trace_id": "t", "span_id": "a", "parent_id": "", "start_ns":
 1770000000000000000, "end_ns": 1770000000001000000, "attributes": {"k8s.pod.name": "default/a"}, "error": ""}]}

@@ -27,7 +27,7 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "good.yaml").write_text(f"{GOOD}---\nkind: Service\n")
     (tmp_path / "bad.yaml").write_text(BAD)
     (tmp_path / "config.txt").write_text('log_level = "loud"\n')
-    (tmp_path / "spec").write_text('{"cdiVersion": "9", "kind": "v/c", "devices": []}')
+    (tmp_path / "spec").write_text('{"cdiVersion": "9", "kind": "ve/cl", "devices": []}')
     return tmp_path
 
 

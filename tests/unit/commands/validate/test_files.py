@@ -21,9 +21,9 @@ kind: ResourceClaim
 metadata: {name: c}
 spec: {devices: {config: [{opaque: {driver: rdma.noderesource.dev, parameters: {mode: shared}}}]}}
 """
-CDI = "cdiVersion: 0.3.0\nkind: v/c\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n"
+CDI = "cdiVersion: 0.3.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n"
 _DEVICES = [{"name": "a", "containerEdits": {"env": ["A=1"]}}]
-CDI_JSON = json.dumps({"cdiVersion": "0.3.0", "kind": "v/c", "devices": _DEVICES})
+CDI_JSON = json.dumps({"cdiVersion": "0.3.0", "kind": "ve/cl", "devices": _DEVICES})
 CONFIG = '# ours\n\n[pools.a]\nmodes = ["shared"]\n'
 
 
@@ -35,8 +35,8 @@ CONFIG = '# ours\n\n[pools.a]\nmodes = ["shared"]\n'
         (CLAIM, "ResourceClaim", "c"),
         (CLAIM.replace("Claim\n", "ClaimTemplate\n").replace("/v1", "/v1beta1"), "ResourceClaimTemplate", "c"),
         (CLAIM.replace("ResourceClaim\n", "DeviceClass\n"), "DeviceClass", "c"),
-        (CDI, "CDI spec", "v/c"),
-        (CDI_JSON, "CDI spec", "v/c"),
+        (CDI, "CDI spec", "ve/cl"),
+        (CDI_JSON, "CDI spec", "ve/cl"),
         (CONFIG, "configuration", ""),
         ('log_level = "debug"\n', "configuration", ""),
         ('"log_level" = "debug"\n', "configuration", ""),

@@ -18,14 +18,14 @@ from nri_rdma.host.cdi import folder as folder_module
 from nri_rdma.host.cdi.folder import read_file, read_registry
 
 
-def spec(*devices: str, kind: str = "v/c", mark: str = "x") -> str:
+def spec(*devices: str, kind: str = "ve/cl", mark: str = "x") -> str:
     made = [{"name": name, "containerEdits": {"env": [f"FROM={mark}"]}} for name in devices]
     return json.dumps({"cdiVersion": "0.3.0", "kind": kind, "devices": made})
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with one sound spec; the device v/c=good."""
+    """A directory with one sound spec; the device ve/cl=good."""
     made = tmp_path / "cdi"
     made.mkdir()
     (made / "good.json").write_text(spec("good"))
@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def only_good(registry: Registry) -> list[tuple[ErrorCode, str]]:
-    """The problems of a registry that serves v/c=good and nothing else: codes and names of files."""
-    assert list(registry.devices) == ["v/c=good"]
+    """The problems of a registry that serves ve/cl=good and nothing else: codes and names of files."""
+    assert list(registry.devices) == ["ve/cl=good"]
     return [(problem.code, Path(problem.file).name) for problem in registry.problems]
 
 
@@ -55,12 +55,12 @@ def test_a_directory_that_does_not_exist_has_no_devices(tmp_path: Path) -> None:
 def test_a_device_comes_with_its_own_edits_and_those_of_its_spec(tmp_path: Path) -> None:
     text = """
 cdiVersion: 0.3.0
-kind: v/c
+kind: ve/cl
 containerEdits: {deviceNodes: [{path: /dev/infiniband/rdma_cm}, {path: /dev/other}]}
 devices: [{name: a, containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs0}]}}]
 """
     (tmp_path / "a.yaml").write_text(text)
-    device = read_registry([tmp_path]).devices["v/c=a"]
+    device = read_registry([tmp_path]).devices["ve/cl=a"]
     assert [node.path for node in device.nodes] == ["/dev/infiniband/rdma_cm", "/dev/other", "/dev/infiniband/uverbs0"]
     assert [node.path for node in device.rdma_nodes] == ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"]
     assert device.file == str(tmp_path / "a.yaml")
@@ -69,14 +69,14 @@ devices: [{name: a, containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs
 def test_a_node_is_rdmas_by_where_it_is_on_the_host(tmp_path: Path) -> None:
     text = """
 cdiVersion: 0.5.0
-kind: v/c
+kind: ve/cl
 devices:
 - {name: renamed, containerEdits: {deviceNodes: [{path: /dev/a, hostPath: /dev/infiniband/uverbs0}]}}
 - {name: other, containerEdits: {deviceNodes: [{path: /dev/infiniband/uverbs0, hostPath: /dev/null}]}}
 """
     (tmp_path / "a.yaml").write_text(text)
     devices = read_registry([tmp_path]).devices
-    assert {name: len(device.rdma_nodes) for name, device in devices.items()} == {"v/c=renamed": 1, "v/c=other": 0}
+    assert {name: len(device.rdma_nodes) for name, device in devices.items()} == {"ve/cl=renamed": 1, "ve/cl=other": 0}
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a.json.tmp", ".a.json.1.tmp", "a", "a.JSON"])
@@ -92,7 +92,7 @@ def test_a_directory_within_is_not_looked_into(folder: Path) -> None:
 
 
 def test_a_broken_file_beside_a_good_one_is_told_and_the_good_one_served(folder: Path) -> None:
-    (folder / "foreign.yaml").write_text("cdiVersion: 0.3.0\nkind: a/b\ndevices: [{name: a, containeredits: {}}]\n")
+    (folder / "foreign.yaml").write_text("cdiVersion: 0.3.0\nkind: ab/cd\ndevices: [{name: a, containeredits: {}}]\n")
     assert only_good(read_registry([folder])) == [
         (ErrorCode.CDI_UNKNOWN_FIELD, "foreign.yaml"),
         (ErrorCode.CDI_VALUE, "foreign.yaml"),
@@ -130,7 +130,7 @@ def test_a_huge_file_is_not_read(folder: Path) -> None:
 def test_a_file_of_the_largest_size_is_read(folder: Path) -> None:
     text = spec("other")
     (folder / "large.json").write_text(text + " " * (MAX_BYTES - len(text)))
-    assert list(read_registry([folder]).devices) == ["v/c=good", "v/c=other"]
+    assert list(read_registry([folder]).devices) == ["ve/cl=good", "ve/cl=other"]
 
 
 def test_a_fifo_does_not_block(folder: Path) -> None:
@@ -212,14 +212,14 @@ def test_links_within_the_directory_are_followed_as_kubernetes_mounts_files(tmp_
     (tmp_path / "..data").symlink_to("..2026_11_21")
     (tmp_path / "a.json").symlink_to("..data/a.json")
     registry = read_registry([tmp_path])
-    assert (list(registry.devices), registry.problems) == (["v/c=mounted"], ())
+    assert (list(registry.devices), registry.problems) == (["ve/cl=mounted"], ())
 
 
 def test_the_directory_itself_may_be_a_link_as_var_run_is(folder: Path) -> None:
     (folder.parent / "run").symlink_to(folder)
     (folder / "link.yaml").symlink_to("within.txt")
     (folder / "within.txt").write_text(spec("linked"))
-    assert list(read_registry([folder.parent / "run"]).devices) == ["v/c=good", "v/c=linked"]
+    assert list(read_registry([folder.parent / "run"]).devices) == ["ve/cl=good", "ve/cl=linked"]
 
 
 def test_a_link_that_comes_while_the_file_is_opened_is_not_followed(
@@ -298,8 +298,8 @@ def test_a_later_directory_hides_a_device_of_an_earlier_one(tmp_path: Path) -> N
     (dynamic / "a.json").write_text(spec("both", mark="run"))
     registry = read_registry([static, dynamic])
     assert {name: it.device.edits.env for name, it in registry.devices.items()} == {
-        "v/c=both": ("FROM=run",),
-        "v/c=static": ("FROM=etc",),
+        "ve/cl=both": ("FROM=run",),
+        "ve/cl=static": ("FROM=etc",),
     }
     assert registry.problems == ()
 
@@ -308,11 +308,11 @@ def test_a_device_in_two_files_of_a_directory_is_nobodys_and_both_files_are_name
     (folder / "a.json").write_text(spec("twice", "once"))
     (folder / "b.yaml").write_text(spec("twice"))
     registry = read_registry([folder])
-    assert list(registry.devices) == ["v/c=good", "v/c=once"]
+    assert list(registry.devices) == ["ve/cl=good", "ve/cl=once"]
     (problem,) = registry.problems
     assert (problem.code, problem.file) == (ErrorCode.CDI_CONFLICT, str(folder / "a.json"))
     assert str(folder / "b.yaml") in problem.what
-    assert "v/c=twice" in problem.what
+    assert "ve/cl=twice" in problem.what
 
 
 def test_such_a_conflict_is_not_healed_by_a_later_directory(tmp_path: Path) -> None:
@@ -331,9 +331,9 @@ def test_two_files_of_one_kind_give_the_devices_of_both(tmp_path: Path) -> None:
     (dynamic / "a.json").write_text(spec("c"))
     registry = read_registry([static, dynamic])
     assert {name: Path(it.file).name for name, it in registry.devices.items()} == {
-        "v/c=a": "a.json",
-        "v/c=b": "b.yaml",
-        "v/c=c": "a.json",
+        "ve/cl=a": "a.json",
+        "ve/cl=b": "b.yaml",
+        "ve/cl=c": "a.json",
     }
     assert registry.problems == ()
 
@@ -347,8 +347,8 @@ def test_a_device_in_three_files_is_one_conflict_that_names_them_all(folder: Pat
 
 
 def test_the_same_name_of_two_kinds_is_no_conflict(folder: Path) -> None:
-    (folder / "a.json").write_text(spec("good", kind="v/other"))
-    assert list(read_registry([folder]).devices) == ["v/c=good", "v/other=good"]
+    (folder / "a.json").write_text(spec("good", kind="ve/other"))
+    assert list(read_registry([folder]).devices) == ["ve/cl=good", "ve/other=good"]
 
 
 # One file

@@ -26,7 +26,7 @@ from tests.rig.deadline import wait_until
 Watch: TypeAlias = Callable[..., CdiRegistry]
 
 
-def spec(*devices: str, kind: str = "v/c", mark: str = "x") -> str:
+def spec(*devices: str, kind: str = "ve/cl", mark: str = "x") -> str:
     made = [{"name": name, "containerEdits": {"env": [f"FROM={mark}"]}} for name in devices]
     return json.dumps({"cdiVersion": "0.3.0", "kind": kind, "devices": made})
 
@@ -40,7 +40,7 @@ def put(path: Path, text: str) -> None:
 
 def comes_to(registry: CdiRegistry, *names: str) -> None:
     """Wait until these are the devices."""
-    wanted = [f"v/c={name}" for name in names]
+    wanted = [f"ve/cl={name}" for name in names]
     wait_until(lambda: list(registry.current.devices) == wanted, f"the devices {wanted}")
 
 
@@ -77,7 +77,7 @@ def watch(listeners: Listeners) -> Iterator[Watch]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with the device v/c=a."""
+    """A directory with the device ve/cl=a."""
     made = tmp_path / "cdi"
     made.mkdir()
     (made / "a.json").write_text(spec("a"))
@@ -86,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_there_at_the_start_is_read_before_anybody_asks(folder: Path, watch: Watch) -> None:
     registry = watch(folder)
-    assert list(registry.current.devices) == ["v/c=a"]
+    assert list(registry.current.devices) == ["ve/cl=a"]
     assert registry.sequence == 1
 
 
@@ -110,7 +110,7 @@ def test_a_spec_that_is_written_in_place_is_noticed_whole(folder: Path, watch: W
 def test_other_text_in_the_same_file_is_noticed(folder: Path, watch: Watch) -> None:
     registry = watch(folder)
     put(folder / "a.json", spec("a", mark="y"))
-    wait_until(lambda: registry.current.devices["v/c=a"].device.edits.env == ("FROM=y",), "the new text")
+    wait_until(lambda: registry.current.devices["ve/cl=a"].device.edits.env == ("FROM=y",), "the new text")
 
 
 def test_a_spec_that_is_removed_or_renamed_away_is_noticed(folder: Path, watch: Watch) -> None:
@@ -224,7 +224,7 @@ def test_a_directory_that_cannot_be_watched_is_told_and_its_specs_are_served(
         patch.setattr(inotify.Inotify, "add", refuse)
         registry = watch(folder)
         assert registry.unwatched == (folder,)
-        assert list(registry.current.devices) == ["v/c=a"]
+        assert list(registry.current.devices) == ["ve/cl=a"]
         put(folder / "b.json", spec("b"))
     registry.refresh()
     comes_to(registry, "a", "b")
@@ -239,9 +239,9 @@ def test_two_directories_are_watched_and_the_later_counts_more(tmp_path: Path, w
     comes_to(registry, "a")
     high.mkdir()
     put(high / "a.json", spec("a", mark="high"))
-    wait_until(lambda: registry.current.devices["v/c=a"].device.edits.env == ("FROM=high",), "the higher one")
+    wait_until(lambda: registry.current.devices["ve/cl=a"].device.edits.env == ("FROM=high",), "the higher one")
     (high / "a.json").unlink()
-    wait_until(lambda: registry.current.devices["v/c=a"].device.edits.env == ("FROM=low",), "the lower one again")
+    wait_until(lambda: registry.current.devices["ve/cl=a"].device.edits.env == ("FROM=low",), "the lower one again")
 
 
 def test_a_directory_within_a_missing_ones_parent_that_is_watched_too_is_noticed(tmp_path: Path, watch: Watch) -> None:
@@ -257,7 +257,7 @@ def test_a_broken_file_is_a_problem_and_the_others_are_served(folder: Path, watc
     registry = watch(folder)
     put(folder / "b.json", "{")
     wait_until(lambda: bool(registry.current.problems), "the problem")
-    assert list(registry.current.devices) == ["v/c=a"]
+    assert list(registry.current.devices) == ["ve/cl=a"]
     put(folder / "b.json", spec("b"))
     comes_to(registry, "a", "b")
     assert registry.current.problems == ()
@@ -280,7 +280,7 @@ def test_a_directory_that_never_rests_is_read_all_the_same(folder: Path, watch: 
     registry = watch(folder)
     put(folder / "b.json", spec("b"))
     deadline = time.monotonic() + 10
-    while list(registry.current.devices) != ["v/c=a", "v/c=b"]:
+    while list(registry.current.devices) != ["ve/cl=a", "ve/cl=b"]:
         assert time.monotonic() < deadline
         (folder / "noise.tmp").touch()
 
@@ -307,9 +307,9 @@ def test_files_that_have_not_changed_are_not_parsed_again(
     registry = watch(tmp_path)
     before = registry.current.devices
     put(tmp_path / "3.json", spec("d3", mark="y"))
-    wait_until(lambda: registry.current.devices["v/c=d3"].device.edits.env == ("FROM=y",), "the new text")
+    wait_until(lambda: registry.current.devices["ve/cl=d3"].device.edits.env == ("FROM=y",), "the new text")
     same = [name for name, device in registry.current.devices.items() if device.device is before[name].device]
-    assert same == ["v/c=d0", "v/c=d1", "v/c=d2", "v/c=d4"]
+    assert same == ["ve/cl=d0", "ve/cl=d1", "ve/cl=d2", "ve/cl=d4"]
 
 
 def test_what_was_lost_by_the_kernel_is_read_again(folder: Path, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ def test_a_listener_that_fails_does_not_end_the_watching(folder: Path, watch: Wa
     comes_to(registry, "a", "b")
     put(folder / "c.json", spec("c"))
     comes_to(registry, "a", "b", "c")
-    assert list(registry.refresh().devices) == ["v/c=a", "v/c=b", "v/c=c"]
+    assert list(registry.refresh().devices) == ["ve/cl=a", "ve/cl=b", "ve/cl=c"]
 
 
 def test_a_listener_may_ask_for_the_registry_that_it_is_told_of(folder: Path, watch: Watch) -> None:
@@ -374,9 +374,9 @@ def test_closing_ends_the_watching_and_what_was_read_stays(folder: Path, listene
     registry.close()
     assert "inotify" not in _what_is(fd)
     assert registry._source not in [it.source for it in listeners._listened]
-    assert list(registry.current.devices) == ["v/c=a"]
+    assert list(registry.current.devices) == ["ve/cl=a"]
     (folder / "b.json").write_text(spec("b"))
-    assert list(registry.refresh().devices) == ["v/c=a", "v/c=b"]
+    assert list(registry.refresh().devices) == ["ve/cl=a", "ve/cl=b"]
 
 
 def _what_is(fd: int) -> str:

@@ -40,7 +40,7 @@ def test_a_file_is_named_by_its_kind() -> None:
     assert file_name(KIND) == "vendor.example-nic.json"
 
 
-@pytest.mark.parametrize("text", ["v/c=a", "v.w/c.d=0:a", "a-b_c/d=1"])
+@pytest.mark.parametrize("text", ["ve/cl=a", "v.w/c.d=0:a", "a-b_c/d=1"])
 def test_a_qualified_name_is_kind_and_device(text: str) -> None:
     parsed = parse_qualified(text)
     assert parsed is not None
@@ -49,15 +49,15 @@ def test_a_qualified_name_is_kind_and_device(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "v", "v/c", "v/c=", "=a", "v/c=a=b", "v/c/d=a", "1v/c=a", "v/c-=a", "v/c=-a", "v/c=a\n"]
+    "text", ["", "v", "ve/cl", "ve/cl=", "=a", "ve/cl=a=b", "ve/cl/d=a", "1v/c=a", "ve/cl-=a", "ve/cl=-a", "ve/cl=a\n"]
 )
 def test_other_texts_are_no_qualified_names(text: str) -> None:
     assert parse_qualified(text) is None
 
 
 def test_a_kind_has_one_slash() -> None:
-    assert parse_kind("v/c") == Kind(vendor="v", device_class="c")
-    assert parse_kind("v/c/d") is None
+    assert parse_kind("ve/cl") == Kind(vendor="ve", device_class="cl")
+    assert parse_kind("ve/cl/d") is None
 
 
 def test_file_and_directory_can_be_read_by_everybody(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def list_answer(*pods: tuple[str, str, tuple[Given, ...]]) -> bytes:
     return b"".join(message(1, pod_message(*pod)) for pod in pods)
 
 
-CLAIM = Claim(namespace="web", name="c", devices=(Claimed(driver="d", pool="p", device="x", cdi=("v/c=0",)),))
+CLAIM = Claim(namespace="web", name="c", devices=(Claimed(driver="d", pool="p", device="x", cdi=("ve/cl=0",)),))
 SOUND = Given(name="main", resources={"rdma/hca": ("0", "1")}, claims=(CLAIM,))
 
 BAD = {

@@ -298,11 +298,11 @@ def test_more_than_16_mib_are_no_answer_and_no_rate_limit(kubelet: FakeKubelet, 
 
 
 def test_names_that_are_no_cdi_devices_are_left_out(kubelet: FakeKubelet, client: PodResources) -> None:
-    devices = (Claimed(driver="d", pool="p", device="x", cdi=("nvidia.com/gpu=0", "../etc", "", "a/b", "v/c=ok")),)
+    devices = (Claimed(driver="d", pool="p", device="x", cdi=("nvidia.com/gpu=0", "../etc", "", "a/b", "ve/cl=ok")),)
     kubelet.add_pod("web", "odd", Given(name="main", claims=(Claim(namespace="web", name="c", devices=devices),)))
     told = client.of_pod("web", "odd")
     assert told is not None
-    assert told.containers[0].cdi_devices == ("nvidia.com/gpu=0", "v/c=ok")
+    assert told.containers[0].cdi_devices == ("nvidia.com/gpu=0", "ve/cl=ok")
     assert told.named == {"main"}
 
 

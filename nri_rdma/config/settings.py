@@ -7,10 +7,11 @@ instead of that file.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
@@ -398,6 +399,31 @@ def load_settings(
     """Return the settings from all sources. A flag that is None was not given; `sent` is the runtime's text instead of
     the file, "" when it sent none. Raises SettingError that names the setting."""
     return load(flags, environment, Document.sent_or_read(sent, config_file)).settings
+
+
+def load_some(
+    names: Collection[str], flags: Mapping[str, object], environment: Mapping[str, str], document: Document
+) -> Settings:
+    """Return the settings of these names where the document as a whole cannot be used: what can be read of them in it
+    counts, the others have their defaults. Raises SettingError for a flag or variable."""
+    try:
+        table = parse_table(document)
+    except SettingError:
+        table = {}
+    values: dict[str, Any] = {}
+    for item in fields(Settings):
+        if item.name not in names:
+            continue
+        variable = ENVIRONMENT_PREFIX + item.name.upper()
+        sources = ((f"--{item.name.replace('_', '-')}", flags.get(item.name)), (variable, environment.get(variable)))
+        origin, value = next((source for source in sources if source[1] is not None), ("", None))
+        parse = item.metadata["parse"]
+        if value is not None:
+            values[item.name] = _parsed(parse, item.name, value, origin, 0)
+        elif item.name in table:
+            with contextlib.suppress(SettingError):  # the caller has reported that the document is wrong
+                values[item.name] = parse(item.name, table[item.name])
+    return Settings(**values)
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], document: Document) -> Loaded:

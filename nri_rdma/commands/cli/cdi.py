@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents
 
 import click
 
-from nri_rdma.commands.cli.options import annotation_prefix_option, output_option, settings_options, snapshot_option
+from nri_rdma.commands.cli.options import (
+    annotation_prefix_option,
+    asking_options,
+    output_option,
+    settings_options,
+    snapshot_option,
+)
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import Mode
@@ -43,7 +49,7 @@ def cdi(context: click.Context) -> None:
 
 
 @cdi.command(name="list")
-@settings_options("cdi_dirs")
+@asking_options("cdi_dirs")
 @output_option
 def list_(settings: Settings, output: str) -> None:
     """Show the devices that containers can ask for by CDI.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
 import click
 
-from nri_rdma.commands.cli.options import output_option, settings_options, snapshot_option
+from nri_rdma.commands.cli.options import asking_options, output_option, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
@@ -26,7 +26,7 @@ EXIT_REFUSED = 1
 
 @click.command()
 @click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@settings_options(
+@asking_options(
     "sysfs_root",
     "dev_root",
     "proc_root",
@@ -39,6 +39,7 @@ EXIT_REFUSED = 1
     "cdi_dirs",
     "state_dir",
     "control_socket",
+    problem="problem",
 )
 @snapshot_option
 @click.option(
@@ -61,6 +62,7 @@ def explain(
     context: click.Context,
     manifest: Path,
     settings: Settings,
+    problem: SettingError | None,
     snapshot: Path | None,
     cdi_devices: tuple[str, ...],
     gpus: tuple[str, ...],
@@ -84,7 +86,7 @@ def explain(
     from nri_rdma.commands.cli.gather import gather
     from nri_rdma.commands.explain import explain as explain_pod
 
-    source = gather(settings, snapshot)
+    source = gather(settings, snapshot, problem)
     if cdi_devices:
         from nri_rdma.commands.cli.with_cdi import with_cdi_devices
 

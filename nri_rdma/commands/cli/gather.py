@@ -19,7 +19,7 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.document import node_from, policy_from
 from nri_rdma.doors.control.status import MEMLOCK_IS_SET
-from nri_rdma.errors import NotReadyError
+from nri_rdma.errors import NotReadyError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Netdev
 
@@ -33,19 +33,28 @@ class FactsSource:
     memlock_reason: str
 
 
-def gather(settings: Settings, snapshot: Path | None = None) -> FactsSource:
+def gather(settings: Settings, snapshot: Path | None = None, problem: SettingError | None = None) -> FactsSource:
     """The facts of the daemon when it answers and reads the hardware that these settings name; else this command's. A
-    snapshot is of another time or machine: no daemon is asked."""
+    snapshot is of another time or machine: no daemon is asked.
+
+    Raises `problem`, why the configuration file cannot be used, where no daemon knows the node's pools and rules.
+    """
+    if snapshot is not None and problem is not None:
+        raise problem
     if snapshot is not None:
         return _from_node(settings, "What pods hold is not in a snapshot: all counts as free.", snapshot)
     try:
         document = ask_status(settings.control_path)
     except NotReadyError as error:
+        if problem is not None:
+            raise problem from error
         return _from_node(settings, f"What pods hold now counts as free: {error.what} ({settings.control_path}).")
     look_through(document)
     told = Path(document["sysfs_root"])
     default = next(item.default for item in fields(Settings) if item.name == "sysfs_root")
     if settings.sysfs_root not in {told, default}:
+        if problem is not None:
+            raise problem
         return _from_node(
             settings,
             f"The daemon reads its hardware from {told}, not from {settings.sysfs_root}: what pods hold there is not"

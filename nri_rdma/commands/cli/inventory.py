@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from nri_rdma.commands.cli.options import output_option, settings_options, snapshot_option
+from nri_rdma.commands.cli.options import asking_options, output_option, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.device import CharDevice, Node, RdmaDevice
@@ -20,7 +20,7 @@ _NETNS_WORDS = {
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
+@asking_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
 @snapshot_option
 @output_option
 def inventory(settings: Settings, snapshot: Path | None, output: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias  # Any: click hands commands what their option
 
 import click
 
-from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load
+from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load, load_some
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT
 from nri_rdma.text.refusals import bounded
@@ -58,6 +58,13 @@ def settings_options(*names: str) -> Callable[[Command], Command]:
     return _options(names, "settings", lambda loaded: loaded.settings)
 
 
+def asking_options(*names: str, problem: str = "") -> Callable[[Command], Command]:
+    """As settings_options, for commands that ask the daemon or read the hardware. They also work while the
+    configuration file cannot be used, because they are what finds that out: with a warning on stderr, or, where
+    `problem` names an argument of the command, with the SettingError in it (else None)."""
+    return _options(names, "settings", lambda loaded: loaded.settings, is_asking=True, problem=problem)
+
+
 def loaded_options() -> Callable[[Command], Command]:
     """As settings_options, of all settings; the command gets them with their origins, `loaded`."""
     return _options((), "loaded", lambda loaded: loaded)
@@ -77,7 +84,12 @@ def setting_flags(*names: str) -> Callable[[Command], Command]:
 
 
 def _options(
-    names: tuple[str, ...], argument: str, chosen_of: Callable[[Loaded], object]
+    names: tuple[str, ...],
+    argument: str,
+    chosen_of: Callable[[Loaded], object],
+    *,
+    is_asking: bool = False,
+    problem: str = "",
 ) -> Callable[[Command], Command]:
     settable = [item for item in fields(Settings) if not item.metadata.get("table")]
     chosen = [item for item in settable if not names or item.name in names]
@@ -87,8 +99,20 @@ def _options(
         @functools.wraps(command)
         def with_settings(config: Path | None, **arguments: Any) -> Any:
             given = {item.name: arguments.pop(item.name) for item in chosen}
-            loaded = load(given, os.environ, Document.read(config))
-            return command(**{argument: chosen_of(loaded)}, **arguments)
+            document = Document.read(config)
+            try:
+                loaded = load(given, os.environ, document)
+            except SettingError as error:
+                if not is_asking:
+                    raise
+                load(given, os.environ, Document(name="no file"))  # a wrong flag or variable is no matter of the file
+                arguments[argument] = load_some(names, given, os.environ, document)
+                if problem:
+                    return command(**{problem: error}, **arguments)
+                click.echo(f"warning: {error} Until then this command goes without the file.", err=True)
+                return command(**arguments)
+            arguments[argument] = chosen_of(loaded)
+            return command(**{problem: None}, **arguments) if problem else command(**arguments)
 
         decorated: Command = with_settings
         for flag in reversed(flags):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from nri_rdma.commands.cli.options import settings_options
+from nri_rdma.commands.cli.options import asking_options
 from nri_rdma.commands.cli.screen import print_json
 from nri_rdma.config.settings import Settings
 
@@ -16,7 +16,7 @@ _STDOUT = Path("-")
 
 
 @click.command()
-@settings_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
+@asking_options("sysfs_root", "dev_root", "proc_root", "cgroup_root", "node_ip", "api_server")
 @click.option(
     "-o",
     "--output",

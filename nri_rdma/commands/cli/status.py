@@ -8,7 +8,7 @@ from typing import Any  # Any: the daemon's JSON document
 
 import click
 
-from nri_rdma.commands.cli.options import output_option, settings_options
+from nri_rdma.commands.cli.options import asking_options, output_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import UNLIMITED
@@ -18,7 +18,7 @@ _ID_LENGTH = 13
 
 
 @click.command()
-@settings_options("state_dir", "control_socket")
+@asking_options("state_dir", "control_socket")
 @output_option
 def status(settings: Settings, output: str) -> None:
     """Show what the daemon is doing, and who holds which device.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents
 
 import click
 
-from nri_rdma.commands.cli.options import settings_options, snapshot_option
+from nri_rdma.commands.cli.options import asking_options, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
 
@@ -32,7 +32,7 @@ class _Source:
 
 
 @click.command()
-@settings_options(
+@asking_options(
     "sysfs_root",
     "dev_root",
     "proc_root",

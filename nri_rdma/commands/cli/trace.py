@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any  # Any: a JSON document
 
 import click
 
-from nri_rdma.commands.cli.options import output_option, settings_options
+from nri_rdma.commands.cli.options import asking_options, output_option
 from nri_rdma.commands.cli.screen import Screen, can_draw, print_json
 from nri_rdma.config.settings import Settings
 
@@ -27,7 +27,7 @@ DEFAULT_LAST = 20
     metavar="N",
     help="At most this many events, the newest ones.",
 )
-@settings_options("state_dir", "control_socket")
+@asking_options("state_dir", "control_socket")
 @output_option
 def trace(pod: str, last: int, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.

@@ -1,5 +1,10 @@
 """Options and variables that several commands share."""
 
+from pathlib import Path
+
+import pytest
+
+from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.manifests import GOOD
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 
@@ -19,3 +24,44 @@ def test_the_prefix_is_an_option_and_a_variable() -> None:
 def test_a_prefix_that_no_key_has_is_refused() -> None:
     told = assert_one_error(nri_rdma("validate", "-", "--annotation-prefix", "a.b/", text=GOOD), "SETTING", 2)
     assert "--annotation-prefix 'a.b/' cannot be used" in told
+
+
+BROKEN = {"no TOML": "allow_default_pool = maybe\n", "a typo": 'log_levle = "info"\n', "a value": "memlock = []\n"}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("command", ["status", "trace", "inventory", "topology"])
+def test_what_asks_the_daemon_works_while_the_configuration_file_cannot_be_used(
+    daemon: InsideDaemon, tmp_path: Path, command: str, text: str
+) -> None:
+    where = {"NRI_RDMA_STATE_DIR": str(daemon.settings.state_dir)}
+    sound = nri_rdma(command, environment=where)
+    (tmp_path / "config.toml").write_text(text)
+    done = nri_rdma(command, "--config", tmp_path / "config.toml", environment=where)
+    assert (done.returncode, done.stdout.splitlines()[:1]) == (0, sound.stdout.splitlines()[:1])
+    assert done.stderr.startswith("warning: nri-rdma: SETTING: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_broken_file_still_tells_where_the_daemon_is(daemon: InsideDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f'state_dir = "{daemon.settings.state_dir}"\nlog_levle = 1\n')
+    assert nri_rdma("status", "--config", path).returncode == 0
+
+
+def test_a_pod_is_explained_with_what_the_daemon_knows_and_never_with_a_file_that_cannot_be_used(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    broken, pod = tmp_path / "config.toml", tmp_path / "pod.yaml"
+    broken.write_text(BROKEN["a typo"])
+    pod.write_text(GOOD)
+    explain = ("explain", pod, "--config", broken, "--state-dir")
+    sound = nri_rdma("explain", pod, "--state-dir", daemon.settings.state_dir)
+    assert nri_rdma(*explain, daemon.settings.state_dir).stdout == sound.stdout
+    assert_one_error(nri_rdma(*explain, tmp_path), "SETTING", 2)
+
+
+def test_what_changes_the_node_needs_a_sound_file(tmp_path: Path) -> None:
+    broken = tmp_path / "config.toml"
+    broken.write_text(BROKEN["a value"])
+    assert_one_error(nri_rdma("run", "--config", broken), "SETTING", 2)

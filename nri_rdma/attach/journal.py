@@ -7,10 +7,12 @@ under ``*.unreadable`` and reported; it never stops the daemon.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import ipaddress
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 import msgspec
 
 from nri_rdma.attach.plain import from_plain
-from nri_rdma.attach.record import SandboxRecord
+from nri_rdma.attach.record import SandboxRecord, refuse_unusable
 from nri_rdma.errors import ErrorCode, StateError
 
 VERSION = 1
@@ -55,8 +57,9 @@ class Journal:
         return has_blocks and has_files and not state.f_flag & os.ST_RDONLY
 
     def remove(self, key: str) -> None:
-        """Forget the record of that key; one that is not there is forgotten already."""
-        self._path(key).unlink(missing_ok=True)
+        """Forget the record of that key; one that is not there, or cannot be, is forgotten already."""
+        with suppress(StateError):  # it never had a record
+            self._path(key).unlink(missing_ok=True)
 
     def load(self) -> tuple[tuple[SandboxRecord, ...], tuple[StateError, ...]]:
         """Return all readable records, and an error for each that was set aside."""
@@ -74,19 +77,27 @@ class Journal:
         return tuple(records), tuple(errors)
 
     def _path(self, key: str) -> Path:
-        if not key or "/" in key or key.startswith("."):
-            raise StateError(ErrorCode.STATE_UNREADABLE, f"{key!r} cannot be the id of a sandbox")
+        refuse_unusable(key)
         return self._directory / f"{key}.json"
 
 
 def _read(path: Path) -> SandboxRecord:
     try:
-        record = decode_record(path.read_bytes(), where=str(path))
+        record = decode_record(_bytes_of(path), where=str(path))
     except OSError as error:
         raise _unusable(str(error), str(path)) from error
     if record.key != path.stem:
         raise _unusable(f"it is about sandbox {record.key}", str(path))
     return record
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Read a file. A FIFO or a link is not read: the former blocks, the latter leads elsewhere."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return file.read()
 
 
 _OF_THE_CHOICE = ("gpus_from", "gpus_problem")

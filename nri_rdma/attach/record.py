@@ -9,6 +9,7 @@ from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import NamespaceIdentity, ProcessIdentity
 from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.decide.placement import Holding
+from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Isolation, Mode
@@ -91,3 +92,13 @@ class SandboxRecord:
 def attach_key(sandbox_id: str, part: str) -> str:
     """Return the name of one attach of a sandbox; of the one at its start, the sandbox's own."""
     return f"{sandbox_id}+{part}" if part else sandbox_id
+
+
+def refuse_unusable(key: str) -> None:
+    """Raise StateError for a key that cannot be the name of a file. Runtimes make hexadecimal ids."""
+    if not key or "/" in key or key.startswith("."):
+        raise StateError(
+            ErrorCode.STATE_UNREADABLE,
+            f"{key!r} cannot be the id of a sandbox",
+            hint="use ids of letters, digits, _ . and -, as runtimes make them",
+        )

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any  # Any: values before they are parsed
 
 from nri_rdma.config.settings import Document, check_setting, load, parse_table, refusal_in, refuse_unknown
 from nri_rdma.errors import RequestError, SettingError
 
+MAX_PROBLEMS = 100
+"""Most problems that are reported; for each unknown key the right one is looked for, which takes its time."""
+
 
 def problems_of(document: Document) -> tuple[SettingError, ...]:
-    """Return the problems by line: of each setting, and the first one of each pool and rule. Problems between several
-    of these are reported once each of them is right."""
+    """Return the problems by line: of each setting, and the first one of each pool and rule; a hundred at most.
+    Problems between several of these are reported once each of them is right."""
     try:
         load({}, {}, document)
     except SettingError as first:
-        return tuple(sorted(_each(document), key=lambda error: error.line)) or (first,)
+        return tuple(sorted(islice(_each(document), MAX_PROBLEMS), key=lambda error: error.line)) or (first,)
     return ()
 
 

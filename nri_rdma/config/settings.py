@@ -30,6 +30,8 @@ CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
+MAX_BYTES = 1 << 20
+"""Longest configuration file; a longer one is refused. One with a hundred pools has 30 KiB."""
 MAX_DOTS = 2048
 """Most dots in a line; a line with more is refused: the time of tomllib for a key grows with the square of the tables
 that the key names."""
@@ -358,7 +360,11 @@ class Document:
         """Read the named file, which must exist; else the usual one, which need not. Raises SettingError."""
         path = config_file or DEFAULT_CONFIG_FILE
         try:
-            return cls(name=str(path), text=path.read_text(), file=path)
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise _bad_document(str(path), f"it is longer than {MAX_BYTES} bytes")
+            return cls(name=str(path), text=data.decode().replace("\r\n", "\n"), file=path)
         except FileNotFoundError as error:
             if config_file is None:
                 return cls(name=str(path))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -62,7 +63,21 @@ class Sole:
 
 def _open_state(state_dir: Path) -> int:
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_foreign(state_dir)
     return _open(state_dir / "lock")
+
+
+def _refuse_foreign(state_dir: Path) -> None:
+    """Raise StateError where another user could write the journal, which the daemon carries out as root."""
+    found = state_dir.stat()
+    if found.st_uid in {0, os.geteuid()} and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return
+    raise StateError(
+        ErrorCode.STATE_FOREIGN,
+        f"others than root may write here (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+        where=str(state_dir),
+        hint=f"chown root {state_dir} and chmod 0700 {state_dir}, or give another --state-dir",
+    )
 
 
 def _lock_state(fd: int, state_dir: Path, by: float) -> None:

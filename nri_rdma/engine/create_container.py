@@ -17,7 +17,7 @@ from nri_rdma.engine.container import Container
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of, concerned, moved_netdevs
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import failed_late, not_attached, not_decided
+from nri_rdma.engine.refusals import RefusedLately, failed_late, not_attached, not_decided
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.text.annotations import asks_for_devices
@@ -36,6 +36,7 @@ class ContainerCreation:
         late: LateAttach,
         alignment: AlignmentCheck,
         spans: Recorder,
+        refused: RefusedLately,
     ) -> None:
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
@@ -44,6 +45,7 @@ class ContainerCreation:
         self._late = late
         self._alignment = alignment
         self._spans = spans
+        self._refused = refused
 
     def create(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
@@ -51,6 +53,10 @@ class ContainerCreation:
         If the container's CDI devices ask for more than was attached at pod start, that is attached here. Only strict
         requests are checked for GPUs here; the others are checked when the container starts.
         """
+        with self._refused.noting("CreateContainer", container.pod, container.name):
+            return self._create(container, deadline)
+
+    def _create(self, container: Container, deadline: float) -> ContainerEdits:
         sandbox_id, present = container.sandbox_id, container.devices
         known = self._known.get(sandbox_id)
         if known is not None and known.failure is not None:

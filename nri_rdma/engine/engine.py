@@ -28,6 +28,7 @@ from nri_rdma.engine.limiter import Limiter, Limits
 from nri_rdma.engine.node_cache import NodeCache, NodeReader
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.refusals import RefusedLately
 from nri_rdma.engine.reservations import Reservations
 from nri_rdma.engine.run_pod import PodStart
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
@@ -65,6 +66,8 @@ class Engine:
         self._pods = pods
         self.asks = pods.asks
         """Returns whether a pod with these annotations asks us for anything."""
+        self.refused = pods.refused
+        """What was refused lately."""
         self._containers = containers
         self._starts = starts
         self.synchronizer = synchronizer
@@ -103,7 +106,8 @@ class Engine:
         limiter = Limiter(limits, spans)
         alignment = AlignmentCheck(evidence.specs, known, spans)
         late = LateAttach(attachments, spans, placer, barrier)
-        pods = PodStart(attachments, placer, barrier)
+        refused = RefusedLately()
+        pods = PodStart(attachments, placer, barrier, refused)
         verifier = Verifier(attachments, evidence, limiter, prefix)
 
         def start(item: Listed, deadline: float) -> None:
@@ -114,8 +118,8 @@ class Engine:
             placer=placer,
             barrier=barrier,
             pods=pods,
-            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans),
-            starts=ContainerStart(attachments, limiter, alignment),
+            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, refused),
+            starts=ContainerStart(attachments, limiter, alignment, refused),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
         )
 

@@ -1,10 +1,25 @@
-"""The refusals of a pod or container that may not run yet, or not any more. Their texts begin so that the kubelet
-retries after about a second, not after ten or more, where a retry helps."""
+"""Refusals of pods and containers: those that may not run yet, or not any more, and the memory of all of them.
+
+The texts begin so that the kubelet retries after about a second, not after ten or more, where a retry helps. The memory
+is for the log, `status` and whoever looks for a stuck pod, also after the pod is gone: one row per pod, call and error
+code. The kubelet asks again and again, so a row counts.
+"""
 
 from __future__ import annotations
 
-from nri_rdma.errors import ErrorCode, NotReadyError
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nri_rdma.attach.record import refuse_unusable
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod
+
+log = logging.getLogger(__name__)
 
 _ASKS_AGAIN = "nothing to do: the kubelet asks again"
 _NEW_SANDBOX = "delete the pod so that it gets a new sandbox"
@@ -58,3 +73,84 @@ def returning(pod: Pod) -> NotReadyError:
         where=str(pod),
         hint="the pod needs a new sandbox; delete the pod if the kubelet does not make one",
     )
+
+
+def refuse_unusable_id(pod: Pod) -> None:
+    """Raise StateError for a sandbox whose id cannot be a name in the journal."""
+    refuse_unusable(pod.sandbox_id)
+
+
+WINDOW_S = 600.0
+"""For how long after its last refusal a row is shown, in seconds."""
+KEPT = 256
+"""Most rows that are kept; beyond it the one that was refused longest ago is forgotten. One takes about 1 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusalRow:
+    """Refusals of one pod with one code. `first` and `last` are seconds since the epoch, the rest is of the last."""
+
+    call: str
+    """The call of the runtime in CRI's words: RunPodSandbox, CreateContainer, StartContainer."""
+    pod: str
+    uid: str
+    sandbox: str
+    container: str
+    """"" where the whole pod was refused."""
+    code: str
+    error: str
+    count: int
+    first: float
+    last: float
+
+
+class RefusedLately:
+    """Safe for use by several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._rows: OrderedDict[tuple[str, str, str], RefusalRow] = OrderedDict()
+        self.count = 0
+        """How many refusals there were since the start."""
+
+    def note(self, call: str, pod: Pod, error: NriRdmaError, container: str = "") -> None:
+        """Log a refusal, and remember it."""
+        facts = {"call": call, "pod": str(pod), "uid": pod.uid, "sandbox": pod.sandbox_id}
+        if container:
+            facts["container"] = container
+        log.warning("refused", extra={**facts, "code": str(error.code), "error": str(error)})
+        now, key = self._clock(), (str(pod), call, str(error.code))
+        with self._lock:
+            self.count += 1
+            before = self._rows.pop(key, None)
+            is_old = before is None or now - before.last > WINDOW_S
+            self._rows[key] = RefusalRow(
+                call=call,
+                pod=str(pod),
+                uid=pod.uid,
+                sandbox=pod.sandbox_id,
+                container=container,
+                code=str(error.code),
+                error=str(error),
+                count=1 if before is None or is_old else before.count + 1,
+                first=now if before is None or is_old else before.first,
+                last=now,
+            )
+            if len(self._rows) > KEPT:
+                self._rows.popitem(last=False)
+
+    @contextmanager
+    def noting(self, call: str, pod: Pod, container: str = "") -> Iterator[None]:
+        """Note the refusal that is raised within, and let it pass."""
+        try:
+            yield
+        except NriRdmaError as error:
+            self.note(call, pod, error, container)
+            raise
+
+    def rows(self) -> tuple[RefusalRow, ...]:
+        """Return what was refused within the last ten minutes, the latest first."""
+        since = self._clock() - WINDOW_S
+        with self._lock:
+            return tuple(row for row in reversed(self._rows.values()) if row.last >= since)

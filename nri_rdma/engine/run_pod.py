@@ -17,7 +17,7 @@ from nri_rdma.attach.attachments import ATTEMPTS, Attachments
 from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import returning
+from nri_rdma.engine.refusals import RefusedLately, refuse_unusable_id, returning
 from nri_rdma.engine.sandbox import LifeEvent, Unserved
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.pod import Pod
@@ -32,11 +32,12 @@ _OLDER_S = 60.0
 class PodStart:
     """Starts pods, whichever door they come through. Safe for use by several threads."""
 
-    def __init__(self, attachments: Attachments, placer: Placer, barrier: Barrier) -> None:
+    def __init__(self, attachments: Attachments, placer: Placer, barrier: Barrier, refused: RefusedLately) -> None:
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
         self._placer = placer
         self._barrier = barrier
+        self.refused = refused
         self._lock = threading.Lock()
         self.asks = partial(asks, prefix=placer.prefix)
         """Returns whether a pod with these annotations asks us for anything. Every pod of the node pays for the
@@ -45,9 +46,14 @@ class PodStart:
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
         wait for it."""
+        with self.refused.noting("RunPodSandbox", pod):
+            self._run(pod, annotations, deadline, asker)
+
+    def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         asked = self._placer.asked(pod, annotations)
         if asked is None:
             return
+        refuse_unusable_id(pod)
         with self._lock:
             known = self._attachments.of(pod.sandbox_id)
             if any(it.now.ends for it in known):

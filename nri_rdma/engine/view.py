@@ -9,6 +9,7 @@ from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.refusals import RefusalRow
 from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
@@ -39,6 +40,10 @@ class View:
     """Pods that run, or wait, without what they ask for."""
     unserved_count: int
     """How many were found since the start."""
+    refused: tuple[RefusalRow, ...]
+    """What was refused in the last ten minutes, the latest first."""
+    refused_count: int
+    """How many refusals there were since the start."""
 
 
 def view_of(engine: Engine) -> View:
@@ -58,4 +63,6 @@ def view_of(engine: Engine) -> View:
         alignments=evidence.sandboxes.alignments(),
         unserved=engine.unserved,
         unserved_count=engine.synchronizer.count,
+        refused=engine.refused.rows(),
+        refused_count=engine.refused.count,
     )

@@ -280,7 +280,7 @@ class FakeRuntime:
         return self._plugin
 
     def _request_timeout_s(self) -> float:
-        return (self.configuration.request_timeout or 2000) / 1000
+        return min((self.configuration.request_timeout or 2000) / 1000, 60.0)
 
 
 class _Trunk:

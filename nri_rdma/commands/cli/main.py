@@ -152,4 +152,9 @@ def _usage(error: click.ClickException) -> SettingError:
 def _exit_code(error: NriRdmaError) -> int:
     if isinstance(error, SettingError):
         return EXIT_USAGE
-    return {ErrorCode.DAEMON_ABSENT: EXIT_NO_DAEMON, ErrorCode.PRIVILEGE: EXIT_PRIVILEGE}.get(error.code, EXIT_REFUSED)
+    codes = {
+        ErrorCode.DAEMON_ABSENT: EXIT_NO_DAEMON,
+        ErrorCode.DAEMON_LATE: EXIT_NO_DAEMON,
+        ErrorCode.PRIVILEGE: EXIT_PRIVILEGE,
+    }
+    return codes.get(error.code, EXIT_REFUSED)

@@ -9,10 +9,11 @@ from typing import Any  # Any: the daemon's JSON document
 import click
 
 from nri_rdma.commands.cli.options import asking_options, output_option
-from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
+from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import UNLIMITED
 
+EXIT_ATTENTION = 1
 _ID_LENGTH = 13
 """As crictl shortens the ids of sandboxes."""
 
@@ -20,7 +21,9 @@ _ID_LENGTH = 13
 @click.command()
 @asking_options("state_dir", "control_socket")
 @output_option
-def status(settings: Settings, output: str) -> None:
+@click.option("--check", is_flag=True, help="Show only what needs attention, and end with 1 if anything does.")
+@click.pass_context
+def status(context: click.Context, settings: Settings, output: str, check: bool) -> None:
     """Show what the daemon is doing, and who holds which device.
 
     What containers use of a device, and may, is read from their cgroups when you ask.
@@ -28,10 +31,14 @@ def status(settings: Settings, output: str) -> None:
     Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
     the daemon does not answer.
 
+    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, devices could
+    not be brought home, pods run without their devices, or containers did not start. Refused pods do not count.
+
     \b
     Example:
       nri-rdma status
       nri-rdma status -o json
+      nri-rdma status --check
     """
     from nri_rdma.commands.cli.status_check import look_through
     from nri_rdma.doors.control.client import ask_status
@@ -39,13 +46,37 @@ def status(settings: Settings, output: str) -> None:
     document = ask_status(settings.control_path)
     if output == "json":
         print_json(document)
+        if check and any(attention(document)):
+            context.exit(EXIT_ATTENTION)
         return
     look_through(document)
+    if check:
+        found = tuple(attention(document))
+        for line in found:
+            click.echo(printable(line))
+        context.exit(EXIT_ATTENTION if found else 0)
     screen = Screen()
     screen.facts(tuple(_facts(document)))
     for table in _tables(document):
         screen.line()
         screen.table(table)
+
+
+def attention(document: dict[str, Any]) -> Iterator[str]:
+    """Yield a sentence for each thing that a person should look at."""
+    runtime = document["runtime"]
+    if runtime["link"] != "synchronized":
+        why = f": {runtime['error']}" if runtime["error"] else ""
+        yield f"the runtime is {runtime['link']}, so that pods start without nri-rdma ({runtime['socket']}){why}"
+    if document.get("reload_error"):
+        yield f"the settings are as before: {document['reload_error']}"
+    for it in document["sandboxes"]:
+        if it["undo_error"]:
+            yield f"devices of {it['pod']} could not be brought home: {it['undo_error']}"
+    for pod, container, answers, age in _unstarted(document["sandboxes"]):
+        yield f"container {container} of {pod} did not start for {age}, after {answers} answers"
+    for it in document["unserved"]:
+        yield f"{it['pod']} runs without what it asks for: {it['why']}"
 
 
 def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -113,6 +144,26 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
         yield TextTable(title=title, headings=("POD", "WHY"), rows=rows)
+    if document.get("refused"):  # a daemon before this field has none
+        yield _refused(document["refused"], time.time())
+
+
+def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
+    return TextTable(
+        title="Refused in the last 10 minutes; `nri-rdma trace POD` shows each",
+        headings=("POD", "CALL", "CODE", "TIMES", "LAST", "WHY"),
+        rows=tuple(
+            (
+                it["pod"] + (f"\ncontainer {it['container']}" if it["container"] else ""),
+                it["call"],
+                it["code"],
+                str(it["count"]),
+                f"{_age(max(0.0, now - it['last']))} ago",
+                it["error"].removeprefix(f"nri-rdma: {it['code']}: "),
+            )
+            for it in rows
+        ),
+    )
 
 
 def _since_start(document: dict[str, Any]) -> str:

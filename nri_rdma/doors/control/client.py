@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, SERVICE, json_of
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.ttrpc import Client, ConnectionClosed, RpcError
+from nri_rdma.ttrpc import Client, Code, ConnectionClosed, RpcError
 
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -38,6 +38,13 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
             hint="run it as root",
         ) from error
     except (OSError, ConnectionClosed, RpcError) as error:
+        if isinstance(error, TimeoutError) or (isinstance(error, RpcError) and error.code is Code.DEADLINE_EXCEEDED):
+            raise NotReadyError(
+                ErrorCode.DAEMON_LATE,
+                f"a daemon is there and does not answer within {_ANSWER_TIMEOUT_S:g} s: it hangs or is stopped",
+                where=str(path),
+                hint="see its log and its process; restart it if that goes on: its pods keep their devices",
+            ) from error
         raise NotReadyError(
             ErrorCode.DAEMON_ABSENT,
             f"the daemon does not answer: {error.strerror if isinstance(error, OSError) else error}",

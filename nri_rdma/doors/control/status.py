@@ -100,6 +100,8 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "alignment": [alignment_document(item) for item in view.alignments],
         "unserved_count": view.unserved_count,
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in view.unserved],
+        "refused_count": view.refused_count,
+        "refused": [asdict(row) for row in view.refused],
     }
 
 

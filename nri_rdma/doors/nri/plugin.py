@@ -35,10 +35,16 @@ from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
 from nri_rdma.ttrpc.wire import Request
+from nri_rdma.wire.error import WireError
 
 DEFAULT_REQUEST_TIMEOUT_S = 2.0
 DEFAULT_REGISTRATION_TIMEOUT_S = 5.0
 """NRI's defaults; runtimes before NRI 0.7 send zeros."""
+
+LONGEST_TIMEOUT_S = 60.0
+"""A runtime that gives us more time than this gets its answer sooner: it delivers no other event meanwhile."""
+MAX_LISTED = 20_000
+"""Most pods and containers that a runtime may list in Synchronize; no node runs as many. Beyond it the session ends."""
 
 _MARGIN_S = 0.2
 _MARGIN_SHARE = 0.25
@@ -114,6 +120,7 @@ class Plugin:
         self._on_synchronized = on_synchronized
         self._refusals = refusals
         self._collected_pods: list[Any] = []
+        self._collected = 0
         self._collected_containers: dict[str, list[ListedContainer]] = {}
         self.runtime = RuntimeFacts()
         self._whole_rdma_max = True
@@ -135,7 +142,8 @@ class Plugin:
         }
 
     def answer(self, request: Request) -> bytes:
-        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+        """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
+        session; anything else is a bug of ours."""
         handler = self._methods.get(request.method)
         if handler is None:
             raise UnknownMethodError(request.method)
@@ -212,12 +220,16 @@ class Plugin:
     def _synchronize(self, request: Request) -> bytes:
         """Record and answer; the repair is a worker's. The pods may come in several chunks."""
         message = pb.SynchronizeRequest.FromString(request.payload)
+        self._collected += len(message.pods) + len(message.containers)
+        if self._collected > MAX_LISTED:
+            raise WireError(f"the runtime lists more than {MAX_LISTED} pods and containers")
         self._collected_pods.extend(message.pods)
         for container in message.containers:
             self._collected_containers.setdefault(container.pod_sandbox_id, []).append(listed_container(container))
         if message.more:
             more: bytes = pb.SynchronizeResponse(more=True).SerializeToString()
             return more
+        self._collected = 0
         pods, self._collected_pods = self._collected_pods, []
         containers, self._collected_containers = self._collected_containers, {}
         if self._refusals is not None:
@@ -250,6 +262,7 @@ def answer_by(request: Request, budget_s: float) -> float:
     less what the way back takes."""
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)
+    budget_s = min(budget_s, LONGEST_TIMEOUT_S)
     return time.monotonic() + budget_s - min(_MARGIN_S, budget_s * _MARGIN_SHARE)
 
 

@@ -107,6 +107,7 @@ class Runner:
     def synchronized(self) -> None:
         """Called when the runtime has told us its pods: from now on events come."""
         self._was_synchronized = True
+        self.last_error = ""
         self.link = Link.SYNCHRONIZED
 
     def _pause(self, pause_s: float, known: SocketId) -> None:

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Callable
 from typing import Protocol
 
+from google.protobuf.message import DecodeError
+
 from nri_rdma.doors.nri.messages import NRI_VERSION, PLUGIN_SERVICE, RUNTIME_SERVICE
 from nri_rdma.doors.nri.plugin import DEFAULT_REGISTRATION_TIMEOUT_S, UnknownMethodError
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
@@ -40,7 +42,8 @@ class Answers(Protocol):
     """Who answers the runtime's calls."""
 
     def answer(self, request: Request) -> bytes:
-        """The payload of the answer. Raises NriRdmaError or UnknownMethodError; anything else is a bug of ours."""
+        """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the
+        session; anything else is a bug of ours."""
 
 
 class Session:
@@ -123,9 +126,14 @@ class Session:
             return self._server.respond(stream, self._plugin.answer(request))
         except UnknownMethodError:
             return self._server.fail(stream, Code.UNIMPLEMENTED, f"method {request.method}")
-        except NriRdmaError as error:
-            log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
+        except NriRdmaError as error:  # the engine has logged it, with the pod
+            log.debug("answered with an error", extra={"call": request.method, "code": str(error.code)})
             return self._server.fail(stream, status_code(error), str(error))
+        except DecodeError as error:
+            log.warning("the runtime sent what cannot be read", extra={"call": request.method, "error": str(error)})
+            return self._server.fail(stream, Code.INVALID_ARGUMENT, f"{request.method} cannot be read: {error}")
+        except WireError:
+            raise
         except Exception as error:
             log.exception("bug in a handler", extra={"call": request.method})
             return self._server.fail(stream, Code.INTERNAL, str(_bug(error)))

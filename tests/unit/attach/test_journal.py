@@ -95,6 +95,21 @@ def test_a_record_is_read_back_the_same(record: SandboxRecord, tmp_path: Path) -
 def test_an_id_that_is_no_file_name_is_refused(record: SandboxRecord, tmp_path: Path, sandbox_id: str) -> None:
     with pytest.raises(StateError):
         Journal(tmp_path).write(replace(record, pod=make_pod(sandbox_id)))
+    (tmp_path / "elsewhere.json").touch()
+    Journal(tmp_path / "journal").remove(sandbox_id)  # an undo ends with this: it would be tried again for ever
+    assert (tmp_path / "elsewhere.json").exists()
+
+
+def test_what_is_no_regular_file_is_set_aside_and_keeps_nobody_waiting(record: SandboxRecord, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(record)
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "link.json").symlink_to(tmp_path / f"{record.key}.json")
+    (tmp_path / "folder.json").mkdir()
+    records, errors = journal.load()
+    assert records == (record,)
+    assert sorted(Path(error.where).name for error in errors) == ["fifo.json", "folder.json", "link.json"]
+    assert journal.load() == ((record,), ())
 
 
 @pytest.mark.parametrize(

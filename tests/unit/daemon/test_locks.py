@@ -46,6 +46,28 @@ def test_a_second_daemon_that_is_told_of_the_socket_by_a_link_is_refused(tmp_pat
     first.release()
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720, 0o702])
+def test_a_state_directory_that_others_may_write_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(mode)
+    with pytest.raises(StateError, match=f"others than root may write here .*mode {mode:04o}.*chmod 0700") as refused:
+        Sole(state, tmp_path / "nri.sock")
+    assert refused.value.code is ErrorCode.STATE_FOREIGN
+    assert list(state.iterdir()) == []
+    state.chmod(0o755)
+    Sole(state, tmp_path / "nri.sock").release()
+
+
+@pytest.mark.root
+def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, 65534, 65534)
+    with pytest.raises(StateError, match="owner 65534"):
+        Sole(state, tmp_path / "nri.sock")
+
+
 def test_a_daemon_waits_for_one_that_is_about_to_end(tmp_path: Path) -> None:
     first = Sole(tmp_path / "state", tmp_path / "nri.sock")
     ending = threading.Timer(0.1, first.release)

@@ -3,12 +3,16 @@
 import json
 import time
 from functools import partial
+from pathlib import Path
+
+import pytest
 
 from nri_rdma.commands.cli.screen import TextTable
-from nri_rdma.commands.cli.status import _age, _facts, _tables
+from nri_rdma.commands.cli.status import _age, _facts, _tables, attention
 from nri_rdma.decide.gpus import GpuEvidence
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
@@ -135,3 +139,59 @@ def test_ages_have_two_units() -> None:
         "5 h 1 min",
         "3 d 2 h",
     ]
+
+
+def test_what_was_refused_lately_is_shown_by_pod_and_code_also_after_the_pod_is_gone(daemon: InsideDaemon) -> None:
+    for _ in range(2):
+        with pytest.raises(NriRdmaError):
+            daemon.start_pod("greedy", {"rdma.noderesource.dev/pod": "99"})
+    with pytest.raises(NriRdmaError):
+        daemon.start_pod("wrong", {"rdma.noderesource.dev": "[{match: {device: mlx5_99}}]"})
+    document = ask_status(daemon.settings.control_path)
+    wrong, greedy = document["refused"]
+    assert (greedy["pod"], greedy["call"], greedy["code"], greedy["count"]) == (
+        "default/greedy",
+        "RunPodSandbox",
+        "DEVICES-EXHAUSTED",
+        2,
+    )
+    assert (wrong["code"], wrong["sandbox"], document["refused_count"]) == ("DEVICE-UNKNOWN", "sandbox-wrong", 3)
+    shown = " ".join(status(daemon, 200).split())
+    assert "Refused in the last 10 minutes; `nri-rdma trace POD` shows each" in shown
+    assert "default/greedy RunPodSandbox DEVICES-EXHAUSTED 2 0 s ago asked 99, free 8 of 8" in shown
+
+
+def check(daemon: InsideDaemon) -> tuple[int, list[str]]:
+    done = nri_rdma("status", "--check", "--state-dir", daemon.settings.state_dir)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_check_says_what_needs_attention_only(daemon: InsideDaemon) -> None:
+    """Nobody has connected this daemon to a runtime; a pod that is refused is the pod's matter."""
+    with pytest.raises(NriRdmaError):
+        daemon.start_pod("greedy", {"rdma.noderesource.dev/pod": "99"})
+    code, lines = check(daemon)
+    assert code == 1
+    assert lines == ["the runtime is disconnected, so that pods start without nri-rdma (/var/run/nri/nri.sock)"]
+    assert nri_rdma("status", "--check", "-o", "json", "--state-dir", daemon.settings.state_dir).returncode == 1
+
+
+def test_where_nothing_needs_attention_a_check_is_silent(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    document["runtime"]["link"] = "synchronized"
+    assert list(attention(document)) == []
+    document["reload_error"] = "line 3"
+    document["unserved"] = [{"pod": "a/b", "why": "it came while nobody listened"}]
+    sandbox = {"pod": "a/c", "undo_error": "EBUSY", "unstarted": [{"container": "main", "answers": 3, "seconds": 61}]}
+    document["sandboxes"] = [sandbox]
+    assert list(attention(document)) == [
+        "the settings are as before: line 3",
+        "devices of a/c could not be brought home: EBUSY",
+        "container main of a/c did not start for 1 min 1 s, after 3 answers",
+        "a/b runs without what it asks for: it came while nobody listened",
+    ]
+
+
+def test_a_check_without_a_daemon_ends_with_its_own_code(tmp_path: Path) -> None:
+    assert nri_rdma("status", "--check", "--state-dir", tmp_path).returncode == 3

@@ -1,5 +1,6 @@
 """Who asks a daemon that is absent or of another version gets an error."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,14 @@ def test_a_daemon_of_another_version_is_told_apart(tmp_path: Path) -> None:
             ask_status(tmp_path / "control.sock")
     finally:
         server.close()
+
+
+def test_a_daemon_that_hangs_is_told_from_one_that_is_absent(tmp_path: Path) -> None:
+    """A socket that somebody listens on and nobody serves: what a stopped process looks like."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen()
+        with pytest.raises(NotReadyError, match="does not answer within 5 s") as caught:
+            ask_status(tmp_path / "control.sock")
+    assert caught.value.code is ErrorCode.DAEMON_LATE
+    assert "nri-rdma run" not in caught.value.hint

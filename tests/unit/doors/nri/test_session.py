@@ -1,8 +1,10 @@
 """The NRI door against a runtime-side peer on a real socket: from RegisterPlugin to the end."""
 
 import threading
+from typing import cast
 
 import pytest
+from google.protobuf.message import Message
 
 from nri_rdma.decide.policy import Rule, policy_of
 from nri_rdma.doors.nri.link import Link
@@ -201,4 +203,46 @@ def test_stopping_while_it_connects_ends_it(door: Door) -> None:
     door.thread.start()
     door.thread.join(SOON)
     assert not door.thread.is_alive()
+    runtime.close()
+
+
+class Noise:
+    """What is no message of any kind."""
+
+    def SerializeToString(self) -> bytes:  # noqa: N802 - protobuf's name
+        return b"\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer", "StateChange"])
+def test_what_cannot_be_read_is_the_runtimes_fault_and_one_line(
+    door: Door, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    runtime = connected(door)
+    with pytest.raises(RpcError) as refused:
+        runtime.call(method, cast(Message, Noise()))
+    assert refused.value.code is Code.INVALID_ARGUMENT
+    (line,) = [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}]
+    assert line.getMessage() == "the runtime sent what cannot be read"
+    pod = make_pod(door.inside)
+    runtime.run_pod_sandbox(pod)
+    assert create(runtime, pod).adjust.linux.devices
+    runtime.close()
+
+
+def test_a_runtime_that_gives_us_years_is_answered(door: Door) -> None:
+    runtime = connected(door, request_timeout_ms=1 << 62)
+    pod = make_pod(door.inside)
+    runtime.run_pod_sandbox(pod)
+    assert create(runtime, pod).adjust.linux.devices
+    runtime.close()
+
+
+def test_a_sandbox_whose_id_is_no_name_of_a_file_is_refused_once_and_forgotten(door: Door) -> None:
+    runtime = connected(door)
+    pod = make_pod(door.inside)
+    pod.id = "../sandbox"
+    with pytest.raises(RpcError, match="STATE-UNREADABLE"):
+        runtime.run_pod_sandbox(pod)
+    wait_until(lambda: door.inside.sandboxes.all() == (), "the undo")
+    assert not door.inside.reservations.taken()
     runtime.close()

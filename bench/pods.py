@@ -17,6 +17,7 @@ from bench.peer import HEADERS, Listener, Peer
 from bench.processes import Place, await_rest, started
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.node import Node, load
 
 NODE = "sixteen"
@@ -68,7 +69,7 @@ class Subject:
         node = node or load(NODE)
         with Host(folder / name, node) as host:
             place = Place(folder / name, node, host)
-            command = place.daemon_command(name, "--allow-default-pool")
+            command = place.daemon_command(name, *EXCLUSIVE_FIRST)
             with (
                 Listener(place.socket(name)) as listener,
                 started(command, folder / f"{name}.log", settings=settings) as process,

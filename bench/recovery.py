@@ -21,6 +21,7 @@ from bench.pods import NODE, accepted, refuse_error, request
 from bench.processes import Place, await_rest, started
 from nri_rdma.attach.journal import decode_record, encode_record
 from nri_rdma.attach.record import SandboxRecord
+from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.node import load
 
 JOURNALS = (10, 100, 1000)
@@ -189,4 +190,4 @@ def _await_done(place: Place, kind: Kind, count: int) -> None:
 
 
 def _command(place: Place) -> list[str]:
-    return place.daemon_command(NAME, "--allow-default-pool")
+    return place.daemon_command(NAME, *EXCLUSIVE_FIRST)

@@ -87,6 +87,8 @@ class NriRdmaError(Exception):
         self.where = where
         self.hint = hint
         self.detail = detail
+        self.is_logged = False
+        """Whether somebody who knew more of it has logged it."""
 
     def __str__(self) -> str:
         place = f", {self.where}" if self.where else ""

@@ -222,7 +222,9 @@ class Settings:
     )
     annotation_prefix: str = _setting("rdma.noderesource.dev", "Prefix of nri-rdma's annotations.", _prefix)
     allow_default_pool: bool = _setting(
-        False, "Let the pool `default` serve exclusive requests too, not only shared ones.", _flag
+        False,
+        "Let the pool `default` serve requests with `mode: exclusive` too; a request without a mode stays shared.",
+        _flag,
     )
     memlock: Memlock = _setting(
         Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"

@@ -72,9 +72,9 @@ def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_p
 
 
 def default_policy(allow_exclusive: bool) -> Policy:
-    """Return the policy without a configuration: one pool of everything, exclusive only where the administrator said
-    so."""
-    modes = (Mode.EXCLUSIVE, Mode.SHARED) if allow_exclusive else (Mode.SHARED,)
+    """Return the policy without a configuration: one pool of everything, shared; also exclusive, for requests that say
+    so, where the administrator allows it."""
+    modes = (Mode.SHARED, Mode.EXCLUSIVE) if allow_exclusive else (Mode.SHARED,)
     return Policy(pools=MappingProxyType({DEFAULT_POOL: Pool(name=DEFAULT_POOL, modes=modes)}))
 
 
@@ -172,7 +172,7 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         rule=rule,
         node=node,
         request=request,
-        mode=request.mode or _first_mode(pool, rule),
+        mode=request.mode or _first_mode(pool, rule, node),
         asker=asker,
     )
     for check in _CHECKS:
@@ -182,10 +182,13 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
     return Admitted(request=replace(request, limits=question.limits, isolation=question.isolation), mode=question.mode)
 
 
-def _first_mode(pool: Pool, rule: Rule | None) -> Mode:
-    """Return the mode of a request that names none: the pool's first, of those that its rule allows."""
+def _first_mode(pool: Pool, rule: Rule | None, node: Node) -> Mode:
+    """Return the mode of a request that names none: the pool's first, of those that its rule allows and that the
+    kernel's setting can serve."""
     permitted = rule.modes if rule is not None and rule.modes else pool.modes
-    return next((mode for mode in pool.modes if mode in permitted), pool.modes[0])
+    modes = [mode for mode in pool.modes if mode in permitted] or pool.modes
+    hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
+    return next((mode for mode in modes if not (hides and mode is Mode.SHARED)), modes[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +271,7 @@ def _mode_is_served(question: _Question) -> NriRdmaError | None:
         ErrorCode.POOL_MODE,
         f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}",
         where=question.request.where,
-        hint=f"ask for mode: {_first_mode(pool, question.rule)}, or the administrator {switch}",
+        hint=f"ask for mode: {_first_mode(pool, question.rule, question.node)}, or the administrator {switch}",
     )
 
 

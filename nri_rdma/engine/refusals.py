@@ -119,6 +119,7 @@ class RefusedLately:
         facts = {"call": call, "pod": str(pod), "uid": pod.uid, "sandbox": pod.sandbox_id}
         if container:
             facts["container"] = container
+        error.is_logged = True
         log.warning("refused", extra={**facts, "code": str(error.code), "error": str(error)})
         now, key = self._clock(), (str(pod), call, str(error.code))
         with self._lock:

@@ -15,6 +15,8 @@ from tests.rig.deadline import wait_until
 from tests.rig.faults import Faults
 
 PROJECT = Path(__file__).resolve().parents[2]
+EXCLUSIVE_FIRST = ("--config", str(PROJECT / "tests/rig/exclusive_first.toml"))
+"""Flags of a daemon with a pool `default` whose author put exclusive first."""
 MEMLOCK = 8 << 20
 """A host without CAP_SYS_RESOURCE cannot raise the hard limit above its own; this is what such hosts have."""
 
@@ -106,7 +108,7 @@ class Daemon(AnyDaemon):
         place: Place,
         hardware: Hardware,
         *,
-        extra: Sequence[str] = ("--allow-default-pool",),
+        extra: Sequence[str] = EXCLUSIVE_FIRST,
         fault: str = "",
         faults: Faults | None = None,
         kubelet: Path | None = None,

@@ -35,17 +35,20 @@ _TABLE = "7777"  # of the demo alone; its route goes with its link
 _GPU = "0000:be:00.0"
 _ALIGNED = f"""
 - name: fabric
+  mode: exclusive
   gpus: ["{_GPU}"]
   interface: {{mtu: 4200, addresses: [10.0.0.5/24]}}
 """
 _TWO = """
 - name: rails
   count: 2
+  mode: exclusive
   containers: [trainer]
   interface: {addresses: [[10.0.0.1/24], [10.0.1.1/24]]}
 """
 _IN_USE = """
 - match: {device: mlx5_7}
+  mode: exclusive
 """
 
 
@@ -147,7 +150,7 @@ def tell(page: Page, node: Node, stop: Stop, runs: list[Path]) -> None:
         stack.callback(containerd.stop)
         with page.progress("a private containerd with NRI"), stop.allowed():
             containerd.start()
-        daemon = Daemon(containerd, fabric)
+        daemon = Daemon(containerd, fabric, extra=("--allow-default-pool",))
         stack.callback(daemon.stop)
         stack.callback(_delete_pods, containerd)
         with page.progress("the daemon: nri-rdma run --allow-default-pool"):
@@ -158,8 +161,8 @@ def tell(page: Page, node: Node, stop: Stop, runs: list[Path]) -> None:
             page=page, node=node, fabric=fabric, containerd=containerd, daemon=daemon, before=hoststate.take()
         )
         page.text(
-            "--allow-default-pool opens the pool `default` for exclusive use: a pod may take a whole adapter away from "
-            "its host. That is on purpose, and only here; without it the pool only shares."
+            "--allow-default-pool opens the pool `default` for requests with `mode: exclusive`: a pod may take a whole "
+            "adapter away from its host. That is on purpose, and only here; without it the pool only shares."
         )
         with stop.allowed():
             for part in (_aligned, _two, _nothing, _refused, _trace, _status, _give_back):

@@ -31,7 +31,7 @@ THREADS = 4
 SERVICE = "v1.PodResourcesLister"
 RATE, BURST = 100.0, 10.0
 """Calls a second, and at once."""
-PATIENT = ("--allow-default-pool", "--kubelet-wait", "1")
+PATIENT = ("--kubelet-wait", "1")
 """Flags of a daemon whose test needs the answer: this kubelet shares its processors with the rest of the suite."""
 
 

@@ -38,7 +38,7 @@ class LaunchedDaemon(AnyDaemon):
             "state_dir": str(self.state_dir),
             "log_file": str(self.log_path),
             "memlock": MEMLOCK,
-            "allow_default_pool": True,
+            "pools.default.modes": ["exclusive", "shared"],
         } | dict(settings or {})
         self._made_first_log = not _FIRST_LOG.exists()
 

@@ -15,7 +15,7 @@ from nri_rdma.commands.cli.options import settings_options
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.daemon import Daemon as Product
 from nri_rdma.observe.logs import set_up_logging
-from tests.rig.daemon import PROJECT, Daemon, Place
+from tests.rig.daemon import EXCLUSIVE_FIRST, PROJECT, Daemon, Place
 from tests.rig.fabric import Fabric
 
 MOVES = ("before move-netdev", "before undo move-netdev")
@@ -28,7 +28,7 @@ class SlowDaemon(Daemon):
     def __init__(
         self, place: Place, fabric: Fabric, delay_s: float, places: Sequence[str] = MOVES, *, extra: Sequence[str] = ()
     ) -> None:
-        super().__init__(place, fabric, extra=("--allow-default-pool", *extra))
+        super().__init__(place, fabric, extra=(*EXCLUSIVE_FIRST, *extra))
         self.delay_s = delay_s
         self._places = places
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.rig.cri import Container, Cri, CriError, Sandbox
-from tests.rig.daemon import MEMLOCK, Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, MEMLOCK, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_mac, host_link, look, tree_number
 from tests.rig.fabric import Fabric
@@ -78,7 +78,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 @pytest.fixture
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
-    with Daemon(runtime, node, kubelet=kubelet.socket, extra=PATIENT) as running:
+    with Daemon(runtime, node, kubelet=kubelet.socket, extra=(*EXCLUSIVE_FIRST, *PATIENT)) as running:
         wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 
@@ -278,9 +278,7 @@ def test_enforce_refuses_who_has_the_nodes_and_no_claim(
 ) -> None:
     name = driver.prepare(f"{FOREIGN}=0000-41-00-0", 2)
     allocate(kubelet, "enforce", "main", name)
-    with Daemon(
-        runtime, node, extra=(*with_adopt(tmp_path, "enforce"), *PATIENT[1:]), kubelet=kubelet.socket
-    ) as daemon:
+    with Daemon(runtime, node, extra=(*with_adopt(tmp_path, "enforce"), *PATIENT), kubelet=kubelet.socket) as daemon:
         wait_until(lambda: "the kubelet reports" in daemon.log, "the kubelet to be asked", 10)
         pod = cri.run_pod("enforce")
         assert look(cri, run(cri, pod, "main", name)).env["NCCL_IB_HCA"] == "=mlx5_2"

@@ -6,7 +6,7 @@ import pytest
 
 from tests.rig import hoststate
 from tests.rig.cri import Cri, CriError
-from tests.rig.daemon import MEMLOCK, Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, MEMLOCK, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_mac, host_link, look, tree_number
 from tests.rig.fabric import Fabric
@@ -165,7 +165,7 @@ def test_a_step_that_fails_refuses_the_sandbox_where_the_attach_is_waited_for(
     host_equal: None, runtime: Runtime, cri: Cri, node: Fabric
 ) -> None:
     before = hoststate.take()
-    extra = ("--allow-default-pool", "--attach", "blocking")
+    extra = (*EXCLUSIVE_FIRST, "--attach", "blocking")
     with Daemon(runtime, node, extra=extra, fault="after move-netdev mlx5_1") as daemon:
         with pytest.raises(CriError, match="nri-rdma: ATTACH-FAILED: a planted fault"):
             cri.run_pod("faulty", annotations=annotations("2"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.rig.cri import Cri, CriError, Sandbox
-from tests.rig.daemon import Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import described_root, look, tree_number
 from tests.rig.fabric import Fabric
@@ -41,7 +41,7 @@ def kubelet() -> Iterator[FakeKubelet]:
 @pytest.fixture(scope="module")
 def told(runtime: Runtime, node: Fabric, kubelet: FakeKubelet) -> Iterator[Daemon]:
     """A daemon that a kubelet tells what it allocates."""
-    with Daemon(runtime, node, kubelet=kubelet.socket, extra=PATIENT) as running:
+    with Daemon(runtime, node, kubelet=kubelet.socket, extra=(*EXCLUSIVE_FIRST, *PATIENT)) as running:
         wait_until(lambda: "kubelet reports" in running.log, f"the kubelet to be asked; its log:\n{running.log}", 10)
         yield running
 

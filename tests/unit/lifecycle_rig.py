@@ -12,7 +12,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.decide.inventory import assemble
-from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -26,6 +26,7 @@ from nri_rdma.model.waits import Waits
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.attach.rig import BLOCKING, SOON, Rig
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 ONE = {f"{PREFIX}/pod": "1"}
@@ -61,7 +62,7 @@ class Daemon:
         self.node.on_read.append(self.evidence.specs.read_again)
         self.engine = Engine.make(
             node=self.node,
-            policy=default_policy(True),
+            policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
             evidence=self.evidence,
             attachments=rig.sandboxes,

@@ -126,8 +126,9 @@ class Session:
             return self._server.respond(stream, self._plugin.answer(request))
         except UnknownMethodError:
             return self._server.fail(stream, Code.UNIMPLEMENTED, f"method {request.method}")
-        except NriRdmaError as error:  # the engine has logged it, with the pod
-            log.debug("answered with an error", extra={"call": request.method, "code": str(error.code)})
+        except NriRdmaError as error:
+            if not error.is_logged:  # the engine logs refusals with the pod
+                log.warning("refused", extra={"call": request.method, "code": str(error.code), "error": str(error)})
             return self._server.fail(stream, status_code(error), str(error))
         except DecodeError as error:
             log.warning("the runtime sent what cannot be read", extra={"call": request.method, "error": str(error)})

@@ -10,7 +10,6 @@ from nri_rdma.commands.cli.node import read_local_node
 from nri_rdma.commands.explain import Away, Explanation, Facts, explain
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.placement import Holding
-from nri_rdma.decide.policy import default_policy
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
@@ -18,6 +17,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
 from tests.rig.systree import build_tree
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 
 PREFIX = "rdma.noderesource.dev"
 
@@ -28,7 +28,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
     work = tmp_path_factory.mktemp("eight")
     build_tree(load("eight"), work)
     node = read_local_node(Settings(sysfs_root=work, dev_root=work, cgroup_root=work)).node
-    return Facts(node=node, policy=default_policy(allow_exclusive=True), taken={}, annotation_prefix=PREFIX)
+    return Facts(node=node, policy=EXCLUSIVE_FIRST, taken={}, annotation_prefix=PREFIX)
 
 
 def pod(annotation: str, *containers: str, key: str = f"{PREFIX}/pod", **fields: Any) -> PodManifest:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from nri_rdma.decide.placement import Holding, place
-from nri_rdma.decide.policy import Admitted, Offer, default_policy, offer
+from nri_rdma.decide.policy import Admitted, Offer, offer
 from nri_rdma.model.device import CharKind, DeviceId, Node
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Align, AlignTo, DeviceRequest, Match, Mode
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import gpu, gpu_address, nic, node
 
 STRICT_GPU = Align(to=AlignTo.GPU, strict=True)
@@ -39,7 +40,7 @@ def asking(
 
 
 def everything(on: Node) -> Offer:
-    return offer(default_policy(allow_exclusive=True), on)
+    return offer(EXCLUSIVE_FIRST, on)
 
 
 def named(device: str, name: str = "0") -> Admitted:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from nri_rdma.decide.decision import Decision, Question
-from nri_rdma.decide.policy import Asker, default_policy, offer
+from nri_rdma.decide.policy import Asker, offer
 from nri_rdma.model.device import Node
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import nic, node
 
 ONE = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.EXCLUSIVE)
-POLICY = default_policy(allow_exclusive=True)
+POLICY = EXCLUSIVE_FIRST
 
 
 def question(*requests: DeviceRequest, on: Node | None = None, owner: str = "ns/pod", **facts: object) -> Question:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from nri_rdma.decide.inject import ENV_PREFIXES, AttachedDevice, AttachedRequest, inject, rdma_max, shown_as
 from nri_rdma.decide.placement import place
-from nri_rdma.decide.policy import Admitted, Asker, admit, default_policy, offer
+from nri_rdma.decide.policy import Admitted, Asker, admit, offer
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, UNLIMITED, DeviceRequest, Mode, RdmaLimits, Scope
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import RDMA_CM, eight, nic, umad, uverbs
 
 
@@ -189,7 +190,7 @@ def injected(annotations: Mapping[str, str], container: str) -> list[str]:
     """The uverbs devices that a container of a pod with these annotations gets on the node of eight."""
     request = parse_pod_request(annotations)
     assert request is not None
-    policy = default_policy(True)
+    policy = EXCLUSIVE_FIRST
     placed = place(eight(), offer(policy, eight()), {}, admit(policy, eight(), request, Asker()))
     attached = tuple(
         having(*item.devices, name=item.admitted.request.name, scope=item.admitted.request.scope) for item in placed

@@ -15,6 +15,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestErro
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.selector import Selector
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import nic, node
 
 EVERYTHING = Policy(
@@ -82,8 +83,20 @@ def test_the_default_pool_serves_shared_only() -> None:
     assert "--allow-default-pool" in error.hint
 
 
-def test_the_default_pool_serves_exclusive_when_it_was_allowed() -> None:
-    assert admitted(asking(), default_policy(allow_exclusive=True)).mode is Mode.EXCLUSIVE
+def test_the_default_pool_serves_exclusive_when_it_was_allowed_and_asked_for() -> None:
+    policy = default_policy(allow_exclusive=True)
+    assert admitted(asking(mode=Mode.EXCLUSIVE), policy).mode is Mode.EXCLUSIVE
+    assert admitted(asking(), policy).mode is Mode.SHARED
+
+
+def test_where_the_kernel_cannot_share_a_request_without_a_mode_is_exclusive_if_that_is_served() -> None:
+    hiding = replace(node(), rdma_netns=RdmaNetns.EXCLUSIVE)
+    assert admitted(asking(), default_policy(allow_exclusive=True), hiding).mode is Mode.EXCLUSIVE
+    assert refusal(asking(), default_policy(allow_exclusive=False), hiding).code is ErrorCode.RDMA_NETNS
+
+
+def test_a_pools_author_may_put_exclusive_first() -> None:
+    assert admitted(asking(), EXCLUSIVE_FIRST).mode is Mode.EXCLUSIVE
 
 
 def test_configured_pools_take_the_place_of_the_default_one() -> None:

@@ -11,7 +11,6 @@ from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
 from nri_rdma.decide.decision import MemlockBounds
-from nri_rdma.decide.policy import default_policy
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
@@ -34,6 +33,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.lifecycle_rig import ONE, PREFIX
 
 __all__ = ["node", "world"]
@@ -332,7 +332,7 @@ def facts(node: Node) -> Facts:
     source = FactsSource(
         facts=Facts(
             node=node.node.current,
-            policy=default_policy(True),
+            policy=EXCLUSIVE_FIRST,
             taken=node.reservations.taken(),
             annotation_prefix=PREFIX,
             adoption=node.evidence.adoption,

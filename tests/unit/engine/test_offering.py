@@ -19,6 +19,7 @@ from nri_rdma.model.selector import Selector
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, world
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.lifecycle_rig import ONE, Daemon
 from tests.unit.model.hardware import nic, node, tied
 
@@ -64,7 +65,7 @@ def test_a_scan_changes_the_offer_and_without_one_it_is_not_computed_again() -> 
 def test_a_new_policy_counts_for_the_next_question() -> None:
     scans = Scans(0)
     before = scans.ask()
-    scans.offering.policy = default_policy(True)
+    scans.offering.policy = EXCLUSIVE_FIRST
     after = scans.ask()
     assert before.policy.pools["default"].modes != after.policy.pools["default"].modes
     assert after.policy is scans.offering.policy

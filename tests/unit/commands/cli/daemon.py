@@ -22,7 +22,7 @@ from nri_rdma.config.settings import Memlock, Settings
 from nri_rdma.daemon.reload import Reloader
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.inventory import assemble
-from nri_rdma.decide.policy import Asker, default_policy
+from nri_rdma.decide.policy import Asker
 from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts, RuntimeView
 from nri_rdma.doors.nri.plugin import Plugin
@@ -44,6 +44,7 @@ from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
 from tests.rig.systree import build_proc
 from tests.unit.attach.rig import BLOCKING
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 
 MEMLOCK = 8 << 20
 _ETHERNET_LENGTH = len("00:00:00:00:00:00")
@@ -83,7 +84,7 @@ class InsideDaemon:
         )
         self.engine = Engine.make(
             node=self._source,
-            policy=default_policy(allow_exclusive=True),
+            policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
             evidence=EvidenceCollector(
                 node=lambda: self._source.current,

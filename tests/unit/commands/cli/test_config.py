@@ -83,7 +83,7 @@ def test_without_a_file_it_shows_the_default_pool(eight: Path, tmp_path: Path) -
     arguments = ("config", "show", "--config", tmp_path / "empty.toml", "--sysfs-root", eight)
     lines = nri_rdma(*arguments, "--allow-default-pool").stdout.splitlines()
     assert "Pool default (default)" in lines
-    assert "  modes    exclusive, shared" in lines
+    assert "  modes    shared, exclusive" in lines
     assert "Without rules every pod may ask every pool." in lines
     assert "  modes    shared" in nri_rdma(*arguments).stdout.splitlines()
 

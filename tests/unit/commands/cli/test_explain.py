@@ -17,6 +17,7 @@ metadata:
     rdma.noderesource.dev/pod: |
       - name: rails
         count: 2
+        mode: exclusive
         gpus: ["0000:80:00.0", "0000:be:00.0"]
         containers: [trainer]
         interface: {mtu: 4200, addresses: [[10.0.0.2/24], [10.0.1.2/24]]}

@@ -95,7 +95,7 @@ def test_a_missing_kernel_module_is_a_problem_with_its_modprobe(bench: Bench) ->
 
 def test_pools_that_have_devices_are_listed(bench: Bench) -> None:
     found = bench.finds(hardware.pools)
-    assert (found.result, found.found.startswith("default (exclusive, shared): mlx5_0, mlx5_1")) == (OK, True)
+    assert (found.result, found.found.startswith("default (shared, exclusive): mlx5_0, mlx5_1")) == (OK, True)
 
 
 def test_an_empty_pool_is_a_warning_and_a_device_of_two_pools_a_problem(bench: Bench) -> None:

@@ -16,7 +16,6 @@ from nri_rdma.commands.dryrun.run import NoLimits, Unheard, patient, without_pau
 from nri_rdma.commands.dryrun.tasks import FindingOut
 from nri_rdma.commands.dryrun.verdicts import Attached, Verdicts
 from nri_rdma.commands.explain import POD_LINKS
-from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.nri.plugin import Plugin, RuntimeFacts
 from nri_rdma.doors.nri.runner import Runner
 from nri_rdma.engine.engine import Engine
@@ -29,6 +28,7 @@ from nri_rdma.pb import nri_pb2 as nri
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.attach.rig import BLOCKING
 from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 
 POD = "rdma.noderesource.dev/pod"
 SOON = 5.0
@@ -56,7 +56,7 @@ class Looking:
         )
         engine = Engine.make(
             node=node,
-            policy=policy_of((), (), allow_default_pool=True),
+            policy=EXCLUSIVE_FIRST,
             reservations=self.reservations,
             evidence=EvidenceCollector(
                 node=lambda: node.current, registry=lambda: Registry(devices={}), prefix="rdma.noderesource.dev"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.rig import hoststate
 from tests.rig.cri import Container, Cri
-from tests.rig.daemon import Daemon
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import host_link, look
 from tests.rig.fabric import Fabric
@@ -88,7 +88,7 @@ def dry_run(program: Path, folder: Path, runtime: Runtime, node: Fabric) -> Iter
         "--memlock": MEMLOCK,
         "--log-file": runtime.run / "nri-rdma.log",  # the daemon's
     }
-    command = [str(program), "run", "--dry-run", "-o", "json", "--allow-default-pool"]
+    command = [str(program), "run", "--dry-run", "-o", "json", *EXCLUSIVE_FIRST]
     with out.open("wb") as stdout, err.open("wb") as stderr:
         process = subprocess.Popen(
             command + [str(word) for flag in flags.items() for word in flag],

@@ -1,11 +1,14 @@
 """A pod that asks starts with its devices or not at all, whoever is dead: the guard, and what is told without it."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from tests.rig.daemon import PROJECT, Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import look, tree_number
 from tests.rig.fabric import Fabric
-from tests.rig.guard import GUARDED, write_definition
+from tests.rig.guard import GUARDED, HOOK, write_definition
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
@@ -189,6 +192,65 @@ def test_without_the_guard_the_same_pod_starts_bare_and_is_told(
         cri.delete_pod(pod)
         cri.delete_pod(early)
         assert daemon.status()["unserved"] == []
+
+
+def test_containers_start_at_every_moment_of_an_upgrade_and_of_the_removal(
+    host_equal: None, runtime: Runtime, node: Fabric, guarded: str, tmp_path: Path
+) -> None:
+    """In the order of docs/guard.md. The hook taken away first is what that order prevents."""
+    names = (f"plain-{number}" for number in count())
+
+    def starts() -> bool:
+        pod = runtime.cri.run_pod(next(names), runtime_handler=guarded)
+        try:
+            return nodes_of(runtime.cri, run(runtime.cri, pod, "main")) == {}
+        except CriError as error:
+            assert "nri-rdma-hook" in error.text
+            return False
+        finally:
+            runtime.cri.delete_pod(pod)
+
+    hook = tmp_path / "nri-rdma-hook"
+    shutil.copy(HOOK, hook)
+    told = runtime.run / ("hooks/nri-rdma-guard.json" if runtime.release.is_crio else "guarded.json")
+    before = told.read_text()
+    told.write_text(before.replace(str(HOOK), str(hook)))
+    runtime.restart()
+    try:
+        with Daemon(runtime, node) as daemon:
+            pod = runtime.cri.run_pod("asks", annotations=ASKS, runtime_handler=guarded)
+            assert nodes_of(runtime.cri, run(runtime.cri, pod, "main")) == expected(node)
+            daemon.stop()  # an upgrade: the old program ends,
+            assert starts()
+            beside = hook.with_suffix(".new")
+            shutil.copy(HOOK, beside)
+            beside.rename(hook)  # the hook is replaced in one step,
+            assert starts()
+            daemon.start()  # and the new program starts
+            assert nodes_of(runtime.cri, run(runtime.cri, pod, "second")) == expected(node)
+            runtime.cri.delete_pod(pod)
+            hook.rename(beside)
+            assert not starts(), "the hook was taken away while the runtime still had it"
+            beside.rename(hook)
+            _take_out(told, before)  # the removal: first the runtime forgets the guard,
+            runtime.restart()
+            assert starts()
+        assert starts()  # then the daemon ends,
+        hook.unlink()  # and the files go
+        assert starts()
+    finally:
+        told.write_text(before)
+        runtime.restart()
+
+
+def _take_out(told: Path, before: str) -> None:
+    """What the runtime was told of the guard: CRI-O's definition, or the hooks of containerd's OCI configuration."""
+    document = json.loads(before)
+    if "hooks" in document:
+        del document["hooks"]
+        told.write_text(json.dumps(document))
+    else:
+        told.unlink()
 
 
 def test_the_guard_changes_no_limit_of_a_container(host_equal: None, runtime: Runtime, guarded: str, cri: Cri) -> None:

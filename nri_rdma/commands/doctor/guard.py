@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any  # Any: configurations of others, and the daemon's document
 
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
-from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, warning
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
@@ -28,15 +28,21 @@ _STAGE = "createRuntime"
 _CRI_TABLES = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _NRI_TABLE = "io.containerd.nri.v1.nri"
 _FIX = "set the hook up as docs/guard.md says, and restart the runtime"
+_FIX_BLOCKED = (
+    "put the hook back where the runtime looks for it, or take base_runtime_spec (CRI-O: the hook's definition) out"
+    " and restart the runtime"
+)
 _FLAGS = ("--annotation-prefix", "--control-socket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a handler's containers are guarded: `fault` is why they are not, "" when they are."""
+    """How a handler's containers are guarded: `fault` is why they are not, "" when they are. `blocks`: no container of
+    the handler starts at all, whether it asks for anything or not."""
 
     handler: str
     fault: str
+    blocks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,14 @@ class _BaseSpec:
     path: Path
     handlers: tuple[str, ...]
     rlimits: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    """Why a hook guards nothing, "" when it does; `blocks` as in Setup."""
+
+    text: str = ""
+    blocks: bool = False
 
 
 class _WrongError(Exception):
@@ -58,12 +72,18 @@ def guard(machine: Machine) -> Finding:
     setups = (*_containerd(machine), *_crio(machine))
     guarded = [it.handler for it in setups if not it.fault]
     faults = [f"{it.handler}: {it.fault}" for it in setups if it.fault]
+    blocked = [f"{it.handler}: {it.fault}" for it in setups if it.blocks]
+    if blocked:
+        return problem("guard", f"no container starts: {'; '.join(blocked)}", _FIX_BLOCKED)
     ways = [f"createRuntime hook for {', '.join(guarded)}"] if guarded else []
     ways += [asked] if asked else []
-    ways += list(_validators(machine))
+    validators = [
+        f"{it}, which helps while the daemon is absent, not when it answers late" for it in _validators(machine)
+    ]
     if not ways:
-        words = f" ({'; '.join(faults)})" if faults else ""
+        words = f" ({'; '.join((*faults, *validators))})" if faults or validators else ""
         return warning("guard", f"none: while no daemon runs, pods start without the devices they ask for{words}", _FIX)
+    ways += validators
     gaps = [*faults, *([unasked] if unasked else [])]
     if gaps:
         return warning("guard", f"{'; '.join(ways)}. Not guarded: {'; '.join(gaps)}", _FIX)
@@ -112,7 +132,8 @@ def _containerd(machine: Machine) -> Iterator[Setup]:
         return
     handlers = _handlers(machine)
     for name, handler in handlers.items() or {"runc": {}}.items():
-        yield Setup(handler=f"containerd's {name}", fault=_fault_of_handler(machine, handler))
+        fault = _fault_of_handler(machine, handler)
+        yield Setup(handler=f"containerd's {name}", fault=fault.text, blocks=fault.blocks)
 
 
 def _containerd_file(machine: Machine) -> Path:
@@ -154,22 +175,24 @@ def _guarded_specs(machine: Machine) -> tuple[_BaseSpec, ...]:
     return tuple(specs)
 
 
-def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> str:
+def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> _Fault:
     base = _base_of(handler)
     if base is None:
-        return "no base_runtime_spec"
+        return _Fault(text="no base_runtime_spec")
     try:
         hook = _hook_in(_json(base))
     except _WrongError as error:
-        return str(error)
+        return _Fault(text=str(error))
     if hook is None:
-        return f"{base} has no {HOOK} among its {_STAGE} hooks"
+        return _Fault(text=f"{base} has no {HOOK} among its {_STAGE} hooks")
+    if not _can_be_run(hook):
+        return _Fault(text=f"{hook['path']} cannot be run", blocks=True)
     patterns = texts(handler.get("pod_annotations"))
     unseen = [key for key in _keys(machine) if not any(_lets_through(it, key) for it in patterns)]
     if unseen:
         prefix = machine.settings.annotation_prefix
-        return f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]'
-    return _fault_of_hook(machine, hook)
+        return _Fault(text=f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]')
+    return _Fault(text=_fault_of_hook(machine, hook))
 
 
 def _base_of(handler: Mapping[str, Any]) -> Path | None:
@@ -202,11 +225,14 @@ def _crio(machine: Machine) -> Iterator[Setup]:
         return
     definitions = [path for folder in _hook_folders(machine) for path in sorted(folder.glob("*.json"))]
     faults = [fault for path in definitions if (fault := _fault_of_definition(machine, path)) is not None]
-    if "" in faults:
+    blocking = [fault.text for fault in faults if fault.blocks]
+    if blocking:
+        yield Setup(handler="CRI-O", fault="; ".join(blocking), blocks=True)
+    elif _Fault() in faults:
         yield Setup(handler="CRI-O", fault="")
     else:
         folders = ", ".join(map(str, _hook_folders(machine)))
-        yield Setup(handler="CRI-O", fault="; ".join(faults) or f"no {HOOK} in {folders}")
+        yield Setup(handler="CRI-O", fault="; ".join(it.text for it in faults) or f"no {HOOK} in {folders}")
 
 
 def _hook_folders(machine: Machine) -> tuple[Path, ...]:
@@ -217,7 +243,7 @@ def _hook_folders(machine: Machine) -> tuple[Path, ...]:
     return tuple(Path(folder) for folder in folders)
 
 
-def _fault_of_definition(machine: Machine, path: Path) -> str | None:
+def _fault_of_definition(machine: Machine, path: Path) -> _Fault | None:
     """None: it is about another hook."""
     try:
         document = _json(path)
@@ -227,10 +253,12 @@ def _fault_of_definition(machine: Machine, path: Path) -> str | None:
     if _ours([hook]) is None:
         return None
     if _STAGE not in texts(document.get("stages")):
-        return f"{path} has not the stage {_STAGE}"
+        return _Fault(text=f"{path} has not the stage {_STAGE}")
     if table_at(document, "when").get("always") is not True:
-        return f"{path} is not for every container (when: always)"
-    return _fault_of_hook(machine, hook)
+        return _Fault(text=f"{path} is not for every container (when: always)")
+    if not _can_be_run(hook):
+        return _Fault(text=f"{hook['path']} of {path} cannot be run", blocks=True)
+    return _Fault(text=_fault_of_hook(machine, hook))
 
 
 # Both
@@ -244,9 +272,11 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
     return None
 
 
+def _can_be_run(hook: Mapping[str, Any]) -> bool:
+    return os.access(hook["path"], os.X_OK)
+
+
 def _fault_of_hook(machine: Machine, hook: Mapping[str, Any]) -> str:
-    if not os.access(hook["path"], os.X_OK):
-        return f"{hook['path']} cannot be run: no container starts"
     wanted = (machine.settings.annotation_prefix, str(machine.settings.control_path))
     standard = (Settings().annotation_prefix, str(Settings().control_path))
     for flag, ours, default in zip(_FLAGS, wanted, standard, strict=True):

@@ -145,9 +145,14 @@ def test_a_hook_that_asks_another_daemon_or_for_another_prefix_is_told(site: Sit
 def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Site) -> None:
     site.containerd(runc=site.guarded())
     site.hook.chmod(0o644)
-    assert f"{site.hook} cannot be run: no container starts" in site.finding().found
-    site.hook.unlink()
-    assert "cannot be run" in site.finding().found
+    for _ in range(2):
+        found = site.finding()
+        assert (found.result, found.found) == (
+            Result.PROBLEM,
+            f"no container starts: containerd's runc: {site.hook} cannot be run",
+        )
+        assert "base_runtime_spec" in found.fix
+        site.hook.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -203,12 +208,16 @@ def test_cri_os_definition_of_the_project_is_a_guard(site: Site) -> None:
     assert "is not for every container" in site.finding().found
 
 
-def test_a_validator_that_requires_us_is_a_guard(site: Site) -> None:
+def test_a_validator_that_requires_us_is_half_a_guard(site: Site) -> None:
+    """A plugin that answers too late counts as one that has answered (containerd/nri issue 316)."""
     site.write(
         "etc/containerd/config.toml",
         '[plugins."io.containerd.nri.v1.nri".default_validator]\nenable = true\nrequired_plugins = ["nri-rdma"]',
     )
-    assert "containerd's validator requires nri-rdma of every container" in site.finding().found
+    assert site.finding().result is Result.WARNING
+    assert "containerd's validator requires nri-rdma of every container, which helps while the daemon is absent" in (
+        site.finding().found
+    )
     site.settings = replace(site.settings, plugin_name="other")
     assert site.finding().found.startswith("none: ")
     site.write(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nri_rdma import __version__
 from nri_rdma.errors import ErrorCode, SettingError
+from nri_rdma.observe.conventions import attributes_of, is_server
 from nri_rdma.observe.spans import Span
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ PAUSE_S = 0.5
 interpreter."""
 CLOSE_S = 2.0
 
-_HTTP_PROTOCOL = "http/protobuf"
+_OTLP_MODULES = {
+    "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
+}
+"""By the protocol that OpenTelemetry's variables name; the first is the default."""
 
 
 class SpanExportThread:
@@ -144,14 +149,15 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     """Return the span in the SDK's form."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import Status, StatusCode
+    from opentelemetry.trace import SpanKind, Status, StatusCode
 
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
         parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
         resource=resource,
-        attributes=dict(span.attributes),
+        kind=SpanKind.SERVER if is_server(span) else SpanKind.INTERNAL,
+        attributes=attributes_of(span),
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
         start_time=span.start_ns,
         end_time=span.end_ns,
@@ -166,14 +172,16 @@ def _context(trace_id: int, span_id: int) -> SpanContext:
 
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:
-    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
-        protocol = environment.get(name, "").strip() or _HTTP_PROTOCOL
-        if protocol != _HTTP_PROTOCOL:
-            raise _refused(name, protocol, f"set it to {_HTTP_PROTOCOL}, which collectors take on port 4318")
+    names = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+    given = ((name, environment.get(name, "").strip()) for name in names)
+    name, protocol = next((it for it in given if it[1]), (names[1], next(iter(_OTLP_MODULES))))
+    if protocol not in _OTLP_MODULES:
+        hint = "set it to http/protobuf (collectors listen on port 4318) or grpc (port 4317)"
+        raise _refused(name, protocol, hint)
     try:
-        module = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")  # an extra: it may be missing
+        module = import_module(_OTLP_MODULES[protocol])  # an extra: it may be missing
     except ImportError as error:
-        hint = "pip install 'nri-rdma[otlp]', or set it to none or console"
+        hint = "install nri-rdma with its extra `otlp`, as the README says, or set it to none or console"
         raise _refused("OTEL_TRACES_EXPORTER", "otlp", hint, f", because {error.name} is not installed") from error
     exporter: SpanExporter = module.OTLPSpanExporter()
     return exporter

@@ -6,8 +6,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
+import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -15,7 +27,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from nri_rdma import __version__
-from nri_rdma.errors import SettingError
+from nri_rdma.errors import ErrorCode, PlacementError, SettingError
 from nri_rdma.observe import export as export_module
 from nri_rdma.observe.export import CLOSE_S, PAUSE_S, SpanExportThread, make_exporter, make_resource
 from nri_rdma.observe.spans import Recorder, Span
@@ -70,7 +82,7 @@ def test_ids_parents_times_and_attributes_survive(memory: InMemorySpanExporter, 
     traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with (
         recorder.span("event", {"k8s.pod.uid": "u"}, traceparent=traceparent) as event,
-        recorder.span("step", {"rdma.device": "mlx5_0", "count": 2}) as step,
+        recorder.span("step", {"rdma.device": "mlx5_0", "rdma.count": 2}) as step,
     ):
         pass
     export.close()
@@ -202,8 +214,12 @@ def test_console_prints_spans() -> None:
     [
         ({"OTEL_TRACES_EXPORTER": "jaeger"}, "OTEL_TRACES_EXPORTER = 'jaeger' cannot be used. Next: set it to none,"),
         (
-            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "OTEL_EXPORTER_OTLP_PROTOCOL = 'grpc' cannot be used. Next: set it to http/protobuf",
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL = 'http/json' cannot be used. Next: set it to http/protobuf",
+        ),
+        (
+            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "thrift"},
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL = 'thrift' cannot be used. Next: set it to http/protobuf",
         ),
     ],
 )
@@ -225,7 +241,56 @@ def test_a_missing_extra_is_a_sentence() -> None:
     assert done.stdout.startswith(
         "SettingError nri-rdma: SETTING: OTEL_TRACES_EXPORTER = 'otlp' cannot be used, because "
     )
-    assert "pip install 'nri-rdma[otlp]'" in done.stdout
+    assert "its extra `otlp`" in done.stdout
+
+
+class Collector(TraceServiceServicer):
+    """A receiver of OTLP over gRPC: the service that OpenTelemetry generates, not ours."""
+
+    def __init__(self) -> None:
+        self.requests: list[ExportTraceServiceRequest] = []
+
+    def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:  # noqa: N802
+        self.requests.append(request)
+        return ExportTraceServiceResponse()
+
+
+def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector()
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call] # generated
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert exporter is not None
+    recorder = Recorder(sink=exporter.put)
+    names = {"k8s.pod.name": "ml/train", "k8s.pod.uid": "u-1", "sandbox": "s-1"}
+    with suppress(PlacementError), recorder.span("RunPodSandbox", dict(names)), recorder.span("place") as place:
+        place.attributes["rdma.devices"] = "mlx5_0,mlx5_1"
+        raise PlacementError(ErrorCode.NOT_ALIGNED, "too far", hint="wait")
+    exporter.close()
+    server.stop(None).wait()
+    (request,) = collector.requests
+    ((scope,),) = [resource.scope_spans for resource in request.resource_spans]
+    by_name = {span.name: span for span in scope.spans}
+    event, place_span = by_name["RunPodSandbox"], by_name["place"]
+    assert place_span.parent_span_id == event.span_id
+    found = {it.key: it.value.string_value for it in event.attributes}
+    assert found == {
+        "k8s.namespace.name": "ml",
+        "k8s.pod.name": "train",
+        "k8s.pod.uid": "u-1",
+        "rdma.sandbox": "s-1",
+        "rpc.system.name": "ttrpc",
+        "rpc.service": "nri.pkg.api.v1alpha1.Plugin",
+        "rpc.method": "RunPodSandbox",
+        "error.type": "NOT-ALIGNED",
+    }
+    devices = {it.key: it.value for it in place_span.attributes}["rdma.devices"].array_value
+    assert [value.string_value for value in devices.values] == ["mlx5_0", "mlx5_1"]
+    assert event.kind == OtlpSpan.SPAN_KIND_SERVER
+    assert place_span.kind == OtlpSpan.SPAN_KIND_INTERNAL
 
 
 def test_the_sdk_is_imported_only_when_something_is_exported() -> None:

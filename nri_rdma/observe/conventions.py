@@ -1,0 +1,51 @@
+"""Names of OpenTelemetry's semantic conventions for recorded spans, as exporters and dashboards expect them.
+
+Applied when a span is exported, not when it is recorded: the hot path writes plain texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeAlias
+
+from nri_rdma.observe.spans import AttributeValue, Span
+
+Exported: TypeAlias = AttributeValue | Sequence[str]
+
+EVENTS: Final = frozenset(
+    {"RunPodSandbox", "CreateContainer", "StartContainer", "StopPodSandbox", "RemovePodSandbox", "Synchronize"}
+)
+"""Spans of calls that the runtime makes: kind SERVER, with the attributes of an RPC."""
+_RPC: Final[Mapping[str, str]] = {"rpc.system.name": "ttrpc", "rpc.service": "nri.pkg.api.v1alpha1.Plugin"}
+_LISTS = frozenset({"rdma.devices", "rdma.cdi_devices", "rdma.cdi_source", "rdma.gpus", "rdma.kubelet.containers"})
+_CODE = re.compile(r"nri-rdma: ([A-Z][A-Z0-9-]+):")
+_OTHER = "_OTHER"  # of the conventions: an error that has no code
+
+
+def attributes_of(span: Span) -> dict[str, Exported]:
+    """Return a span's attributes by their conventional names.
+
+    The pod's name and namespace are two attributes, lists are arrays, what has no namespace gets ours (`rdma.`), and an
+    error has its code in `error.type`.
+    """
+    found: dict[str, Exported] = {}
+    for key, value in span.attributes.items():
+        if key == "k8s.pod.name":
+            namespace, slash, name = str(value).partition("/")
+            found |= {"k8s.namespace.name": namespace, key: name} if slash else {key: namespace}
+        elif key in _LISTS:
+            found[key] = tuple(it.strip() for it in str(value).split(",") if it.strip())
+        else:
+            found[key if "." in key else f"rdma.{key}"] = value
+    if span.name in EVENTS:
+        found |= {**_RPC, "rpc.method": span.name}
+    if span.error:
+        code = _CODE.search(span.error)
+        found["error.type"] = code[1] if code else _OTHER
+    return found
+
+
+def is_server(span: Span) -> bool:
+    """Return whether the span is a call that the runtime made."""
+    return span.name in EVENTS

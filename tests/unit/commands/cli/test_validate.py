@@ -35,7 +35,7 @@ def test_what_is_right_ends_with_zero_and_one_line(files: Path) -> None:
     done = nri_rdma("validate", files / "good.yaml", columns=200)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"{files}/good.yaml:5: skipped: kind Service has nothing for nri-rdma.",
+        f"{files}/good.yaml:5: skipped: kind Service: no pod template in it, not read.",
         "1 file: 1 document checked, 1 skipped, 0 problems.",
     ]
 
@@ -60,7 +60,7 @@ def test_every_problem_of_every_file_is_a_line_with_its_place_and_next_step(file
         assert line.startswith(begin)
         assert line.endswith(end)
     assert lines[5:] == [
-        f"{files}/good.yaml:5: skipped: kind Service has nothing for nri-rdma.",
+        f"{files}/good.yaml:5: skipped: kind Service: no pod template in it, not read.",
         "4 files: 4 documents checked, 1 skipped, 5 problems.",
     ]
 
@@ -84,7 +84,7 @@ def test_json_has_every_fact_of_a_problem(files: Path) -> None:
     assert (good["file"], good["problems"]) == (f"{files}/good.yaml", [])
     assert good["documents"] == [
         {"kind": "Pod", "name": "a", "line": 1, "skipped": ""},
-        {"kind": "Service", "name": "", "line": 5, "skipped": "kind Service has nothing for nri-rdma"},
+        {"kind": "Service", "name": "", "line": 5, "skipped": "kind Service: no pod template in it, not read"},
     ]
 
 
@@ -108,7 +108,7 @@ def test_a_file_without_end_is_refused() -> None:
 def test_a_file_in_which_nothing_was_checked_ends_with_one() -> None:
     done = nri_rdma("validate", "-", text="kind: Service\n", columns=300)
     assert done.returncode == 1
-    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: kind Service ")
+    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: kind Service: ")
 
 
 def test_names_from_files_do_not_move_the_cursor() -> None:

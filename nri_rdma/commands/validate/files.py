@@ -58,7 +58,7 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
             _objects(document, lines, file, prefix, found, problems)
         else:
             problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
-    if not problems and all(item.skipped for item in found):
+    if not problems and all(item.skipped == _NO_OBJECT for item in found):
         problems.append(_nothing(file, found))
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
     return Checked(file=file, documents=tuple(found), problems=tuple(ordered))

@@ -69,15 +69,27 @@ def test_other_documents_are_skipped_and_said_to_be() -> None:
     [
         ("", "nothing in it could be checked: it is empty"),
         ("# only a comment\n", "nothing in it could be checked: it is empty"),
-        ("kind: Service\n", "nothing in it could be checked: kind Service: no pod template in it, not read"),
         ("hello\n", "nothing in it could be checked: it is no object of Kubernetes"),
         ("kind: List\nitems: []\n", "nothing in it could be checked: it is empty"),
     ],
 )
-def test_a_file_in_which_nothing_was_checked_is_a_problem(text: str, what: str) -> None:
+def test_a_file_without_an_object_is_a_problem(text: str, what: str) -> None:
     (problem,) = checked(text).problems
     assert (problem.code, problem.what, problem.line) == (ErrorCode.NOTHING_TO_CHECK, what, 0)
     assert problem.hint.startswith("give a pod")
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("kind: Service\n", "kind Service: no pod template in it, not read"),
+        ("replicas: 2\n", "it has no kind"),
+        ("hello\n---\nkind: Service\n", "it is no object of Kubernetes"),
+    ],
+)
+def test_a_file_of_objects_that_are_not_for_nri_rdma_is_skipped(text: str, skipped: str) -> None:
+    found = checked(text)
+    assert (found.documents[0].skipped, found.problems) == (skipped, ())
 
 
 def test_each_item_of_a_list_is_a_document_of_its_own() -> None:

@@ -31,8 +31,9 @@ from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import UNLIMITED, DeviceRequest, Isolation, PodRequest
-from nri_rdma.text.annotations import parse_pod_request
+from nri_rdma.text.annotations import meant_key, parse_pod_request
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, unknown_containers
+from nri_rdma.text.refusals import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class Explanation:
     """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers.
 
     `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are
-    sentences about what nobody can know from the manifest.
+    sentences about the manifest: what nobody can know from it, and what is probably a typo.
     """
 
     pod: PodManifest
@@ -125,16 +126,17 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
+    notes = tuple(_spelling_notes(pod, facts.annotation_prefix))
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
         if request is None and not requests_of(facts.grants, facts.adoption):
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
-            return Explanation(pod=pod, holds=holds, containers=containers)
+            return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
-        return Explanation(pod=pod, holds=holds, refusal=error)
+        return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
     decision = decide(_question(pod, request or PodRequest(requests=()), facts), facts.taken)
-    notes = tuple(_gpu_notes(pod, decision.request, facts))
+    notes += tuple(_gpu_notes(pod, decision.request, facts))
     refusal, plan = decision.refusal, Plan()
     if refusal is None:
         try:
@@ -181,6 +183,14 @@ def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGran
 def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
     """Those of containers of this pod, in its order."""
     return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
+
+
+def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
+    """Yield a note for each annotation that was probably meant for nri-rdma."""
+    for key in pod.annotations:
+        meant = meant_key(key, prefix)
+        if meant is not None:
+            yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
 
 
 def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:

@@ -15,7 +15,7 @@ from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
-from nri_rdma.text.annotations import asks, parse_pod_request
+from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, read_pod, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, refused
@@ -53,8 +53,13 @@ def _loose(value: object, way: Way, pods: tuple[Way, ...], prefix: str) -> Itera
     for key, inner in entries(value):
         if not (isinstance(key, str) and key.lower().endswith("annotations") and isinstance(inner, dict)):
             yield from _loose(inner, (*way, key), pods, prefix)
-        elif asks(inner, prefix) and not _is_around(way, pods):
+        elif _is_for_us(inner, prefix) and not _is_around(way, pods):
             yield (*way, key)
+
+
+def _is_for_us(annotations: Mapping[str, object], prefix: str) -> bool:
+    """Return whether any annotation is ours, or was meant to be."""
+    return any(asks({key: ""}, prefix) or meant_key(key, prefix) is not None for key in annotations)
 
 
 def _is_around(way: Way, pods: tuple[Way, ...]) -> bool:
@@ -171,6 +176,10 @@ def _of_each(
 ) -> Iterator[Problem]:
     """The problems of the texts, one by one; what the others ask for is added to `asked`."""
     for key, text in written.items():
+        meant = meant_key(key, prefix)
+        if meant is not None:
+            what = "the prefix has a typo: nothing reads this key"
+            yield checked.problem(RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, hint=f"write {meant}"), key)
         if not asks({key: ""}, prefix):
             continue
         try:

@@ -64,6 +64,12 @@ def test_a_pod_that_asks_for_nothing_gets_nothing(facts: Facts) -> None:
     assert {item.edits for item in explanation.containers} == {ContainerEdits()}
 
 
+def test_a_key_whose_prefix_has_a_typo_is_noted(facts: Facts) -> None:
+    explanation = explain(pod("1", key="rdma.nodersource.dev/pod"), facts)
+    assert explanation.notes == (f"Nothing reads rdma.nodersource.dev/pod: its prefix has a typo. Write {PREFIX}/pod.",)
+    assert explain(pod("1"), facts).notes == ()
+
+
 def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(facts: Facts) -> None:
     explanation = explain(pod('[{gpus: ["0000:80:00.0"]}]'), facts)
     assert given(explanation) == ["mlx5_3"]

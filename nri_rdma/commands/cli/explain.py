@@ -72,7 +72,8 @@ def explain(
 
     Nothing is changed. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an MPIJob, a RayCluster
     (- reads stdin). When the daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a
-    container gets; which they are, --gpu says. Ends with 1 when a pod would be refused. Needs no root.
+    container gets; which they are, --gpu says: without it nobody can tell what a strict request gets. Ends with 1 when
+    a pod would be refused. Needs no root.
 
     \b
     Example:
@@ -174,6 +175,8 @@ def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
 def _result(item: Explanation) -> str:
     if item.refusal is not None:
         return f"refused, {item.refusal.code}"
+    if item.undetermined:
+        return "cannot be told without --gpu"
     count = sum(1 for request in item.requests for candidate in request.candidates if candidate.given)
     if not item.requests:
         return "asks for nothing and gets nothing"
@@ -294,6 +297,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
         "holds": list(item.holds),
         "notes": list(item.notes),
         "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
+        "undetermined": item.undetermined,
         "requests": [_request_document(request) for request in item.requests],
         "netdevs": [
             {

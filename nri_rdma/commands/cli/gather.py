@@ -95,6 +95,7 @@ def _from_daemon(document: Mapping[str, Any]) -> FactsSource:
         memlock_dropped_by=memlock.get("dropped_by", ""),
         adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # a daemon before this field observes
         kubelet_tells=bool(document.get("kubelet_tells")),
+        gpus_are_reported=bool(document.get("kubelet_tells")),
     )
     held = sum(1 for device in document["devices"] if device["holders"])
     sentence = (

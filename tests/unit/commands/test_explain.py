@@ -9,11 +9,13 @@ import pytest
 from nri_rdma.commands.cli.node import read_local_node
 from nri_rdma.commands.explain import Away, Explanation, Facts, explain
 from nri_rdma.config.settings import Settings
+from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import default_policy
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Mode
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
@@ -76,6 +78,34 @@ def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(fa
     assert why(explanation)["mlx5_3"] == "nearest free device to GPU 0000:80:00.0 (PHB, same root complex)"
     assert why(explanation)["mlx5_0"] == "free; from GPU 0000:80:00.0 it is NODE, same NUMA node"
     assert why(explanation)["mlx5_7"] == "free; from GPU 0000:80:00.0 it is SYS, elsewhere"
+
+
+STRICT = "[{align: {to: gpu, strict: true}}]"
+
+
+@pytest.mark.parametrize("has", [{"resources": (("nvidia.com/gpu", "1"),)}, {"claims": ("gpu",)}])
+def test_what_a_strict_request_gets_is_undetermined_until_its_gpus_are_known(facts: Facts, has: Any) -> None:
+    asked = replace(pod(STRICT), containers=(ContainerManifest(name="trainer", **has),))
+    explanation = explain(asked, facts)
+    assert (explanation.refusal, explanation.undetermined, given(explanation)) == (None, True, [])
+    assert any("here --gpu trainer=ID[,ID] says it" in note for note in explanation.notes)
+    known = KnownGpus(gpus=(PciAddress(0, 0x80, 0, 0),), source="--gpu")
+    told = explain(asked, replace(facts, gpus={"trainer": known}))
+    assert (told.undetermined, given(told)) == (False, ["mlx5_3"])
+
+
+def test_a_strict_request_that_no_gpu_can_help_is_refused(facts: Facts) -> None:
+    container = ContainerManifest(name="trainer", resources=(("nvidia.com/gpu", "1"),))
+    for asked, has, code in (
+        (pod(STRICT), facts, ErrorCode.NOT_ALIGNED),  # its containers have no GPU
+        (replace(pod(STRICT), containers=(container,)), replace(facts, gpus_are_reported=False), ErrorCode.NOT_ALIGNED),
+        (replace(pod("[{count: 9, align: {to: gpu, strict: true}}]"), containers=(container,)), facts,
+         ErrorCode.DEVICES_EXHAUSTED),
+    ):  # fmt: skip
+        explanation = explain(asked, has)
+        assert not explanation.undetermined
+        assert explanation.refusal is not None
+        assert explanation.refusal.code is code
 
 
 def test_every_device_of_the_node_has_its_reason(facts: Facts) -> None:

@@ -99,14 +99,19 @@ def explain(
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
         print_json(_document(explanations, source, unread))
+        _report_refusals(explanations)
     else:
         _show(explanations, (*source.sentences, *(f"Skipped: {it}." for it in unread)), source.memlock_reason)
+    if any(item.refusal is not None for item in explanations):
+        context.exit(EXIT_REFUSED)
+
+
+def _report_refusals(explanations: list[Explanation]) -> None:
+    """Print the refusals on stderr, for people who read the log of a program that reads the document."""
     for item in explanations:
         if item.refusal is not None:
             whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
             click.echo(f"{whose}{item.refusal}", err=True)
-    if any(item.refusal is not None for item in explanations):
-        context.exit(EXIT_REFUSED)
 
 
 # The manifest
@@ -154,6 +159,8 @@ def _show(explanations: list[Explanation], sentences: tuple[str, ...], memlock_r
 
 def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
     screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+    if item.refusal is not None:
+        screen.raw(str(item.refusal))  # on one line, for grep
     if item.holds:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
     for note in item.notes:

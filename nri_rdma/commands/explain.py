@@ -20,7 +20,7 @@ from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.decide.placement import Holding, Placed, Taken, place
+from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
@@ -423,16 +423,15 @@ def _sources(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) ->
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
     """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
     request = admitted.request
-    if request.match.device not in {None, device.name}:
-        return "it is not what match asks for"
+    failed = mismatch(request.match, device)
+    if failed:
+        return failed
     only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
     try:
         place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
     except PlacementError as error:
         if error.code is ErrorCode.NOT_IN_POOL:
             return error.detail.removeprefix(f"{device.name} is ")
-        if error.where.endswith(".match"):
-            return "it is not what match asks for"
         return error.what.removeprefix(f"{device.name} is ")
     return ""
 

@@ -120,8 +120,39 @@ def test_every_device_of_the_node_has_its_reason(facts: Facts) -> None:
         "mlx5_1": "held by pod default/other",
         "mlx5_2": "in use by the host: rail2 has an XDP program attached",
         "mlx5_3": "free",
-        **{f"mlx5_{number}": "it is not what match asks for" for number in range(4, 8)},
+        **{f"mlx5_{number}": "numaNode is 1, and match asks for 0" for number in range(4, 8)},
     }
+
+
+@pytest.mark.parametrize(
+    ("match", "why_not"),
+    [
+        ("linkLayer: InfiniBand", "linkLayer is Ethernet, and match asks for InfiniBand"),
+        ("minSpeedGbps: 800", "speed is 400 Gbit/s, and match asks for at least 800"),
+        ("vendor: 14e4", "vendor is 15b3, and match asks for 14e4"),
+        ("driver: bnxt_en", "driver is mlx5_core, and match asks for bnxt_en"),
+        ("device: mlx5_1", "device is mlx5_0, and match asks for mlx5_1"),
+        ("netdev: rail7", "netdev is rail0, and match asks for rail7"),
+        ("pci: '0000:3f:00.0'", "pci is 0000:19:00.0, and match asks for 0000:3f:00.0"),
+        ("vendor: 15b3, numaNode: 1, minSpeedGbps: 400", "numaNode is 0, and match asks for 1"),
+        (
+            "linkLayer: InfiniBand, numaNode: 1",
+            "linkLayer is Ethernet, and match asks for InfiniBand; numaNode is 0, and match asks for 1",
+        ),
+    ],
+)
+def test_the_conditions_that_a_device_fails_are_named(facts: Facts, match: str, why_not: str) -> None:
+    assert why(explain(pod(f"[{{match: {{{match}}}}}]"), facts))["mlx5_0"] == why_not
+
+
+def test_what_a_device_does_not_have_is_named(facts: Facts) -> None:
+    bare = replace(facts.node.devices[0], netdevs=(), numa_node=None, pci=None)
+    node = replace(facts.node, devices=(bare, *facts.node.devices[1:]))
+    explanation = explain(pod("[{match: {netdev: rail1, numaNode: 0}}]"), replace(facts, node=node))
+    assert (
+        why(explanation)["mlx5_0"]
+        == "it has no netdev, and match asks for rail1; it has no numaNode, and match asks for 0"
+    )
 
 
 def test_what_another_request_of_the_pod_got_is_named(facts: Facts) -> None:

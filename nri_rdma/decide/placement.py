@@ -425,14 +425,13 @@ _CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {
 
 def _nothing_matches(search: _Search) -> PlacementError:
     request = search.request
+    if not search.node.devices:
+        hint = "run the pod on a node that has some"
+        return PlacementError(ErrorCode.DEVICE_UNKNOWN, "this node has no RDMA device", where=request.where, hint=hint)
     elsewhere = _matching(request.match, search.node.devices)
     if elsewhere:
         return _not_in_pool(search, elsewhere)
-    what = (
-        f"no RDMA device of this node matches {_describe(request.match)}"
-        if search.node.devices
-        else "this node has no RDMA device"
-    )
+    what = f"no RDMA device of this node matches {_describe(request.match)}"
     return PlacementError(
         ErrorCode.DEVICE_UNKNOWN, what, where=f"{request.where}.match", hint=_nearest(request.match, search.node)
     )

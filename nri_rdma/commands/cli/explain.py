@@ -165,7 +165,7 @@ def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
     for note in item.notes:
         screen.line(note)
-    for request in item.requests:
+    for request in (it for it in item.requests if it.candidates):  # a machine without devices has none
         screen.line()
         screen.table(_request_table(request))
     if item.moves:

@@ -106,6 +106,18 @@ def test_a_refusal_s_reason_is_below_its_pod_on_the_page(eight: Path, tmp_path: 
         assert lines[lines.index(title) + 1].startswith(reason)
 
 
+def test_a_machine_without_devices_is_told_how_to_take_another_s(tmp_path: Path, saved: Path) -> None:
+    (tmp_path / "none/class").mkdir(parents=True)
+    where = ("--sysfs-root", tmp_path / "none", "--state-dir", tmp_path)
+    done = nri_rdma("explain", "-", *where, text=pod("1"), columns=200)
+    assert done.returncode == 1
+    assert "This machine has no RDMA device: --snapshot FILE takes a node that has some" in done.stdout
+    assert "nri-rdma: DEVICE-UNKNOWN: this node has no RDMA device, rdma.noderesource.dev. Next: " in done.stdout
+    assert "DEVICE  PCI" not in done.stdout
+    done = nri_rdma("explain", "-", "--snapshot", saved, "--state-dir", tmp_path, text=pod("1"), columns=200)
+    assert (done.returncode, "This machine has no RDMA device" in done.stdout) == (0, False)
+
+
 def test_a_manifest_can_come_from_stdin(eight: Path, tmp_path: Path) -> None:
     done = nri_rdma("explain", "-", "--sysfs-root", eight, "--state-dir", tmp_path, text=pod("1"))
     assert done.returncode == 0, done.stderr

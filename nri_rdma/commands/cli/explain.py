@@ -256,7 +256,7 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
     for number, char in enumerate(item.edits.char_devices):
         yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
     for number, (name, value) in enumerate(item.edits.env):
-        yield ("" if number else "env"), f"{name}={value}"
+        yield ("" if number else "env"), f'{name}="{value}"'
     if item.kept_env:
         yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
     because = "asked by the pod" if item.asks_memlock else memlock_reason

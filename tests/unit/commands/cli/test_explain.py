@@ -41,13 +41,18 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         "  mlx5_0  0000:19:00.0  0     left   free; from GPU 0000:80:00.0 it is NODE, same NUMA node",
         "  mlx5_5  rail5        rdma1       4200  10.0.1.2/24",
         "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",
-        "            RDMA_NETDEVS_RAILS=rdma0,rdma1",
+        '            RDMA_NETDEVS_RAILS="rdma0,rdma1"',
         "  env kept  NCCL_IB_HCA: the container sets it itself",
         "  memlock   as the runtime has it (or unlimited, where the runtime may raise it)",
         "  note  it is privileged: it sees every device of the host, whatever it is given",
         "  gets  nothing",
     ):
         assert line in done.stdout.splitlines()
+
+
+def test_a_variable_s_value_that_begins_with_an_equals_sign_is_in_quotes(eight: Path, tmp_path: Path) -> None:
+    done = nri_rdma("explain", "-", "--sysfs-root", eight, "--state-dir", tmp_path, text=pod("1"))
+    assert 'NCCL_IB_HCA="=mlx5_0"' in done.stdout
 
 
 def test_it_says_that_it_decides_without_the_daemon(eight: Path, tmp_path: Path) -> None:

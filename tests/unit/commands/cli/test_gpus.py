@@ -103,7 +103,7 @@ def test_a_pod_with_a_gpu_gets_the_nearest_and_is_told_why(machine: Machine) -> 
         assert given["device"] in devices
         assert (given["gpu"], given["distance"]) == (gpu, far)
         assert given["why"].startswith(f"nearest free device to GPU {gpu} ({far}, ")
-        assert (request["gpus"], request["gpus_from"], request["gpus_problem"]) == ([gpu], "the kubelet", "")
+        assert (request["gpus"], request["gpus_from"], request["gpus_problem"]) == ([gpu], "--gpu", "")
         assert pod["notes"] == []
         if number > 1:
             break  # the others are like these
@@ -194,6 +194,12 @@ def test_gpus_may_be_told_one_by_one(eight: Machine) -> None:
     assert [it["device"] for it in _given(worker)] == ["mlx5_2", "mlx5_5"]
 
 
+def test_a_contradiction_names_the_flag_and_not_the_kubelet(eight: Machine) -> None:
+    asked = FAR.replace("count: 2, match: {numaNode: 0}", "gpus: ['0000:18:00.0']")
+    done = nri_rdma("explain", "-", "--snapshot", eight.file, "--gpu", "trainer=6", text=asked, columns=300)
+    assert "; --gpu says that the pod has GPU 0000:e1:00.0, the request says 0000:18:00.0" in done.stdout
+
+
 FAR = """
 kind: Pod
 metadata: {name: far, annotations: {rdma.noderesource.dev/pod: "{count: 2, match: {numaNode: 0}}"}}
@@ -212,7 +218,8 @@ def test_a_device_is_told_beside_the_gpu_that_it_serves_though_another_is_as_nea
 def test_people_are_told_in_sentences(eight: Machine) -> None:
     where = (EXAMPLES / "aligned-pod.yaml", "--snapshot", eight.file)
     told = " ".join(nri_rdma("explain", *where, "--gpu", "trainer=6").stdout.split())
-    assert ", for GPU 0000:e1:00.0, told by the kubelet" in told
+    assert ", for GPU 0000:e1:00.0, told by --gpu" in told
+    assert "told by the kubelet" not in told
     assert "GPUs 0000:e1:00.0, as --gpu says" in told
     told = " ".join(nri_rdma("explain", *where).stdout.split())
     assert "says how many GPUs it gets, and not which" in told

@@ -17,10 +17,10 @@ from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.survey import attached_requests
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
-from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, may_use_gpus
+from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.decide.placement import Holding, Placed, Taken, place
+from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
@@ -30,9 +30,10 @@ from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import UNLIMITED, DeviceRequest, Isolation, PodRequest
-from nri_rdma.text.annotations import parse_pod_request
+from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
+from nri_rdma.text.annotations import meant_key, parse_pod_request
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, unknown_containers
+from nri_rdma.text.refusals import bounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class Facts:
     """Whether the daemon knows which containers have devices from the kubelet."""
     gpus: Mapping[str, KnownGpus] = field(default_factory=dict)
     """The GPUs that the kubelet would give, by container; a container that is not in it has none that is known."""
+    gpus_are_reported: bool = True
+    """Whether the kubelet reports GPUs to the daemon; a daemon that does not ask it knows of none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +108,11 @@ class ExplainedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers.
+    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
+    depends on GPUs that the kubelet chooses.
 
     `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are
-    sentences about what nobody can know from the manifest.
+    sentences about the manifest: what nobody can know from it, and what is probably a typo.
     """
 
     pod: PodManifest
@@ -118,6 +122,7 @@ class Explanation:
     moves: tuple[NetdevMove, ...] = ()
     containers: tuple[ExplainedContainer, ...] = ()
     refusal: NriRdmaError | None = None
+    undetermined: bool = False
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
@@ -125,16 +130,19 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
+    notes = tuple(_spelling_notes(pod, facts.annotation_prefix))
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
         if request is None and not requests_of(facts.grants, facts.adoption):
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
-            return Explanation(pod=pod, holds=holds, containers=containers)
+            return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
-        return Explanation(pod=pod, holds=holds, refusal=error)
-    decision = decide(_question(pod, request or PodRequest(requests=()), facts), facts.taken)
-    notes = tuple(_gpu_notes(pod, decision.request, facts))
+        return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
+    request = request or PodRequest(requests=())
+    awaiting = _awaiting_gpus(pod, request, facts)
+    decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
+    notes += tuple(_gpu_notes(pod, decision.request, facts, awaiting))
     refusal, plan = decision.refusal, Plan()
     if refusal is None:
         try:
@@ -142,9 +150,12 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
             _refuse_missing(facts.node, attached_requests(decision.placed, plan), pod)
         except NriRdmaError as error:
             refusal = error
-    if refusal is not None:
+    if refusal is not None or awaiting:
         requests = _requests(facts, decision.admitted, ())
-        return Explanation(pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal)
+        undetermined = refusal is None
+        return Explanation(
+            pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal, undetermined=undetermined
+        )
     return Explanation(
         pod=pod,
         holds=holds,
@@ -183,14 +194,55 @@ def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, K
     return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
 
 
-def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
-    """What keeps requests for GPUs from knowing them: a manifest has their number only."""
+def _awaiting_gpus(pod: PodManifest, request: PodRequest, facts: Facts) -> frozenset[str]:
+    """Return the names of the strict requests whose GPUs the kubelet would report, and nobody has named here."""
+    if not facts.gpus_are_reported:
+        return frozenset()
+    return frozenset(
+        item.name
+        for item in request.requests
+        if _is_strict(item) and not item.gpus and not any(item.scope.covers(name) for name in facts.gpus)
+        if any(_may_have_gpus(container) for container in pod.containers if item.scope.covers(container.name))
+    )
+
+
+def _is_strict(request: DeviceRequest) -> bool:
+    """Return whether a request takes no device that is far from its GPUs."""
+    return request.align is not None and request.align.strict and is_next_to_gpus(request)
+
+
+def _may_have_gpus(container: ContainerManifest) -> bool:
+    return bool(container.claims) or any(is_gpu_resource(name) for name, _ in container.resources)
+
+
+def _relaxed(request: PodRequest, names: frozenset[str]) -> PodRequest:
+    """Return the request with these not strict: what refuses them now would refuse them near any GPU."""
+    near = Align(to=AlignTo.GPU)
+    items = (replace(item, align=near) if item.name in names else item for item in request.requests)
+    return PodRequest(requests=tuple(items))
+
+
+def _spelling_notes(pod: PodManifest, prefix: str) -> Iterator[str]:
+    """Yield a note for each annotation that was probably meant for nri-rdma."""
+    for key in pod.annotations:
+        meant = meant_key(key, prefix)
+        if meant is not None:
+            yield f"Nothing reads {bounded(key)}: its prefix has a typo. Write {bounded(meant)}."
+
+
+def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: frozenset[str]) -> Iterator[str]:
+    """Yield what keeps requests for GPUs from knowing them: a manifest has their number only."""
     for container in pod.containers:
         asking = [it for it in request.requests if may_use_gpus(it) and it.scope.covers(container.name)]
-        for name, count in container.resources if asking and container.name not in facts.gpus else ():
+        if not asking or container.name in facts.gpus:
+            continue
+        for name, count in container.resources:
             if is_gpu_resource(name):
                 how_many = f"{name}: {count} of container {container.name} says how many GPUs it gets, and not which"
                 yield f"{how_many}: the kubelet tells the daemon; here --gpu {container.name}=ID[,ID] says it."
+        for name in container.claims if any(it.name in awaiting for it in asking) else ():
+            here = f"here --gpu {container.name}=ID[,ID] says it"
+            yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."
 
 
 def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
@@ -371,16 +423,15 @@ def _sources(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) ->
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
     """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
     request = admitted.request
-    if request.match.device not in {None, device.name}:
-        return "it is not what match asks for"
+    failed = mismatch(request.match, device)
+    if failed:
+        return failed
     only = replace(request, match=replace(request.match, device=device.name), count=1, align=None, gpus=())
     try:
         place(facts.node, offered, facts.taken, (replace(admitted, request=only),))
     except PlacementError as error:
         if error.code is ErrorCode.NOT_IN_POOL:
             return error.detail.removeprefix(f"{device.name} is ")
-        if error.where.endswith(".match"):
-            return "it is not what match asks for"
         return error.what.removeprefix(f"{device.name} is ")
     return ""
 

@@ -284,18 +284,19 @@ def informed(request: DeviceRequest, told: PodGpus | None) -> DeviceRequest:
         return replace(request, gpus_problem=told.unanswered) if matters else request
     known = [item for name, item in told.by_container.items() if request.scope.covers(name)]
     gpus = tuple(dict.fromkeys(pci for item in known for pci in item.gpus))
+    source = next((item.source for item in known if item.gpus), "")
     problem = next((item.problem for item in known if item.problem), "")
     if not gpus:
         return replace(request, gpus_problem=problem) if problem else request
     if request.gpus and set(request.gpus) <= set(gpus):
         gpus = request.gpus  # in this order its devices are for them, and for no others
     elif request.gpus:
-        problem = problem or _contradiction(gpus, request.gpus)
-    return replace(request, gpus=gpus, gpus_from=KUBELET, gpus_problem=problem)
+        problem = problem or _contradiction(source, gpus, request.gpus)
+    return replace(request, gpus=gpus, gpus_from=source, gpus_problem=problem)
 
 
-def _contradiction(told: Iterable[PciAddress], own: Iterable[PciAddress]) -> str:
-    return f"the kubelet says that the pod has GPU {_listed(told)}, the request says {_listed(own)}"
+def _contradiction(source: str, told: Iterable[PciAddress], own: Iterable[PciAddress]) -> str:
+    return f"{source} says that the pod has GPU {_listed(told)}, the request says {_listed(own)}"
 
 
 def _listed(gpus: Iterable[PciAddress]) -> str:

@@ -85,21 +85,62 @@ def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
 
 # Matching
 
-_CONDITIONS: tuple[tuple[str, Callable[[Match], object], Callable[[Match, RdmaDevice], bool]], ...] = (
-    ("device", lambda m: m.device, lambda m, device: device.name == m.device),
-    ("netdev", lambda m: m.netdev, lambda m, device: any(netdev.name == m.netdev for netdev in device.netdevs)),
-    ("pci", lambda m: m.pci, lambda m, device: device.pci == m.pci),
-    ("vendor", lambda m: m.vendor, lambda m, device: device.vendor == m.vendor),
-    ("driver", lambda m: m.driver, lambda m, device: device.driver == m.driver),
-    ("linkLayer", lambda m: m.link_layer, lambda m, device: device.link_layer == m.link_layer),
-    ("numaNode", lambda m: m.numa_node, lambda m, device: device.numa_node == m.numa_node),
-    ("minSpeedGbps", lambda m: m.min_speed_gbps, lambda m, device: device.speed_gbps >= (m.min_speed_gbps or 0)),
+_SPEED = "minSpeedGbps"
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A key of `match`: the value that is asked for, whether a device has it, and what the device has."""
+
+    key: str
+    wanted: Callable[[Match], object]
+    holds: Callable[[Match, RdmaDevice], bool]
+    has: Callable[[RdmaDevice], object]
+
+
+_CONDITIONS: tuple[_Condition, ...] = (
+    _Condition("device", lambda m: m.device, lambda m, it: it.name == m.device, lambda it: it.name),
+    _Condition(
+        "netdev",
+        lambda m: m.netdev,
+        lambda m, it: any(netdev.name == m.netdev for netdev in it.netdevs),
+        lambda it: ", ".join(netdev.name for netdev in it.netdevs),
+    ),
+    _Condition("pci", lambda m: m.pci, lambda m, it: it.pci == m.pci, lambda it: it.pci),
+    _Condition("vendor", lambda m: m.vendor, lambda m, it: it.vendor == m.vendor, lambda it: it.vendor),
+    _Condition("driver", lambda m: m.driver, lambda m, it: it.driver == m.driver, lambda it: it.driver),
+    _Condition(
+        "linkLayer", lambda m: m.link_layer, lambda m, it: it.link_layer == m.link_layer, lambda it: it.link_layer
+    ),
+    _Condition("numaNode", lambda m: m.numa_node, lambda m, it: it.numa_node == m.numa_node, lambda it: it.numa_node),
+    _Condition(
+        _SPEED,
+        lambda m: m.min_speed_gbps,
+        lambda m, it: it.speed_gbps >= (m.min_speed_gbps or 0),
+        lambda it: it.speed_gbps,
+    ),
 )
 
 
+def _asked(match: Match) -> tuple[_Condition, ...]:
+    return tuple(condition for condition in _CONDITIONS if condition.wanted(match) is not None)
+
+
 def _matching(match: Match, devices: Iterable[RdmaDevice]) -> tuple[RdmaDevice, ...]:
-    conditions = [holds for _, wanted, holds in _CONDITIONS if wanted(match) is not None]
-    return tuple(device for device in devices if all(holds(match, device) for holds in conditions))
+    conditions = _asked(match)
+    return tuple(device for device in devices if all(it.holds(match, device) for it in conditions))
+
+
+def mismatch(match: Match, device: RdmaDevice) -> str:
+    """Return the conditions that a device fails, in words; "" when it fulfils all."""
+    failed = (it for it in _asked(match) if not it.holds(match, device))
+    return "; ".join(_failed(it.key, it.wanted(match), it.has(device)) for it in failed)
+
+
+def _failed(key: str, wanted: object, has: object) -> str:
+    if key == _SPEED:
+        return f"speed is {has} Gbit/s, and match asks for at least {wanted}"
+    return f"{f'it has no {key}' if has in {None, ''} else f'{key} is {has}'}, and match asks for {wanted}"
 
 
 def _names_device(match: Match) -> bool:
@@ -107,7 +148,7 @@ def _names_device(match: Match) -> bool:
 
 
 def _describe(match: Match) -> str:
-    words = [f"{key} {wanted(match)}" for key, wanted, _ in _CONDITIONS if wanted(match) is not None]
+    words = [f"{it.key} {it.wanted(match)}" for it in _asked(match)]
     return " and ".join(words) or "anything"
 
 
@@ -384,14 +425,13 @@ _CHOICES: Mapping[AlignTo, Callable[[_Search], list[_Choice]]] = {
 
 def _nothing_matches(search: _Search) -> PlacementError:
     request = search.request
+    if not search.node.devices:
+        hint = "run the pod on a node that has some"
+        return PlacementError(ErrorCode.DEVICE_UNKNOWN, "this node has no RDMA device", where=request.where, hint=hint)
     elsewhere = _matching(request.match, search.node.devices)
     if elsewhere:
         return _not_in_pool(search, elsewhere)
-    what = (
-        f"no RDMA device of this node matches {_describe(request.match)}"
-        if search.node.devices
-        else "this node has no RDMA device"
-    )
+    what = f"no RDMA device of this node matches {_describe(request.match)}"
     return PlacementError(
         ErrorCode.DEVICE_UNKNOWN, what, where=f"{request.where}.match", hint=_nearest(request.match, search.node)
     )

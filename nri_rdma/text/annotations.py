@@ -40,6 +40,31 @@ def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
     return False
 
 
+def meant_key(key: str, prefix: str = PREFIX) -> str | None:
+    """Return our key that was probably meant, when a key's prefix is ours but for a typo; else None."""
+    written, slash, rest = key.partition("/")
+    most = min(_MOST_TYPOS, len(prefix) // _CHARACTERS_PER_TYPO)
+    if written == prefix or abs(len(written) - len(prefix)) > most or _edits(written.lower(), prefix) > most:
+        return None
+    return f"{prefix}{slash}{rest}"
+
+
+_MOST_TYPOS = 2
+"""Characters that are wrong, missing or too many in a prefix that was meant to be ours."""
+_CHARACTERS_PER_TYPO = 6
+"""A shorter prefix is near too many others."""
+
+
+def _edits(one: str, other: str) -> int:
+    """Return how many characters have to be inserted, removed or replaced to get the other text (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for number, character in enumerate(one, 1):
+        before, row = row, [number]
+        for place, wanted in enumerate(other):
+            row.append(min(before[place] + (character != wanted), before[place + 1] + 1, row[place] + 1))
+    return row[-1]
+
+
 def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> PodRequest | None:
     """Return what the pod asks for, None for nothing. Raises RequestError, and nothing else, for any strings."""
     if not asks(annotations, prefix):

@@ -5,34 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias  # Any: a manifest before it is read
+from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import PodRequest
 from nri_rdma.text.refusals import listed, quoted, refused
-
-_EACH = "*"
-_HEAD = ("headGroupSpec", "template")
-_WORKERS = ("workerGroupSpecs", _EACH, "template")
-_TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "Pod": ((),),
-    "PodTemplate": (("template",),),
-    "Deployment": (("spec", "template"),),
-    "ReplicaSet": (("spec", "template"),),
-    "ReplicationController": (("spec", "template"),),
-    "StatefulSet": (("spec", "template"),),
-    "DaemonSet": (("spec", "template"),),
-    "Job": (("spec", "template"),),
-    "CronJob": (("spec", "jobTemplate", "spec", "template"),),
-    "RayCluster": (("spec", *_HEAD), ("spec", *_WORKERS)),
-    "RayJob": (("spec", "rayClusterSpec", *_HEAD), ("spec", "rayClusterSpec", *_WORKERS)),
-    "RayService": (("spec", "rayClusterConfig", *_HEAD), ("spec", "rayClusterConfig", *_WORKERS)),
-}
-"""Where the pods are in each kind of manifest; the last three are KubeRay's."""
-
-Way: TypeAlias = tuple[str | int, ...]
-"""Keys, and places in lists, from a manifest to a pod."""
+from nri_rdma.text.templates import Way, pod_suffix, ways_to_pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,57 +54,30 @@ class PodManifest:
         return f"{self.namespace}/{self.name}"
 
 
-def ways_to_pods(document: Mapping[str, Any]) -> tuple[Way, ...] | None:
-    """Return the ways from a manifest to its pods; None when no pods are known in its kind."""
-    ways = _TEMPLATES.get(str(document.get("kind", "")))
-    return None if ways is None else tuple(way for keys in ways for way in _expanded(document, keys))
-
-
-def _expanded(value: object, keys: tuple[str, ...]) -> Iterator[Way]:
-    """Yield the ways that these keys lead; through a list, one for each of its entries."""
-    if not keys:
-        yield ()
-        return
-    key, *rest = keys
-    if key == _EACH:
-        for number, item in enumerate(value if isinstance(value, list) else ()):
-            yield from ((number, *way) for way in _expanded(item, tuple(rest)))
-    else:
-        below = value.get(key) if isinstance(value, dict) else None
-        yield from ((key, *way) for way in _expanded(below, tuple(rest)))
-
-
 def read_pods(document: object, where: str) -> tuple[PodManifest, ...]:
-    """Return the pods of one document of a manifest: a pod, the template of a workload, or the items of a list.
+    """Return the pods of one document of a manifest: a pod, the templates of a workload, or the items of a list.
 
-    Another kind of document has none. Raises RequestError where Kubernetes would not take the document."""
+    A document without pods has none. Raises RequestError where Kubernetes would not take the document."""
     if not isinstance(document, dict):
         return ()
-    kind = str(document.get("kind", ""))
-    if kind == "List" or isinstance(document.get("items"), list):
+    if document.get("kind") == "List" or isinstance(document.get("items"), list):
         items = _list(document.get("items"), f"{where}.items")
         return tuple(pod for number, item in enumerate(items) for pod in read_pods(item, f"{where}.items[{number}]"))
-    if kind not in _TEMPLATES:
-        return ()
-    return tuple(read_pod(document, way, where) for way in ways_to_pods(document) or ())
+    ways = ways_to_pods(document)
+    pods = ((read_pod(document, way, where), way) for way in ways)
+    return tuple(replace(pod, name=f"{pod.name}{pod_suffix(document, way, ways)}") for pod, way in pods)
 
 
 def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
-    """Return the pod of a manifest at the end of a way. Raises as read_pods.
-
-    Each group of a Ray cluster has a pod of its own; its name is KubeRay's without the random letters."""
+    """Return the pod of a manifest at the end of a way, under the name of the manifest. Raises as read_pods."""
     owner = _mapping(document.get("metadata"), f"{where}.metadata")
     value: Any = document
-    suffix = ""
     for key in way:
         if isinstance(key, int):
             value, where = value[key], f"{where}[{key}]"
-            suffix = f"-{_mapping(value, where).get('groupName') or key}-worker"
         else:
             value, where = _mapping(value, where).get(key), f"{where}.{key}"
-            suffix = "-head" if key == _HEAD[0] else suffix
-    found = _pod(str(document["kind"]), owner, _mapping(value, where), where)
-    return replace(found, name=f"{found.name}{suffix}")
+    return _pod(str(document["kind"]), owner, _mapping(value, where), where)
 
 
 def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:

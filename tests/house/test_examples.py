@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator
@@ -16,9 +18,12 @@ from nri_rdma.text.forms import names_of
 from nri_rdma.text.placed_yaml import Placed, Value, read_documents
 from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
+from tests.rig.node import load
+from tests.rig.systree import build_proc, build_tree
 from tests.unit.commands.cli.program import nri_rdma
 
 PROJECT = Path(__file__).resolve().parents[2]
+NODE = PROJECT / "docs/examples/node.json"
 PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")
 
 
@@ -104,3 +109,25 @@ def _paths(value: object, where: str) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _paths(item, where)
+
+
+# The node
+
+
+def test_the_example_s_node_is_as_a_snapshot_of_it_is_saved(tmp_path: Path) -> None:
+    """NRI_RDMA_GOLDEN=write saves it."""
+    build_tree(load("eight"), tmp_path / "sys")
+    build_proc(load("eight"), tmp_path / "proc")
+    saved = nri_rdma("snapshot", "--sysfs-root", tmp_path / "sys", "--proc-root", tmp_path / "proc")
+    assert saved.returncode == 0, saved.stderr
+    kernel = {"rdma_netns": "shared", "rdma_cgroup": True, "notes": []}  # these are of the machine of the tests
+    node = {**json.loads(saved.stdout), **kernel}
+    if os.environ.get("NRI_RDMA_GOLDEN") == "write":
+        NODE.write_text(json.dumps(node, indent=2) + "\n")
+    assert json.loads(NODE.read_text()) == node
+
+
+def test_an_example_can_be_explained_on_the_example_s_node() -> None:
+    done = nri_rdma("explain", PROJECT / "docs/examples/aligned-pod.yaml", "--snapshot", NODE, "--gpu", "trainer=6")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gets 1 device" in done.stdout

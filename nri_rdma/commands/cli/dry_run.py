@@ -226,7 +226,7 @@ def _container_words(verdict: ContainerVerdict) -> str:
     edits = verdict.edits
     parts = [
         " ".join(it.path for it in edits.char_devices),
-        " ".join(f"{key}={value}" for key, value in edits.env),
+        " ".join(f'{key}="{value}"' for key, value in edits.env),
         "" if edits.memlock is None else f"memlock {'unlimited' if edits.memlock == UNLIMITED else edits.memlock}",
         f"rdma.max {', '.join(edits.rdma_max)}" if edits.rdma_max else "",
     ]

@@ -70,9 +70,10 @@ def explain(
 ) -> None:
     """Show what a pod would get on this node, and why.
 
-    Nothing is changed. MANIFEST is a Pod, or a Deployment, Job, RayCluster or other workload (- reads stdin). When the
-    daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a container gets; which
-    they are, --gpu says. Ends with 1 when a pod would be refused. Needs no root.
+    Nothing is changed. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an MPIJob, a RayCluster
+    (- reads stdin). When the daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a
+    container gets; which they are, --gpu says: without it nobody can tell what a strict request gets. Ends with 1 when
+    a pod would be refused. Needs no root.
 
     \b
     Example:
@@ -82,7 +83,7 @@ def explain(
       nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
       nri-rdma explain pod.yaml --gpu trainer=0,1
     """
-    pods = _read_manifest(manifest)
+    pods, unread = _read_manifest(manifest)
     from nri_rdma.commands.cli.gather import gather
     from nri_rdma.commands.explain import explain as explain_pod
 
@@ -97,28 +98,38 @@ def explain(
         source = with_gpus(source, gpus, pods)
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
-        print_json(_document(explanations, source))
+        print_json(_document(explanations, source, unread))
+        _report_refusals(explanations)
     else:
-        _show(explanations, source)
+        _show(explanations, (*source.sentences, *(f"Skipped: {it}." for it in unread)), source.memlock_reason)
+    if any(item.refusal is not None for item in explanations):
+        context.exit(EXIT_REFUSED)
+
+
+def _report_refusals(explanations: list[Explanation]) -> None:
+    """Print the refusals on stderr, for people who read the log of a program that reads the document."""
     for item in explanations:
         if item.refusal is not None:
             whose = f"{item.pod.kind} {item.pod}: " if len(explanations) > 1 else ""
             click.echo(f"{whose}{item.refusal}", err=True)
-    if any(item.refusal is not None for item in explanations):
-        context.exit(EXIT_REFUSED)
 
 
 # The manifest
 
 
-def _read_manifest(path: Path) -> tuple[PodManifest, ...]:
+def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]]:
+    """Return the pods of a manifest, and a sentence for each object without one."""
     from nri_rdma.text.manifest import read_pods
+    from nri_rdma.text.templates import items_of, why_unread
 
-    pods = tuple(pod for place, document in _documents(path) for pod in read_pods(document, place))
+    documents = tuple(_documents(path))
+    pods = tuple(pod for place, document in documents for pod in read_pods(document, place))
+    unread = tuple(why for _, document in documents for item, _ in items_of(document) if (why := why_unread(item)))
     if not pods:
-        hint = "give a Pod, or a workload such as a Deployment or a Job"
-        raise SettingError(ErrorCode.SETTING, "there is no pod in the manifest", where=str(path), hint=hint)
-    return pods
+        what = f"there is no pod in the manifest{f': {unread[0]}' if unread else ''}"
+        hint = "give a Pod, or what has a pod template, such as a Deployment or a Job"
+        raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint)
+    return pods, unread
 
 
 def _documents(path: Path) -> Iterator[tuple[str, object]]:
@@ -137,22 +148,24 @@ def _documents(path: Path) -> Iterator[tuple[str, object]]:
 # For people
 
 
-def _show(explanations: list[Explanation], source: FactsSource) -> None:
+def _show(explanations: list[Explanation], sentences: tuple[str, ...], memlock_reason: str) -> None:
     screen = Screen()
-    for sentence in source.sentences:
+    for sentence in sentences:
         screen.line(sentence)
     for item in explanations:
         screen.line()
-        _show_one(screen, item, source)
+        _show_one(screen, item, memlock_reason)
 
 
-def _show_one(screen: Screen, item: Explanation, source: FactsSource) -> None:
+def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
     screen.line(f"{item.pod.kind} {item.pod}: {_result(item)}", bold=True)
+    if item.refusal is not None:
+        screen.raw(str(item.refusal))  # on one line, for grep
     if item.holds:
         screen.line(f"It holds {', '.join(item.holds)} now, and would give that back before.")
     for note in item.notes:
         screen.line(note)
-    for request in item.requests:
+    for request in (it for it in item.requests if it.candidates):  # a machine without devices has none
         screen.line()
         screen.table(_request_table(request))
     if item.moves:
@@ -163,12 +176,14 @@ def _show_one(screen: Screen, item: Explanation, source: FactsSource) -> None:
             continue  # a pod that asks for nothing is told so above
         screen.line()
         screen.line(f"Container {container.container.name}", bold=True)
-        screen.facts(tuple(_container_facts(container, source.memlock_reason)), indent=2)
+        screen.facts(tuple(_container_facts(container, memlock_reason)), indent=2)
 
 
 def _result(item: Explanation) -> str:
     if item.refusal is not None:
         return f"refused, {item.refusal.code}"
+    if item.undetermined:
+        return "cannot be told without --gpu"
     count = sum(1 for request in item.requests for candidate in request.candidates if candidate.given)
     if not item.requests:
         return "asks for nothing and gets nothing"
@@ -241,7 +256,7 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
     for number, char in enumerate(item.edits.char_devices):
         yield ("" if number else "nodes"), f"{char.path}  {char.major}:{char.minor}  mode {char.mode:04o}"
     for number, (name, value) in enumerate(item.edits.env):
-        yield ("" if number else "env"), f"{name}={value}"
+        yield ("" if number else "env"), f'{name}="{value}"'
     if item.kept_env:
         yield "env kept", f"{', '.join(item.kept_env)}: the container sets it itself"
     because = "asked by the pod" if item.asks_memlock else memlock_reason
@@ -271,12 +286,13 @@ def _memlock(value: int | None) -> str:
 # For programs
 
 
-def _document(explanations: list[Explanation], source: FactsSource) -> dict[str, Any]:
+def _document(explanations: list[Explanation], source: FactsSource, unread: tuple[str, ...]) -> dict[str, Any]:
     from nri_rdma.doors.control.document import DOCUMENT_VERSION
 
     return {
         "version": DOCUMENT_VERSION,
         "source": list(source.sentences),
+        "skipped": list(unread),
         "pods": [_pod_document(item) for item in explanations],
     }
 
@@ -288,6 +304,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
         "holds": list(item.holds),
         "notes": list(item.notes),
         "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
+        "undetermined": item.undetermined,
         "requests": [_request_document(request) for request in item.requests],
         "netdevs": [
             {

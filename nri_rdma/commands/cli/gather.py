@@ -77,9 +77,14 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
     reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
     return FactsSource(
         facts=facts,
-        sentences=(f"Decided on {source}. {sentence}", *notes),
+        sentences=(f"Decided on {source}. {sentence}", *notes, *(() if snapshot or node.devices else (_NO_DEVICE,))),
         memlock_reason=reason,
     )
+
+
+_NO_DEVICE = (
+    "This machine has no RDMA device: --snapshot FILE takes a node that has some (`nri-rdma snapshot` saves it)."
+)
 
 
 def _from_daemon(document: Mapping[str, Any]) -> FactsSource:
@@ -95,6 +100,7 @@ def _from_daemon(document: Mapping[str, Any]) -> FactsSource:
         memlock_dropped_by=memlock.get("dropped_by", ""),
         adoption=msgspec.convert(document.get("adopt", {}), Adoption),  # a daemon before this field observes
         kubelet_tells=bool(document.get("kubelet_tells")),
+        gpus_are_reported=bool(document.get("kubelet_tells")),
     )
     held = sum(1 for device in document["devices"] if device["holders"])
     sentence = (

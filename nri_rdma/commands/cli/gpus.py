@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nri_rdma.commands.cli.gather import FactsSource
-from nri_rdma.decide.gpus import KUBELET, GpuNames, KnownGpus
+from nri_rdma.decide.gpus import GpuNames, KnownGpus
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.text.manifest import PodManifest
 from nri_rdma.text.refusals import bounded, listed
 
+FLAG = "--gpu"
+"""The source of these GPUs, in reasons; the kubelet would be it for the daemon."""
+
 
 def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifest, ...]) -> FactsSource:
-    """The same facts with these GPUs (``CONTAINER=ID[,ID]``), as the kubelet would tell them. Raises SettingError for
-    one that is not written so, that the node does not have, or whose container no pod has."""
+    """Return the same facts with these GPUs (``CONTAINER=ID[,ID]``), as if the kubelet reported them.
+
+    Raises SettingError for one that is not written so, that the node does not have, or whose container no pod has."""
     names = GpuNames.of(source.facts.node.gpus)
     containers = {container.name for pod in pods for container in pod.containers}
     found: dict[str, list[PciAddress]] = {}
@@ -27,7 +31,7 @@ def with_gpus(source: FactsSource, told: tuple[str, ...], pods: tuple[PodManifes
                 text, f"no pod has a container {bounded(container)}", f"there are {listed(sorted(containers))}"
             )
         found.setdefault(container, []).extend(_address(text, item.strip(), names) for item in ids.split(","))
-    by_container = {name: KnownGpus(gpus=tuple(sorted(set(own))), source=KUBELET) for name, own in found.items()}
+    by_container = {name: KnownGpus(gpus=tuple(sorted(set(own))), source=FLAG) for name, own in found.items()}
     return replace(source, facts=replace(source.facts, gpus=by_container))
 
 

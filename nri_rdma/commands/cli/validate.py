@@ -29,8 +29,9 @@ _STDIN = Path("-")
 def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix: str, output: str) -> None:
     """Find what is wrong in files for nri-rdma: all of it, with its line.
 
-    FILE is YAML or JSON of pods, workloads, resource claims and device classes (many documents in one file; - reads
-    stdin), a CDI spec, or a configuration. Its content says which. Other kinds are skipped. Needs no node and no root:
+    FILE is YAML or JSON of pods, any kind with pod templates, resource claims and device classes (many documents in
+    one file; - reads stdin), a CDI spec, or a configuration. Its content says which. Kinds without a pod template are
+    skipped, and the command says so. Needs no node and no root:
     which pools and devices there are, `explain` knows. Ends with 1 when anything is wrong.
 
     \b

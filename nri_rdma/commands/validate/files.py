@@ -7,21 +7,19 @@ configuration (TOML), a CDI spec. Law: any bytes become a Checked, in bounded ti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.asking import inspect_asking
 from nri_rdma.commands.validate.claims import claim_problems, is_claim
-from nri_rdma.commands.validate.pods import is_workload, pod_problems
+from nri_rdma.commands.validate.pods import has_annotations, pod_problems
 from nri_rdma.commands.validate.problem import NOWHERE, Problem
 from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.text.annotations import PREFIX
 from nri_rdma.text.placed_yaml import Place, Placed, read_documents
-from nri_rdma.text.refusals import bounded
-from nri_rdma.text.yaml import Path
+from nri_rdma.text.templates import is_object, items_of, why_unread
 
 MAX_CONFIG_BYTES = 1 << 20
 
@@ -60,7 +58,7 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
             _objects(document, lines, file, prefix, found, problems)
         else:
             problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
-    if not problems and all(item.skipped for item in found):
+    if not problems and all(item.skipped == _NO_OBJECT for item in found):
         problems.append(_nothing(file, found))
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
     return Checked(file=file, documents=tuple(found), problems=tuple(ordered))
@@ -127,38 +125,29 @@ def _cdi(data: bytes, file: str, prefix: str) -> Checked:
 
 # Kubernetes
 
+_NO_OBJECT = "it is no object of Kubernetes"
+
 
 def _objects(
     placed: Placed, lines: list[str], file: str, prefix: str, found: list[CheckedDocument], problems: list[Problem]
 ) -> None:
-    for value, path in _items(placed.value, ()):
-        skipped = _why_skipped(value)
+    for value, path in items_of(placed.value):
+        skipped = _why_skipped(value, prefix)
         found.append(_document(value, placed.place_of(path).line, skipped))
         if skipped:
             continue
-        if is_workload(value):
-            problems += pod_problems(value, path, placed, lines, file, prefix)
-        else:
+        if is_claim(value):
             problems += claim_problems(value, path, placed, file, prefix.partition("/")[0])
+        else:
+            problems += pod_problems(value, path, placed, lines, file, prefix)
 
 
-def _items(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """The document, or the items of a list."""
-    items = value.get("items") if isinstance(value, dict) else None
-    if isinstance(items, list):
-        for index, item in enumerate(items):
-            yield from _items(item, (*path, "items", index))
-    else:
-        yield value, path
-
-
-def _why_skipped(value: Any) -> str:
+def _why_skipped(value: Any, prefix: str) -> str:
     if not isinstance(value, dict):
-        return "it is no object of Kubernetes"
-    if is_workload(value) or is_claim(value):
-        return ""
-    kind = value.get("kind")
-    return f"kind {bounded(kind)} has nothing for nri-rdma" if isinstance(kind, str) else "it has no kind"
+        return _NO_OBJECT
+    if not is_object(value):
+        return "it has no kind"
+    return "" if is_claim(value) or has_annotations(value, prefix) else why_unread(value)
 
 
 def _document(value: Any, line: int, skipped: str) -> CheckedDocument:

@@ -1,6 +1,8 @@
-"""The annotations of pods and of workloads' templates, with the line of everything that is wrong with them.
+"""The annotations of pods and of pod templates, with the line of everything that is wrong with them.
 
 What each text asks for is parsed alone, so that an error in one hides no other; then all together, as the daemon does.
+Annotations of nri-rdma may also be where no pod is (``podMetadata`` of a workflow): then the texts are checked, and the
+names of containers are not.
 """
 
 from __future__ import annotations
@@ -13,37 +15,62 @@ from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
-from nri_rdma.text.annotations import asks, parse_pod_request
-from nri_rdma.text.manifest import PodManifest, Way, read_pod, unknown_containers, ways_to_pods
+from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
+from nri_rdma.text.manifest import PodManifest, read_pod, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, refused
+from nri_rdma.text.templates import Way, entries, ways_to_pods
 from nri_rdma.text.yaml import Path
 
 MAX_KEY_NAME = 63
 """Characters of an annotation's key behind the slash; Kubernetes takes no more."""
 
 
-def is_workload(document: Mapping[str, Any]) -> bool:
-    """Whether it is a pod or has a template of one."""
-    return ways_to_pods(document) is not None
+def has_annotations(document: Mapping[str, Any], prefix: str) -> bool:
+    """Return whether a document has a pod, the template of one, or annotations of nri-rdma elsewhere below it."""
+    ways = ways_to_pods(document)
+    return bool(ways) or any(True for _ in _loose(document, (), ways, prefix))
 
 
 def pod_problems(
     document: Mapping[str, Any], at: Path, placed: Placed, lines: list[str], file: str, prefix: str
 ) -> Iterator[Problem]:
-    """What is wrong with a document, which stands at a path of a file of these lines."""
-    ways = ways_to_pods(document) or ()
-    for number, way in enumerate(ways):
-        checked = _Checked(path=(*at, *way, "metadata", "annotations"), placed=placed, lines=lines, file=file)
-        if way and not number:
-            yield from _misplaced(document, at, way, checked, prefix)
-        yield from _pod_problems(document, way, at, checked, prefix)
+    """Yield what is wrong with a document, which stands at a path of a file of these lines."""
+    ways = ways_to_pods(document)
+    yield from _misplaced(document, at, ways, _Checked(path=at, placed=placed, lines=lines, file=file), prefix)
+    for way in ways:
+        path = (*at, *way, "metadata", "annotations")
+        yield from _pod_problems(document, way, at, _Checked(path=path, placed=placed, lines=lines, file=file), prefix)
+    for way in _loose(document, (), ways, prefix):
+        checked = _Checked(path=(*at, *way), placed=placed, lines=lines, file=file)
+        yield from _of_each(_annotations(document, way), prefix, checked, [])
+
+
+def _loose(value: object, way: Way, pods: tuple[Way, ...], prefix: str) -> Iterator[Way]:
+    """Yield the ways to annotations of nri-rdma that are neither a pod's nor of an object around a pod."""
+    if way in pods:
+        return
+    for key, inner in entries(value):
+        if not (isinstance(key, str) and key.lower().endswith("annotations") and isinstance(inner, dict)):
+            yield from _loose(inner, (*way, key), pods, prefix)
+        elif _is_for_us(inner, prefix) and not _is_around(way, pods):
+            yield (*way, key)
+
+
+def _is_for_us(annotations: Mapping[str, object], prefix: str) -> bool:
+    """Return whether any annotation is ours, or was meant to be."""
+    return any(asks({key: ""}, prefix) or meant_key(key, prefix) is not None for key in annotations)
+
+
+def _is_around(way: Way, pods: tuple[Way, ...]) -> bool:
+    """Return whether a way leads to the metadata of an object around a pod."""
+    return way[-1:] == ("metadata",) and any(way[:-1] == pod[: len(way) - 1] for pod in pods)
 
 
 def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Checked, prefix: str) -> Iterator[Problem]:
-    """Those of the pod at the end of the way."""
+    """Yield those of the pod at the end of the way."""
     placed, file = checked.placed, checked.file
-    written = _annotations(document, way)
+    written = _annotations(document, (*way, "metadata", "annotations"))
     asked: list[DeviceRequest] = []
     problems = list(_of_each(written, prefix, checked, asked))
     yield from problems
@@ -102,8 +129,9 @@ def _path(error: RequestError, key: str) -> str:
 
 
 def _annotations(document: Mapping[str, Any], way: Way) -> Mapping[str, object]:
+    """Return the annotations at the end of a way; none when no mapping is there."""
     value: Any = document
-    for key in (*way, "metadata", "annotations"):
+    for key in way:
         value = value[key] if isinstance(key, int) else value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
@@ -125,14 +153,22 @@ def _with(value: Any, way: Way, annotations: Mapping[str, object]) -> Any:
     return {**value, key: _with(value[key], tuple(rest), annotations)}
 
 
-def _misplaced(document: Mapping[str, Any], at: Path, way: Way, checked: _Checked, prefix: str) -> Iterator[Problem]:
-    for key in _annotations(document, ()):
-        if asks({key: ""}, prefix):
-            path = (*at, "metadata", "annotations", key)
-            what = f"an annotation of a {document['kind']} is not one of its pods"
-            hint = f"move it to {path_text((*way, 'metadata', 'annotations'))}"
-            error = RequestError(ErrorCode.ANNOTATION_PLACE, what, hint=hint)
-            yield Problem.of(error, checked.file, checked.placed.place_of(path), bounded(key))
+def _misplaced(
+    document: Mapping[str, Any], at: Path, ways: tuple[Way, ...], checked: _Checked, prefix: str
+) -> Iterator[Problem]:
+    """Yield a problem for each annotation of an object around a pod."""
+    nearest: dict[Way, Way] = {}
+    for way in ways:
+        for depth in range(len(way)):
+            nearest.setdefault(way[:depth], way)
+    for outer, way in nearest.items():
+        for key in _annotations(document, (*outer, "metadata", "annotations")):
+            if asks({key: ""}, prefix):
+                path = (*at, *outer, "metadata", "annotations", key)
+                what = f"an annotation of a {document['kind']} is not one of its pods"
+                hint = f"move it to {path_text((*way, 'metadata', 'annotations'))}"
+                error = RequestError(ErrorCode.ANNOTATION_PLACE, what, hint=hint)
+                yield Problem.of(error, checked.file, checked.placed.place_of(path), bounded(key))
 
 
 def _of_each(
@@ -140,6 +176,10 @@ def _of_each(
 ) -> Iterator[Problem]:
     """The problems of the texts, one by one; what the others ask for is added to `asked`."""
     for key, text in written.items():
+        meant = meant_key(key, prefix)
+        if meant is not None:
+            what = "the prefix has a typo: nothing reads this key"
+            yield checked.problem(RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, hint=f"write {meant}"), key)
         if not asks({key: ""}, prefix):
             continue
         try:

@@ -9,10 +9,12 @@ import pytest
 from nri_rdma.commands.cli.node import read_local_node
 from nri_rdma.commands.explain import Away, Explanation, Facts, explain
 from nri_rdma.config.settings import Settings
+from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import Mode
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
@@ -64,12 +66,46 @@ def test_a_pod_that_asks_for_nothing_gets_nothing(facts: Facts) -> None:
     assert {item.edits for item in explanation.containers} == {ContainerEdits()}
 
 
+def test_a_key_whose_prefix_has_a_typo_is_noted(facts: Facts) -> None:
+    explanation = explain(pod("1", key="rdma.nodersource.dev/pod"), facts)
+    assert explanation.notes == (f"Nothing reads rdma.nodersource.dev/pod: its prefix has a typo. Write {PREFIX}/pod.",)
+    assert explain(pod("1"), facts).notes == ()
+
+
 def test_the_device_near_the_gpu_is_given_and_the_others_say_how_far_they_are(facts: Facts) -> None:
     explanation = explain(pod('[{gpus: ["0000:80:00.0"]}]'), facts)
     assert given(explanation) == ["mlx5_3"]
     assert why(explanation)["mlx5_3"] == "nearest free device to GPU 0000:80:00.0 (PHB, same root complex)"
     assert why(explanation)["mlx5_0"] == "free; from GPU 0000:80:00.0 it is NODE, same NUMA node"
     assert why(explanation)["mlx5_7"] == "free; from GPU 0000:80:00.0 it is SYS, elsewhere"
+
+
+STRICT = "[{align: {to: gpu, strict: true}}]"
+
+
+@pytest.mark.parametrize("has", [{"resources": (("nvidia.com/gpu", "1"),)}, {"claims": ("gpu",)}])
+def test_what_a_strict_request_gets_is_undetermined_until_its_gpus_are_known(facts: Facts, has: Any) -> None:
+    asked = replace(pod(STRICT), containers=(ContainerManifest(name="trainer", **has),))
+    explanation = explain(asked, facts)
+    assert (explanation.refusal, explanation.undetermined, given(explanation)) == (None, True, [])
+    assert any("here --gpu trainer=ID[,ID] says it" in note for note in explanation.notes)
+    known = KnownGpus(gpus=(PciAddress(0, 0x80, 0, 0),), source="--gpu")
+    told = explain(asked, replace(facts, gpus={"trainer": known}))
+    assert (told.undetermined, given(told)) == (False, ["mlx5_3"])
+
+
+def test_a_strict_request_that_no_gpu_can_help_is_refused(facts: Facts) -> None:
+    container = ContainerManifest(name="trainer", resources=(("nvidia.com/gpu", "1"),))
+    for asked, has, code in (
+        (pod(STRICT), facts, ErrorCode.NOT_ALIGNED),  # its containers have no GPU
+        (replace(pod(STRICT), containers=(container,)), replace(facts, gpus_are_reported=False), ErrorCode.NOT_ALIGNED),
+        (replace(pod("[{count: 9, align: {to: gpu, strict: true}}]"), containers=(container,)), facts,
+         ErrorCode.DEVICES_EXHAUSTED),
+    ):  # fmt: skip
+        explanation = explain(asked, has)
+        assert not explanation.undetermined
+        assert explanation.refusal is not None
+        assert explanation.refusal.code is code
 
 
 def test_every_device_of_the_node_has_its_reason(facts: Facts) -> None:
@@ -84,8 +120,39 @@ def test_every_device_of_the_node_has_its_reason(facts: Facts) -> None:
         "mlx5_1": "held by pod default/other",
         "mlx5_2": "in use by the host: rail2 has an XDP program attached",
         "mlx5_3": "free",
-        **{f"mlx5_{number}": "it is not what match asks for" for number in range(4, 8)},
+        **{f"mlx5_{number}": "numaNode is 1, and match asks for 0" for number in range(4, 8)},
     }
+
+
+@pytest.mark.parametrize(
+    ("match", "why_not"),
+    [
+        ("linkLayer: InfiniBand", "linkLayer is Ethernet, and match asks for InfiniBand"),
+        ("minSpeedGbps: 800", "speed is 400 Gbit/s, and match asks for at least 800"),
+        ("vendor: 14e4", "vendor is 15b3, and match asks for 14e4"),
+        ("driver: bnxt_en", "driver is mlx5_core, and match asks for bnxt_en"),
+        ("device: mlx5_1", "device is mlx5_0, and match asks for mlx5_1"),
+        ("netdev: rail7", "netdev is rail0, and match asks for rail7"),
+        ("pci: '0000:3f:00.0'", "pci is 0000:19:00.0, and match asks for 0000:3f:00.0"),
+        ("vendor: 15b3, numaNode: 1, minSpeedGbps: 400", "numaNode is 0, and match asks for 1"),
+        (
+            "linkLayer: InfiniBand, numaNode: 1",
+            "linkLayer is Ethernet, and match asks for InfiniBand; numaNode is 0, and match asks for 1",
+        ),
+    ],
+)
+def test_the_conditions_that_a_device_fails_are_named(facts: Facts, match: str, why_not: str) -> None:
+    assert why(explain(pod(f"[{{match: {{{match}}}}}]"), facts))["mlx5_0"] == why_not
+
+
+def test_what_a_device_does_not_have_is_named(facts: Facts) -> None:
+    bare = replace(facts.node.devices[0], netdevs=(), numa_node=None, pci=None)
+    node = replace(facts.node, devices=(bare, *facts.node.devices[1:]))
+    explanation = explain(pod("[{match: {netdev: rail1, numaNode: 0}}]"), replace(facts, node=node))
+    assert (
+        why(explanation)["mlx5_0"]
+        == "it has no netdev, and match asks for rail1; it has no numaNode, and match asks for 0"
+    )
 
 
 def test_what_another_request_of_the_pod_got_is_named(facts: Facts) -> None:

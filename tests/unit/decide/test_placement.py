@@ -189,7 +189,11 @@ def test_an_address_that_does_not_exist_names_the_addresses_there_are() -> None:
 
 
 def test_a_node_without_rdma_devices_says_so() -> None:
-    assert refusal(node(), asking()).what == "this node has no RDMA device"
+    for request in (asking(), asking(match=Match(device="mlx5_0"))):
+        error = refusal(node(), request)
+        assert error.what == "this node has no RDMA device"
+        assert error.hint == "run the pod on a node that has some"
+        assert not error.where.endswith(".match")
 
 
 def test_a_named_device_that_the_host_uses_is_refused_with_the_use() -> None:

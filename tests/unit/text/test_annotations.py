@@ -13,7 +13,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import (
     Scope,
 )
-from nri_rdma.text.annotations import MAX_KEYS, PREFIX, asks, parse_pod_request
+from nri_rdma.text.annotations import MAX_KEYS, PREFIX, asks, meant_key, parse_pod_request
 from tests.unit.text.asking import POD, VALUE, refusal, refusal_of, requests
 
 # Whose annotation it is
@@ -28,6 +28,33 @@ def test_our_keys_ask(key: str) -> None:
 def test_other_keys_do_not_ask(key: str) -> None:
     assert not asks({key: "1"})
     assert parse_pod_request({key: "1"}) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("rdma.nodersource.dev/pod", f"{PREFIX}/pod"),
+        ("rdma.noderesource.dve", PREFIX),
+        ("rmda.noderesource.dev/container.a", f"{PREFIX}/container.a"),
+        ("rdma.noderesources.dev/pod", f"{PREFIX}/pod"),
+        ("RDMA.noderesource.dev/pod", f"{PREFIX}/pod"),
+        ("rdma.noderesouce.de/x/y", f"{PREFIX}/x/y"),
+        ("dma.noderesource.d/pod", None),
+        ("rdma.noderesource.dev/pod", None),
+        ("noderesource.dev/pod", None),
+        ("nvidia.com/gpu", None),
+        ("", None),
+        ("/", None),
+    ],
+)
+def test_a_prefix_with_a_typo_is_known(key: str, meant: str | None) -> None:
+    assert meant_key(key) == meant
+
+
+def test_short_prefixes_are_near_nothing() -> None:
+    assert meant_key("a.c/pod", "a.b") is None
+    assert meant_key("rdna.io/pod", "rdma.co") is None
+    assert meant_key("rdma.ioo/pod", "rdma.io") == "rdma.io/pod"
 
 
 def test_the_prefix_is_a_setting() -> None:

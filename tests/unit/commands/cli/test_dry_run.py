@@ -7,6 +7,9 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from nri_rdma.commands.cli.dry_run import Reporter
+from nri_rdma.commands.dryrun.verdicts import ContainerVerdict
+from nri_rdma.model.edits import ContainerEdits
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 from tests.unit.commands.dryrun.looking import SOON, Looking
 
@@ -51,3 +54,11 @@ def test_when_nobody_reads_on_it_ends_and_the_pods_do_not_notice(
 
 def test_an_output_form_is_for_a_dry_run_only() -> None:
     assert_one_error(nri_rdma("run", "-o", "json"), "SETTING", 2)
+
+
+def test_a_container_s_variables_are_in_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    edits = ContainerEdits(env=(("NCCL_IB_HCA", "=mlx5_0"), ("RDMA_DEVICES_0", "mlx5_0")))
+    verdict = ContainerVerdict(sandbox_id="s", pod_name="default/a", container="main", edits=edits)
+    Reporter(as_json=False).container(verdict)
+    told = 'container default/a/main: would get NCCL_IB_HCA="=mlx5_0" RDMA_DEVICES_0="mlx5_0"'
+    assert capsys.readouterr().out.strip() == told

@@ -62,7 +62,7 @@ def test_explain_refuses_as_the_daemon_would(files: Path) -> None:
     place = ("--snapshot", files / "node.json", "--config", files / "config.toml")
     done = elsewhere("explain", files / "pod.yaml", *place)
     assert done.returncode == 1
-    assert done.stderr.startswith("nri-rdma: DEVICES-EXHAUSTED: ")
+    assert "\nnri-rdma: DEVICES-EXHAUSTED: " in done.stdout
 
 
 def test_a_saved_trace_is_drawn(files: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_pod_with_a_gpu_gets_the_nearest_and_is_told_why(machine: Machine) -> 
         assert given["device"] in devices
         assert (given["gpu"], given["distance"]) == (gpu, far)
         assert given["why"].startswith(f"nearest free device to GPU {gpu} ({far}, ")
-        assert (request["gpus"], request["gpus_from"], request["gpus_problem"]) == ([gpu], "the kubelet", "")
+        assert (request["gpus"], request["gpus_from"], request["gpus_problem"]) == ([gpu], "--gpu", "")
         assert pod["notes"] == []
         if number > 1:
             break  # the others are like these
@@ -120,13 +120,13 @@ def test_a_pod_whose_gpu_nobody_names_is_told_so(machine: Machine) -> None:
     assert "no GPU is known" in given["why"]
 
 
-def test_a_strict_ray_worker_gets_the_two_nearest_or_is_refused(machine: Machine) -> None:
-    head, worker = machine.explain("ray-cluster.yaml", code=1)
-    assert (head["pod"], head["requests"], head["refusal"]) == ("default/training-head", [], None)
-    assert worker["pod"] == "default/training-gpus-worker"
-    refused = worker["refusal"]
+def test_a_strict_ray_worker_gets_the_two_nearest_once_its_gpus_are_named(machine: Machine) -> None:
     is_short = len([it for it in machine.node.rdma if machine._is_whole(it.name)]) < 2
-    assert refused["code"] == ("DEVICES-EXHAUSTED" if is_short else "NOT-ALIGNED"), refused
+    head, worker = machine.explain("ray-cluster.yaml", code=1 if is_short else 0)
+    assert (head["pod"], head["requests"], head["refusal"]) == ("default/training-head", [], None)
+    assert (worker["pod"], worker["undetermined"]) == ("default/training-gpus-worker", not is_short)
+    assert (worker["refusal"] or {}).get("code") == ("DEVICES-EXHAUSTED" if is_short else None)
+    assert _given(worker) == []
     if len(machine.gpus) < 2:
         return
     first, last = machine.gpus[0], machine.gpus[-1]
@@ -174,6 +174,13 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return Machine("eight", tmp_path_factory.mktemp("eight"))
 
 
+def test_a_strict_request_is_no_refusal_without_its_gpus(eight: Machine) -> None:
+    done = nri_rdma("explain", EXAMPLES / "ray-cluster.yaml", "--snapshot", eight.file)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RayCluster default/training-gpus-worker: cannot be told without --gpu" in done.stdout.splitlines()
+    assert "here --gpu ray-worker=ID[,ID] says it" in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("form", ["{uuid}", "{index}", "{pci}", "nvidia{index}", "{short}"])
 def test_a_gpu_is_named_in_any_form(form: str, eight: Machine) -> None:
     gpu = eight.node.gpus[6]
@@ -185,6 +192,12 @@ def test_a_gpu_is_named_in_any_form(form: str, eight: Machine) -> None:
 def test_gpus_may_be_told_one_by_one(eight: Machine) -> None:
     (_, worker) = eight.explain("ray-cluster.yaml", "--gpu", "ray-worker=5", "--gpu", "ray-worker=2")
     assert [it["device"] for it in _given(worker)] == ["mlx5_2", "mlx5_5"]
+
+
+def test_a_contradiction_names_the_flag_and_not_the_kubelet(eight: Machine) -> None:
+    asked = FAR.replace("count: 2, match: {numaNode: 0}", "gpus: ['0000:18:00.0']")
+    done = nri_rdma("explain", "-", "--snapshot", eight.file, "--gpu", "trainer=6", text=asked, columns=300)
+    assert "; --gpu says that the pod has GPU 0000:e1:00.0, the request says 0000:18:00.0" in done.stdout
 
 
 FAR = """
@@ -205,7 +218,8 @@ def test_a_device_is_told_beside_the_gpu_that_it_serves_though_another_is_as_nea
 def test_people_are_told_in_sentences(eight: Machine) -> None:
     where = (EXAMPLES / "aligned-pod.yaml", "--snapshot", eight.file)
     told = " ".join(nri_rdma("explain", *where, "--gpu", "trainer=6").stdout.split())
-    assert ", for GPU 0000:e1:00.0, told by the kubelet" in told
+    assert ", for GPU 0000:e1:00.0, told by --gpu" in told
+    assert "told by the kubelet" not in told
     assert "GPUs 0000:e1:00.0, as --gpu says" in told
     told = " ".join(nri_rdma("explain", *where).stdout.split())
     assert "says how many GPUs it gets, and not which" in told

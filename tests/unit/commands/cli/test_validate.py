@@ -35,7 +35,7 @@ def test_what_is_right_ends_with_zero_and_one_line(files: Path) -> None:
     done = nri_rdma("validate", files / "good.yaml", columns=200)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"{files}/good.yaml:5: skipped: kind Service has nothing for nri-rdma.",
+        f"{files}/good.yaml:5: skipped: kind Service: no pod template in it, not read.",
         "1 file: 1 document checked, 1 skipped, 0 problems.",
     ]
 
@@ -60,7 +60,7 @@ def test_every_problem_of_every_file_is_a_line_with_its_place_and_next_step(file
         assert line.startswith(begin)
         assert line.endswith(end)
     assert lines[5:] == [
-        f"{files}/good.yaml:5: skipped: kind Service has nothing for nri-rdma.",
+        f"{files}/good.yaml:5: skipped: kind Service: no pod template in it, not read.",
         "4 files: 4 documents checked, 1 skipped, 5 problems.",
     ]
 
@@ -84,7 +84,7 @@ def test_json_has_every_fact_of_a_problem(files: Path) -> None:
     assert (good["file"], good["problems"]) == (f"{files}/good.yaml", [])
     assert good["documents"] == [
         {"kind": "Pod", "name": "a", "line": 1, "skipped": ""},
-        {"kind": "Service", "name": "", "line": 5, "skipped": "kind Service has nothing for nri-rdma"},
+        {"kind": "Service", "name": "", "line": 5, "skipped": "kind Service: no pod template in it, not read"},
     ]
 
 
@@ -105,10 +105,22 @@ def test_a_file_without_end_is_refused() -> None:
     assert done.stdout.startswith("nri-rdma: MANIFEST-SIZE: the file is larger than 4194304 bytes, /dev/zero. Next: ")
 
 
-def test_a_file_in_which_nothing_was_checked_ends_with_one() -> None:
-    done = nri_rdma("validate", "-", text="kind: Service\n", columns=300)
+def test_a_folder_with_other_files_ends_with_zero_and_says_what_was_skipped(files: Path) -> None:
+    (files / "service.yaml").write_text("apiVersion: v1\nkind: Service\n")
+    (files / "values.yaml").write_text("replicas: 2\n")
+    done = nri_rdma("validate", *(files / name for name in ("good.yaml", "service.yaml", "values.yaml")), columns=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1:] == [
+        f"{files}/service.yaml:1: skipped: kind Service: no pod template in it, not read.",
+        f"{files}/values.yaml:1: skipped: it has no kind.",
+        "3 files: 1 document checked, 3 skipped, 0 problems.",
+    ]
+
+
+def test_a_file_without_anything_ends_with_one() -> None:
+    done = nri_rdma("validate", "-", text="# nothing\n", columns=300)
     assert done.returncode == 1
-    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: kind Service ")
+    assert done.stdout.startswith("nri-rdma: NOTHING-TO-CHECK: nothing in it could be checked: it is empty, stdin. ")
 
 
 def test_names_from_files_do_not_move_the_cursor() -> None:

@@ -57,10 +57,10 @@ def test_other_documents_are_skipped_and_said_to_be() -> None:
     assert found.problems == ()
     assert [(it.line, it.skipped) for it in found.documents] == [
         (1, ""),
-        (8, "kind Service has nothing for nri-rdma"),
+        (8, "kind Service: no pod template in it, not read"),
         (10, "it is no object of Kubernetes"),
         (12, "it has no kind"),
-        (14, "kind ResourceClaim has nothing for nri-rdma"),
+        (14, "kind ResourceClaim: no pod template in it, not read"),
     ]
 
 
@@ -69,22 +69,34 @@ def test_other_documents_are_skipped_and_said_to_be() -> None:
     [
         ("", "nothing in it could be checked: it is empty"),
         ("# only a comment\n", "nothing in it could be checked: it is empty"),
-        ("kind: Service\n", "nothing in it could be checked: kind Service has nothing for nri-rdma"),
         ("hello\n", "nothing in it could be checked: it is no object of Kubernetes"),
         ("kind: List\nitems: []\n", "nothing in it could be checked: it is empty"),
     ],
 )
-def test_a_file_in_which_nothing_was_checked_is_a_problem(text: str, what: str) -> None:
+def test_a_file_without_an_object_is_a_problem(text: str, what: str) -> None:
     (problem,) = checked(text).problems
     assert (problem.code, problem.what, problem.line) == (ErrorCode.NOTHING_TO_CHECK, what, 0)
     assert problem.hint.startswith("give a pod")
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"),
+    [
+        ("kind: Service\n", "kind Service: no pod template in it, not read"),
+        ("replicas: 2\n", "it has no kind"),
+        ("hello\n---\nkind: Service\n", "it is no object of Kubernetes"),
+    ],
+)
+def test_a_file_of_objects_that_are_not_for_nri_rdma_is_skipped(text: str, skipped: str) -> None:
+    found = checked(text)
+    assert (found.documents[0].skipped, found.problems) == (skipped, ())
 
 
 def test_each_item_of_a_list_is_a_document_of_its_own() -> None:
     bad = {"kind": "Pod", "metadata": {"name": "bad", "annotations": {PREFIX: "0"}}}
     items = [{"kind": "Pod", "spec": 1}, bad, {"kind": "Service"}]
     found = checked(json.dumps({"kind": "List", "items": items}, indent=1))
-    assert [it.skipped for it in found.documents] == ["", "", "kind Service has nothing for nri-rdma"]
+    assert [it.skipped for it in found.documents] == ["", "", "kind Service: no pod template in it, not read"]
     assert [(it.code, it.path) for it in found.problems] == [
         (ErrorCode.MANIFEST_VALUE, "items[0].spec"),
         (ErrorCode.ANNOTATION_VALUE, PREFIX),

@@ -21,7 +21,7 @@ VALUE = ErrorCode.ANNOTATION_VALUE
 
 MANIFESTS: tuple[tuple[str, str, ErrorCode, int, str], ...] = (
     ("nothing", "", ErrorCode.NOTHING_TO_CHECK, 0, ""),
-    ("another kind", "kind: Service\n", ErrorCode.NOTHING_TO_CHECK, 0, ""),
+    ("no object", "hello\n", ErrorCode.NOTHING_TO_CHECK, 0, ""),
     ("no YAML", "kind: Pod\nmetadata: {name: a\n", ErrorCode.MANIFEST_SYNTAX, 2, ""),
     ("a template", "kind: Pod\nmetadata: {{ .Values.metadata }}\n", ErrorCode.MANIFEST_SYNTAX, 2, ""),
     ("a key twice", "kind: Pod\nmetadata: {}\nmetadata: {}\n", ErrorCode.MANIFEST_DUPLICATE_KEY, 3, ""),

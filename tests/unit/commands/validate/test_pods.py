@@ -124,6 +124,25 @@ def test_what_is_no_text_is_told_and_the_rest_checked() -> None:
     ]
 
 
+def test_a_prefix_with_a_typo_is_told_with_the_right_key() -> None:
+    found = checked(pod('rdma.nodersource.dev/pod: "2"\nnvidia.com/gpu: "2"')).problems
+    assert [(it.line, it.column, it.path, it.code, it.what, it.hint) for it in found] == [
+        (
+            5,
+            5,
+            "rdma.nodersource.dev/pod",
+            ErrorCode.ANNOTATION_UNKNOWN_KEY,
+            "the prefix has a typo: nothing reads this key",
+            f"write {PREFIX}/pod",
+        )
+    ]
+
+
+def test_a_prefix_with_a_typo_is_told_where_no_pod_is() -> None:
+    text = 'kind: Other\nspec:\n  podMetadata:\n    annotations:\n      rdma.noderesource.de/pod: "2"\n'
+    assert told(text) == [(5, 7, "rdma.noderesource.de/pod", ErrorCode.ANNOTATION_UNKNOWN_KEY)]
+
+
 def test_another_prefix_has_other_keys() -> None:
     text = pod(f'{PREFIX}: "0"\na.b/pod: "0"')
     assert [it.path for it in checked(text, "a.b").problems] == ["a.b/pod"]

@@ -1,0 +1,98 @@
+"""Manifests of the kinds that run distributed jobs, as their projects write them, are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.errors import ErrorCode
+from nri_rdma.text.manifest import read_pods
+from nri_rdma.text.placed_yaml import Placed, read_documents
+from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.validate.checking import PREFIX, checked
+
+MANIFESTS = Path(__file__).parent / "manifests"
+PODS = {
+    "jobset": ["default/train-driver", "default/train-workers"],
+    "kueue-workload": ["default/job-train-main"],
+    "leaderworkerset": ["default/vllm-leader", "default/vllm-worker"],
+    "mpijob": ["default/allreduce-launcher", "default/allreduce-worker"],
+    "pytorchjob": ["ml/llama-master", "ml/llama-worker"],
+    "raycluster": ["default/ray-head", "default/ray-gpus-worker"],
+    "rollout": ["default/inference"],
+    "service-and-pod": ["default/trainer"],
+    "trainingruntime": ["default/torch-distributed-node"],
+    "trainjob": ["default/finetune-0"],
+    "volcano-job": ["default/horovod-master", "default/horovod-worker"],
+}
+ASKED = "{count: 2}"
+
+
+def _text(name: str) -> str:
+    return (MANIFESTS / f"{name}.yaml").read_text()
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_its_pods_are_found(name: str) -> None:
+    documents = [it.value for it in read_documents(_text(name).encode()) if isinstance(it, Placed)]
+    pods = [pod for document in documents for pod in read_pods(document, "FILE")]
+    assert [str(pod) for pod in pods] == PODS[name]
+    assert [pod.annotations.get(f"{PREFIX}/pod", "") for pod in pods] == [*[""] * (len(pods) - 1), ASKED]
+
+
+@pytest.mark.parametrize("name", [*PODS, "argo-workflow"])
+def test_what_is_wrong_in_its_annotation_is_told_at_its_place(name: str) -> None:
+    assert checked(_text(name)).problems == ()
+    text = _text(name).replace(ASKED, "{cuont: 2}")
+    (problem,) = checked(text).problems
+    assert (problem.code, problem.what) == (ErrorCode.ANNOTATION_UNKNOWN_KEY, "unknown key 'cuont'")
+    assert text.splitlines()[problem.line - 1][problem.column - 1 :].startswith("cuont")
+
+
+@pytest.mark.parametrize("name", sorted(PODS.keys() - {"service-and-pod"}))
+def test_an_annotation_of_the_object_itself_is_told(name: str) -> None:
+    ours = f'annotations: {{{PREFIX}/pod: "1"}}, name: '
+    (problem,) = checked(_text(name).replace("name: ", ours, 1)).problems
+    assert problem.code is ErrorCode.ANNOTATION_PLACE
+    assert problem.hint.startswith("move it to spec.")
+
+
+def test_an_annotation_of_a_job_between_the_object_and_its_pods_is_told() -> None:
+    ours = f'    template:\n      metadata: {{annotations: {{{PREFIX}/pod: "1"}}}}\n'
+    (problem,) = checked(_text("jobset").replace("    template:\n", ours, 1)).problems
+    assert (problem.code, problem.line) == (ErrorCode.ANNOTATION_PLACE, 9)
+    assert problem.hint == "move it to spec.replicatedJobs[0].template.spec.template.metadata.annotations"
+
+
+def test_a_container_that_a_pod_of_any_kind_does_not_have_is_told() -> None:
+    (problem,) = checked(_text("mpijob").replace(ASKED, "{containers: [launcher]}")).problems
+    assert problem.what == "the pod has no container 'launcher'"
+
+
+@pytest.mark.parametrize("key", ["podMetadata: {annotations", "podAnnotations", "annotations"])
+def test_annotations_without_a_pod_beside_them_are_checked(key: str) -> None:
+    end = "}" if "{" in key else ""
+    text = f'kind: Other\nmetadata: {{name: a}}\nspec:\n  {key}: {{{PREFIX}/pod: "{{cuont: 2}}"}}{end}\n'
+    (problem,) = checked(text).problems
+    assert (problem.code, problem.line) == (ErrorCode.ANNOTATION_UNKNOWN_KEY, 4)
+    assert text.splitlines()[3][problem.column - 1 :].startswith("cuont")
+
+
+def test_a_kind_without_a_pod_is_said_not_to_be_read(eight: Path, tmp_path: Path) -> None:
+    where = ("--sysfs-root", eight, "--state-dir", tmp_path)
+    done = nri_rdma("explain", MANIFESTS / "service-and-pod.yaml", *where, columns=200)
+    assert done.returncode == 0, done.stderr
+    assert "Skipped: kind Service: no pod template in it, not read." in done.stdout.splitlines()
+    error = assert_one_error(nri_rdma("explain", MANIFESTS / "service.yaml", *where), "SETTING", 2)
+    assert "there is no pod in the manifest: kind Service: no pod template in it, not read, " in error
+
+
+@pytest.mark.parametrize(("name", "pods"), PODS.items())
+def test_explain_says_of_each_of_its_pods_what_it_gets(name: str, pods: list[str], eight: Path, tmp_path: Path) -> None:
+    done = nri_rdma("explain", MANIFESTS / f"{name}.yaml", "--sysfs-root", eight, "--state-dir", tmp_path)
+    titles = [line.split(" ", 1)[1] for line in done.stdout.splitlines() if "default/" in line or "ml/" in line]
+    assert titles == [
+        *(f"{pod}: asks for nothing and gets nothing" for pod in pods[:-1]),
+        f"{pods[-1]}: gets 2 devices",
+    ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
+from nri_rdma.model.pool import Pool, PoolDoor, Rule
 from nri_rdma.model.request import Mode, RdmaLimits
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.pools import (
@@ -237,30 +237,3 @@ def test_whatever_is_written_is_read_or_refused(pool_tables: object, rule_tables
     except RequestError as error:
         assert error.where.startswith(("pools", "rules"))
         assert "\n" not in str(error)
-
-
-ANYBODY = Asker()
-CONCERNS = (
-    ("namespaces", Rule(name="", where="", namespaces=("train-*", "x")), Asker(namespace="train-1"), ANYBODY),
-    ("a whole namespace", Rule(name="", where="", namespaces=("x",)), Asker(namespace="x"), Asker(namespace="xy")),
-    ("one character", Rule(name="", where="", namespaces=("x?",)), Asker(namespace="xy"), Asker(namespace="x")),
-    ("handlers", Rule(name="", where="", runtime_handlers=("kata",)), Asker(runtime_handler="kata"), ANYBODY),
-    ("the default handler", Rule(name="", where="", runtime_handlers=("",)), ANYBODY, Asker(runtime_handler="kata")),
-    (
-        "all labels",
-        Rule(name="", where="", pod_labels=(("a", ("1", "2")), ("b", ("*",)))),
-        Asker(labels=(("a", "2"), ("b", "x"), ("c", ""))),
-        Asker(labels=(("a", "2"),)),
-    ),
-    ("a label's value", Rule(name="", where="", pod_labels=(("a", ("1",)),)), Asker(labels=(("a", "1"),)), ANYBODY),
-)
-
-
-@pytest.mark.parametrize(("rule", "meant", "other"), [case[1:] for case in CONCERNS], ids=[it[0] for it in CONCERNS])
-def test_a_rule_concerns_whom_it_is_for(rule: Rule, meant: Asker, other: Asker) -> None:
-    assert (rule.concerns(meant, "rails"), rule.concerns(other, "rails")) == (True, False)
-
-
-def test_a_rule_concerns_its_pools() -> None:
-    rule = Rule(name="", where="", pools=("rails",))
-    assert (rule.concerns(ANYBODY, "rails"), rule.concerns(ANYBODY, "default")) == (True, False)

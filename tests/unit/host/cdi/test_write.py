@@ -1,4 +1,4 @@
-"""A spec's file: its text, its name, and that it is there whole or not at all."""
+"""The file of a spec: its text, and that it is there whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.cdi.encoding import encode
-from nri_rdma.cdi.names import file_name, parse_kind, parse_qualified
 from nri_rdma.cdi.reading import parse
 from nri_rdma.cdi.spec import Device, Edits, Kind, Spec, Version
 from nri_rdma.host.cdi.write import write_spec
@@ -34,30 +33,6 @@ def test_characters_that_yaml_does_not_take_are_escaped_and_others_not() -> None
     odd = Spec(version=Version.V0_3_0, kind=KIND, devices=(Device(name="a", edits=Edits(env=(text,))),))
     assert '"A=\\u007f\\u0080\\u0085\\u2028\\ufeffä😀\\u001b"' in encode(odd).decode()
     assert parse(encode(odd), "FILE") == odd
-
-
-def test_a_file_is_named_by_its_kind() -> None:
-    assert file_name(KIND) == "vendor.example-nic.json"
-
-
-@pytest.mark.parametrize("text", ["ve/cl=a", "v.w/c.d=0:a", "a-b_c/d=1"])
-def test_a_qualified_name_is_kind_and_device(text: str) -> None:
-    parsed = parse_qualified(text)
-    assert parsed is not None
-    kind, device = parsed
-    assert kind.qualified(device) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "v", "ve/cl", "ve/cl=", "=a", "ve/cl=a=b", "ve/cl/d=a", "1v/c=a", "ve/cl-=a", "ve/cl=-a", "ve/cl=a\n"]
-)
-def test_other_texts_are_no_qualified_names(text: str) -> None:
-    assert parse_qualified(text) is None
-
-
-def test_a_kind_has_one_slash() -> None:
-    assert parse_kind("ve/cl") == Kind(vendor="ve", device_class="cl")
-    assert parse_kind("ve/cl/d") is None
 
 
 def test_file_and_directory_can_be_read_by_everybody(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import logging
 from nri_rdma.decide.alignment import Alignment, alignment_of, is_strict, refuse_far
 from nri_rdma.decide.gpus import of_shown
 from nri_rdma.decide.inject import AttachedRequest
-from nri_rdma.engine.container import ShowGpus
+from nri_rdma.engine.container import Listed, ListedContainer, ShowGpus
 from nri_rdma.engine.sandbox import Aligned, Sandboxes
 from nri_rdma.engine.specs import SpecCache
 from nri_rdma.model.pod import Pod
@@ -34,17 +34,27 @@ class AlignmentCheck:
     def check(self, pod: Pod, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> None:
         """Check whether the container's devices are next to its GPUs. Raise PlacementError where a strict request
         requires it and they are not."""
-        now = self._specs.now
-        if not now.gpu_names.gpus:
-            return
-        shown = of_shown(gpus(), now.gpu_names, now.registry.devices)
-        alignment = alignment_of(attached, container, shown, now.gpu_names)
+        alignment = self._alignment(attached, container, gpus)
         if alignment is None:
             return
         with self._spans.span("align", _alignment_words(alignment)):
             aligned = Aligned(pod=str(pod), container=container, alignment=alignment)
             self._note_alignment(pod.sandbox_id, aligned)
             refuse_far(alignment, f"{pod}, container {container}")
+
+    def remember(self, item: Listed, container: ListedContainer, attached: tuple[AttachedRequest, ...]) -> None:
+        """Remember the alignment of a container that was started before: it runs, so nothing is refused."""
+        alignment = self._alignment(attached, container.name, lambda: container.gpus)
+        if alignment is not None and not self._sandboxes.has_ended(item.pod.sandbox_id):
+            aligned = Aligned(pod=str(item.pod), container=container.name, alignment=alignment)
+            self._note_alignment(item.pod.sandbox_id, aligned)
+
+    def _alignment(self, attached: tuple[AttachedRequest, ...], container: str, gpus: ShowGpus) -> Alignment | None:
+        """Return how near the container's devices are to its GPUs, None if it has no devices or no GPUs."""
+        now = self._specs.now
+        if not now.gpu_names.gpus:
+            return None
+        return alignment_of(attached, container, of_shown(gpus(), now.gpu_names, now.registry.devices), now.gpu_names)
 
     def _note_alignment(self, sandbox_id: str, aligned: Aligned) -> None:
         """Remember the container's alignment; log it once where it is bad."""

@@ -113,6 +113,7 @@ class ListedContainer:
     cdi_devices: tuple[str, ...] = ()
     is_privileged: bool = False
     env: frozenset[str] = frozenset()
+    gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,5 +136,6 @@ class Listed:
             devices=listed.devices,
             cdi_devices=listed.cdi_devices,
             is_privileged=listed.is_privileged,
+            gpus=listed.gpus,
             was_there=True,
         )

@@ -108,7 +108,7 @@ class Engine:
         late = LateAttach(attachments, spans, placer, barrier)
         refused = RefusedLately()
         pods = PodStart(attachments, placer, barrier, refused)
-        verifier = Verifier(attachments, evidence, limiter, prefix)
+        verifier = Verifier(attachments, evidence, limiter, prefix, alignment.remember)
 
         def start(item: Listed, deadline: float) -> None:
             pods.run(item.pod, item.annotations, deadline, item.asker)

@@ -78,12 +78,15 @@ class EvidenceCollector:
         if nodes:
             self._rereading.await_read(container.pod, container.name, nodes, until)
 
-    def grants(self, container: Container, attached: Attached) -> tuple[CdiGrant, ...]:
+    def grants(
+        self, container: Container, attached: Attached, own: frozenset[DeviceId] = frozenset()
+    ) -> tuple[CdiGrant, ...]:
         """Return the CDI devices of a container that concern us, each with its surest origin. `attached` are the CDI
-        devices that its sandbox has something attached for, with their RDMA devices."""
+        devices that its sandbox has something attached for, with their RDMA devices; `own` are the devices that it
+        already has from us: their nodes are from nobody else."""
         index = self.specs.now.index
         grants = grants_in(index, container.name, self._named(container), _telling_nodes(container), attached)
-        self._note(container, grants)
+        self._note(container, grants, own)
         return grants
 
     def withheld(self, container: Container) -> tuple[str, ...]:
@@ -167,16 +170,19 @@ class EvidenceCollector:
         found = unexplained(now.index, self._named(container), nodes, attached)
         return frozenset((path, number) for path, number in found if number[0] in now.rdma_majors)
 
-    def _bare(self, container: Container, grants: Iterable[CdiGrant]) -> tuple[str, ...]:
-        """Return the RDMA devices whose nodes the container has and that none of these grants is about."""
-        explained = devices_of(grants)
+    def _bare(
+        self, container: Container, grants: Iterable[CdiGrant], own: frozenset[DeviceId] = frozenset()
+    ) -> tuple[str, ...]:
+        """Return the RDMA devices whose nodes the container has, that are not its `own`, and that none of these grants
+        is about."""
+        explained = own | devices_of(grants)
         shown = shown_devices(self.specs.now.node, container.devices)
         return tuple(device.name for device in shown if device.id not in explained)
 
-    def _note(self, container: Container, grants: tuple[CdiGrant, ...]) -> None:
+    def _note(self, container: Container, grants: tuple[CdiGrant, ...], own: frozenset[DeviceId]) -> None:
         """Remember what the container has from others, for `status`."""
         seen = [self._sighting(container, grant) for grant in grants]
-        bare = self._bare(container, grants)
+        bare = self._bare(container, grants, own)
         if bare:
             adopt = str(self.adoption.of("").adopt)
             seen.append(_sighting(container, "device nodes", bare, str(Origin.NODES), adopt))

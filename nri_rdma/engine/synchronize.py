@@ -108,6 +108,8 @@ class Synchronizer:
         for item in pods:
             if self._known.is_missed(item.pod.sandbox_id):
                 self._start_missed(item)
+        for item in pods:
+            self._verifier.remember_alignments(item)
         self._report(
             {
                 item.pod.sandbox_id: Unserved(pod=item.pod, why=why)

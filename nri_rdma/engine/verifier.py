@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
+from typing import TypeAlias
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
@@ -20,11 +22,23 @@ from nri_rdma.text.annotations import asks_for_devices
 _WHILE_AWAY = "made while nri-rdma was away"
 
 
+RememberAlignment: TypeAlias = Callable[[Listed, ListedContainer, tuple[AttachedRequest, ...]], None]
+"""Remembers how near these devices of a container are to its GPUs. Never raises."""
+
+
 class Verifier:
     """For a worker: it reads and writes cgroups."""
 
-    def __init__(self, attachments: Attachments, evidence: EvidenceCollector, limiter: Limiter, prefix: str) -> None:
+    def __init__(
+        self,
+        attachments: Attachments,
+        evidence: EvidenceCollector,
+        limiter: Limiter,
+        prefix: str,
+        remember_alignment: RememberAlignment,
+    ) -> None:
         """`prefix` is that of our annotations."""
+        self._remember_alignment = remember_alignment
         self._attachments = attachments
         self._evidence = evidence
         self._limiter = limiter
@@ -34,6 +48,13 @@ class Verifier:
         """Return why the containers of a pod lack what it asks for, or their limits; "" when they do not."""
         parts = self._attachments.of(item.pod.sandbox_id)
         return self._limit_again(item, parts) or self._why_bare(item, parts)
+
+    def remember_alignments(self, item: Listed) -> None:
+        """Have it remembered how near the devices of a pod's containers are to their GPUs: a daemon that was restarted
+        was not told of their starts."""
+        attached, _rdma_cm = attached_of(self._attachments.of(item.pod.sandbox_id))
+        for container in item.containers if attached else ():
+            self._remember_alignment(item, container, attached)
 
     def _limit_again(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
         """Write the limits of an attached sandbox's containers; return why that fails, "" when it does not.
@@ -72,12 +93,16 @@ class Verifier:
         """Return whether a running container lacks what we would have given it."""
         if inject(attached, rdma_cm, container.name, (), container.devices, None).char_devices:
             return True
-        own = (it.admitted.request for it in attached if it.admitted.request.scope.covers(container.name))
+        covering = [it for it in attached if it.admitted.request.scope.covers(container.name)]
         # Nodes come with a CDI device itself: that we were asked is told by our variables.
+        own = (it.admitted.request for it in covering)
         if any(it.cdi_device and f"RDMA_DEVICES_{env_name(it.name)}" not in container.env for it in own):
             return True
         known = item.container(container)
-        return self._evidence.concerns(known) and self._evidence.lacks(self._evidence.grants(known, {}), attached)
+        if not self._evidence.concerns(known):
+            return False
+        devices = frozenset(it.device.id for item in covering for it in item.devices)
+        return self._evidence.lacks(self._evidence.grants(known, {}, devices), attached)
 
 
 def _was_made_before(container: str, attachment: Attachment) -> bool:

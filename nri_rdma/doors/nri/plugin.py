@@ -303,4 +303,5 @@ def listed_container(container: Any) -> ListedContainer:
         cdi_devices=cdi_devices(container),
         is_privileged=is_privileged(container),
         env=env_names(container),
+        gpus=shown_gpus(container),
     )

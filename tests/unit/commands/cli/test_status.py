@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
+from tests.unit.attach.rig import SOON
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 
@@ -49,6 +51,32 @@ def test_devices_are_shown_beside_the_gpus_of_their_containers(daemon: InsideDae
     told = [" ".join(line.split()) for line in status(daemon, 120).splitlines()]
     assert "default/one near aligned: PHB its device nodes" in told
     assert "default/one far mlx5_2 is SYS from GPU 0000:f8:00.0 its device nodes" in told
+
+
+def test_after_a_restart_of_the_daemon_a_pods_own_devices_are_no_ones_elses(daemon: InsideDaemon) -> None:
+    """The runtime lists a container with the nodes that it got from us, and this daemon was not asked about it."""
+    asks = {"rdma.noderesource.dev": "[{match: {device: mlx5_2}}]"}
+    pod = daemon.start_pod("one", asks)
+    edits = daemon.edits(pod, asks, "trainer")
+    nodes = {it.path: (it.major, it.minor) for it in edits.char_devices}
+    trainer = ListedContainer(
+        name="trainer",
+        devices={**nodes, "/dev/nvidia2": (195, 2)},
+        env=frozenset(name for name, _value in edits.env),
+        gpus=GpuEvidence(nodes=(*nodes.values(), (195, 2))),
+    )
+    stranger = ListedContainer(name="stranger", devices={"/dev/infiniband/uverbs3": (231, 195)})
+    listed = (
+        Listed(pod=pod, annotations=asks, containers=(trainer,)),
+        Listed(pod=replace(pod, sandbox_id="s", uid="u", name="two"), annotations={}, containers=(stranger,)),
+    )
+    daemon.engine.synchronize(listed).result(SOON)
+    document = ask_status(daemon.settings.control_path)
+    assert document["unserved"] == []
+    assert [(it["pod"], it["devices"]) for it in document["from_others"]] == [("default/two", ["mlx5_3"])]
+    assert [(it["pod"], it["container"], it["words"]) for it in document["alignment"]] == [
+        ("default/one", "trainer", "aligned: PHB")
+    ]
 
 
 def test_the_guard_that_asks_is_told_with_what_it_was_not_asked_about(daemon: InsideDaemon) -> None:

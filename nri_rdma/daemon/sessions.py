@@ -58,6 +58,7 @@ class Sessions:
             lacks=tuple(runtime.abilities.lacks),
             launched=door.launched,
             error=door.last_error,
+            error_since=door.last_error_at,
         )
 
     def _configured(self, runtime: RuntimeFacts) -> None:

@@ -109,6 +109,7 @@ class Recorder:
 
     def __init__(self, capacity: int = 4096, sink: Callable[[Span], None] | None = None) -> None:
         self._ring: deque[Span] = deque(maxlen=capacity)
+        self.capacity = capacity
         self._sink = sink
         self.enabled = capacity > 0 or sink is not None
 

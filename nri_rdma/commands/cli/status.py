@@ -86,7 +86,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
     yield "Runtime", f"{who}: {runtime['link']}, {how}"
     if runtime["error"]:
-        yield "", f"last error: {runtime['error']}"
+        since = runtime.get("error_since")  # a daemon before this field has none
+        yield "", f"last error{f', for {_age(time.time() - since)}' if since else ''}: {runtime['error']}"
     if runtime.get("name"):
         yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
     for lack in runtime.get("lacks", ()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: a JSON document
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from nri_rdma.commands.cli.waterfall import Block
 
 DEFAULT_LAST = 20
+EXIT_NOTHING = 1
 
 
 @click.command()
@@ -27,36 +30,44 @@ DEFAULT_LAST = 20
     metavar="N",
     help="At most this many events, the newest ones.",
 )
+@click.option("--errors", is_flag=True, help="Only events of which a step failed.")
 @asking_options("state_dir", "control_socket")
 @output_option
-def trace(pod: str, last: int, settings: Settings, output: str) -> None:
+@click.pass_context
+def trace(context: click.Context, pod: str, last: int, errors: bool, settings: Settings, output: str) -> None:
     """Show what the daemon did for a pod, step by step.
 
     POD is namespace/name, name, UID or sandbox id; without it, all pods. One waterfall per event of the runtime, oldest
-    first; the daemon remembers recent ones only. FILE is what -o json printed, under a name that ends with .json, or -
-    for stdin: it is shown on any machine, and no daemon is asked.
+    first; the daemon remembers recent ones only, and the last line says since when. Ends with 1 when it remembers
+    nothing of POD.
+
+    FILE is what -o json printed, under a name that ends with .json, or - for stdin: it is shown on any machine, and no
+    daemon is asked.
 
     \b
     Example:
       nri-rdma trace default/train-0
       nri-rdma trace --last 1
+      nri-rdma trace --errors
       nri-rdma trace -o json > trace.json; nri-rdma trace trace.json
     """
     from nri_rdma.commands.cli.waterfall import make_blocks, read_spans
 
     is_file = pod == "-" or pod.endswith(".json")
     document = _saved(Path(pod)) if is_file else _asked(settings, pod)
-    blocks = make_blocks(read_spans(document))[-last:]
+    found = make_blocks(read_spans(document))
+    blocks = tuple(block for block in found if block.has_failed or not errors)[-last:]
     if output == "json":
         kept = {row.span.span_id for block in blocks for row in block.rows}
         print_json({**document, "spans": [span for span in document["spans"] if span["span_id"] in kept]})
-        return
-    if not blocks:
-        of = f" of a pod {pod}" if pod else ""
-        who = f"There is nothing in {pod}" if is_file else f"The daemon remembers nothing{of}"
-        Screen().line(f"{who}. A pod that asks for no RDMA device leaves no trace.")
-        return
-    _show(blocks)
+    else:
+        if blocks:
+            _show(blocks)
+        else:
+            _say_nothing(pod, is_file=is_file, is_known=bool(found))
+        _show_ring(document)
+    if pod and not is_file and not found:
+        context.exit(EXIT_NOTHING)
 
 
 def _saved(path: Path) -> dict[str, Any]:
@@ -69,6 +80,30 @@ def _asked(settings: Settings, pod: str) -> dict[str, Any]:
     from nri_rdma.doors.control.client import ask_trace
 
     return ask_trace(settings.control_path, pod)
+
+
+def _say_nothing(pod: str, *, is_file: bool, is_known: bool) -> None:
+    """Say that there is no event to show; `is_known`: there are some that did not fail."""
+    of = f" of a pod {pod}" if pod else ""
+    if is_known:
+        Screen().line(f"Nothing{f' in {pod}' if is_file else of} failed.")
+        return
+    who = f"There is nothing in {pod}" if is_file else f"The daemon remembers nothing{of}"
+    Screen().line(f"{who}. A pod that asks for no RDMA device leaves no trace.")
+
+
+def _show_ring(document: dict[str, Any]) -> None:
+    """Say how far back the daemon remembered when it was asked."""
+    ring = document.get("ring")
+    if not isinstance(ring, dict) or not isinstance(since := ring.get("since"), int | float):
+        return  # of a daemon before this field, or a file that is not its
+    if not ring.get("capacity"):
+        return  # the setting tracing is off: it remembers no step
+    with contextlib.suppress(OverflowError, ValueError, OSError):  # of a file: a time that is none
+        when = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        screen = Screen()
+        screen.line()
+        screen.line(f"The daemon remembers what it did since {when}, at most its last {ring.get('capacity')} steps.")
 
 
 def _show(blocks: tuple[Block, ...]) -> None:

@@ -56,6 +56,10 @@ class Block:
         return self.rows[0].span
 
     @property
+    def has_failed(self) -> bool:
+        return any(row.span.error for row in self.rows)
+
+    @property
     def end_ns(self) -> int:
         return max(row.span.end_ns for row in self.rows)
 
@@ -170,7 +174,7 @@ def _header(block: Block) -> str:
     total = f"{_time(block.end_ns - event.start_ns)} in all"
     if block.end_ns > event.end_ns:
         total += f", answered after {_time(event.end_ns - event.start_ns)}"
-    failed = "ERROR" if any(row.span.error for row in block.rows) else ""
+    failed = "ERROR" if block.has_failed else ""
     pod = str(event.attributes.get("k8s.pod.name", ""))
     return "  ".join(filter(None, (event.name, pod, when, total, failed)))
 

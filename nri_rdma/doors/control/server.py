@@ -71,10 +71,20 @@ class ControlServer:
 
     def _trace(self, call: Call) -> bytes:
         request = pb.TraceRequest.FromString(call.payload)
-        spans = [json.dumps(_span(span)) for span in choose_spans(self._facts.spans.recent(), request.pod)]
-        text = f'{{"version": {DOCUMENT_VERSION}, "spans": [{", ".join(newest_within(spans, TRACE_BYTES))}]}}'
+        recent = self._facts.spans.recent()
+        spans = [json.dumps(_span(span)) for span in choose_spans(recent, request.pod)]
+        ring = json.dumps(self._ring(recent))
+        kept = ", ".join(newest_within(spans, TRACE_BYTES))
+        text = f'{{"version": {DOCUMENT_VERSION}, "ring": {ring}, "spans": [{kept}]}}'
         answer: bytes = pb.TraceReply(json=text).SerializeToString()
         return answer
+
+    def _ring(self, recent: Sequence[Span]) -> dict[str, Any]:
+        """Return how many spans are kept, how many there can be, and since when, in seconds since the epoch, none is
+        missing."""
+        capacity = self._facts.spans.capacity
+        since = recent[0].end_ns / 1e9 if recent and len(recent) >= capacity else self._started
+        return {"spans": len(recent), "capacity": capacity, "since": since}
 
 
 def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:

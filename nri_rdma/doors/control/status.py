@@ -40,7 +40,9 @@ class RuntimeView:
     launched: bool
     """Whether the runtime started this process."""
     error: str
-    """Why there is no session, or why the last one ended."""
+    """Why there is no session, or why the last one ended; "" while the runtime is synchronized."""
+    error_since: float = 0.0
+    """Since when that is the reason, in seconds since the epoch; 0 without an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

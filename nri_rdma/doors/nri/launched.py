@@ -50,6 +50,7 @@ class Launched:
         """Who made the connection; 0 when it cannot be seen."""
         self.link = Link.CONNECTED
         self.last_error = ""
+        self.last_error_at = 0.0
 
     def run(self) -> None:
         """Register and answer until the runtime closes. Raises RegistrationError, WireError, OSError."""

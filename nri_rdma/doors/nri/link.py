@@ -26,6 +26,10 @@ class Door(Protocol):
         """Why there is no session, or why the last one ended; "" when all is well."""
 
     @property
+    def last_error_at(self) -> float:
+        """Since when that is the reason, in seconds since the epoch; 0 when all is well."""
+
+    @property
     def launched(self) -> bool:
         """Whether the runtime has started this process."""
 

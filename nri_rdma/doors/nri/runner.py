@@ -79,6 +79,7 @@ class Runner:
         self._was_synchronized = False
         self.link = Link.DISCONNECTED
         self.last_error = ""
+        self.last_error_at = 0.0
 
     def run(self) -> None:
         """Serve sessions until stopped. Pauses grow after sessions that fail, not while the socket is absent, and end
@@ -107,8 +108,8 @@ class Runner:
     def synchronized(self) -> None:
         """Called when the runtime has told us its pods: from now on events come."""
         self._was_synchronized = True
-        self.last_error = ""
         self.link = Link.SYNCHRONIZED
+        self.last_error, self.last_error_at = "", 0.0
 
     def _pause(self, pause_s: float, known: SocketId) -> None:
         for piece_s in pieces(pause_s):
@@ -145,7 +146,8 @@ class Runner:
             session.finish()
         try:
             session.run(lambda: self._look_after(connected, give_up_at), self._quiet_s)
-            self._tell("the runtime closed the connection", "")
+            if not self._stopped.is_set():
+                self._tell("the runtime closed the connection")
         except (RegistrationError, WireError, OSError, SupersededError) as error:
             if not self._stopped.is_set():
                 self._tell("session ended", str(error))
@@ -159,10 +161,12 @@ class Runner:
         if not self._was_synchronized and self._clock() >= give_up_at:
             raise SupersededError(f"the runtime took no notice of us for {UNNOTICED_S:.0f} s")
 
-    def _tell(self, message: str, error: str) -> None:
-        if error != self.last_error or not error:
-            log.warning(message, extra={"error": error})
-        self.last_error = error
+    def _tell(self, message: str, error: str = "") -> None:
+        """Log why there is no session, once until the reason changes or there was a session."""
+        why = error or message
+        if why != self.last_error:
+            log.warning(message, extra={"error": error} if error else {})
+            self.last_error, self.last_error_at = why, time.time()
 
 
 def _socket_id(path: str) -> SocketId | None:

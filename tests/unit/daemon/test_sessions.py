@@ -25,6 +25,7 @@ class _Door:
     launched: bool = False
     link: Link = Link.CONNECTED
     last_error: str = ""
+    last_error_at: float = 0.0
     calls: list[str] = field(default_factory=list)
 
     def run(self) -> None: ...
@@ -69,9 +70,10 @@ def _call(plugin: Plugin, method: str, payload: bytes) -> None:
 def test_status_shows_the_runtime_of_the_present_session(sessions: Sessions, door: _Door) -> None:
     assert (sessions.view().name, sessions.view().link) == ("", "connected")
     _configure(sessions.make_plugin(0), "v2.1.9")
-    door.last_error = "gone"
+    door.last_error, door.last_error_at = "gone", 7.5
     view = sessions.view()
     assert (view.name, view.version, view.launched, view.error) == ("containerd", "v2.1.9", False, "gone")
+    assert view.error_since == 7.5
 
 
 def test_the_daemon_is_called_when_the_runtime_has_reported_its_pods(sessions: Sessions, door: _Door) -> None:

@@ -104,6 +104,13 @@ def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> 
     assert "NRI of a release that is not known" in [value for _name, value in _facts(document)]
 
 
+def test_the_last_error_of_the_connection_has_its_time(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    document["runtime"] |= {"error": "/nri.sock: Connection refused", "error_since": time.time() - 125.5}
+    facts = [value for _name, value in _facts(document)]
+    assert facts[2] == "last error, for 2 min 5 s: /nri.sock: Connection refused"
+
+
 def test_pods_that_run_without_their_devices_are_a_warning(daemon: InsideDaemon) -> None:
     pod = Pod(sandbox_id="s", uid="u", name="early", namespace="prod", netns_path="/x")
     container = ListedContainer(name="main", devices={})

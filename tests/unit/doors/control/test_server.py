@@ -1,5 +1,7 @@
 """Traces are chosen, asked for and fitted into a message."""
 
+import time
+
 from nri_rdma.doors.control.client import ask_trace
 from nri_rdma.doors.control.server import choose_spans, newest_within
 from nri_rdma.observe.spans import Recorder
@@ -17,6 +19,21 @@ def test_a_trace_is_asked_by_pod_uid_sandbox_or_name(daemon: InsideDaemon) -> No
     assert all(it == spans[0] for it in spans)
     assert len(ask_trace(daemon.settings.control_path, "")["spans"]) > len(spans[0])
     assert ask_trace(daemon.settings.control_path, "three")["spans"] == []
+
+
+def test_a_trace_says_how_far_back_the_daemon_remembers(daemon: InsideDaemon) -> None:
+    def ring() -> dict[str, float]:
+        return dict(ask_trace(daemon.settings.control_path, "")["ring"])
+
+    started = ring()
+    assert (started["spans"], started["capacity"]) == (0, 4096)
+    assert abs(started["since"] - time.time()) < 60
+    for number in range(4095):
+        daemon.spans.span(f"step {number}").__enter__().__exit__(None, None, None)
+    assert (ring()["spans"], ring()["since"]) == (4095, started["since"])
+    for number in range(10):
+        daemon.spans.span(f"step {number}").__enter__().__exit__(None, None, None)
+    assert ring() == {**started, "spans": 4096, "since": daemon.spans.recent()[0].end_ns / 1e9}
 
 
 def test_spans_are_chosen_with_their_whole_trace() -> None:

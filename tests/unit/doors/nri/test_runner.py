@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -150,6 +151,40 @@ def test_a_path_that_nobody_serves_is_absent_and_told_once(
         line.run_until(waits=50)
     assert set(line.waits) == {0.05}
     assert [record.message for record in caplog.records] == ["runtime not reachable, trying again"]
+
+
+def test_an_error_has_its_time_and_ends_when_the_runtime_has_told_its_pods(line: Line) -> None:
+    before = time.time()
+    line.run_until(waits=3)
+    first = line.runner.last_error_at
+    assert before <= first <= time.time()
+    line.runner.synchronized()
+    assert (line.runner.last_error, line.runner.last_error_at) == ("", 0.0)
+
+
+def test_a_runtime_that_hangs_up_is_an_error_that_is_told_each_time_it_was_there(
+    line: Line, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeRuntime(line.path) as runtime, caplog.at_level(logging.WARNING):
+        line.start()
+        for _time in range(2):
+            runtime.accept(SOON)
+            wait_until(lambda: line.runner.link is Link.SYNCHRONIZED, "the session")
+            assert line.runner.last_error == ""
+            runtime.disconnect()
+            wait_until(lambda: line.runner.last_error == "the runtime closed the connection", "the end")
+        line.stop()
+    told = [vars(it) for it in caplog.records if it.message == "the runtime closed the connection"]
+    assert (len(told), [it["error"] for it in told if "error" in it]) == (2, [])
+
+
+def test_an_orderly_stop_is_no_warning(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    with FakeRuntime(line.path) as runtime, caplog.at_level(logging.WARNING):
+        line.start()
+        runtime.accept(SOON)
+        wait_until(lambda: line.runner.link is Link.SYNCHRONIZED, "the session")
+        line.stop()
+    assert (caplog.records, line.runner.last_error) == ([], "")
 
 
 def test_a_path_that_is_too_long_says_so(daemon: InsideDaemon) -> None:

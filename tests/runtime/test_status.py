@@ -1,0 +1,63 @@
+"""What status says of a real runtime's pods: refused ones, and those of a daemon that was restarted."""
+
+import os
+import signal
+
+import pytest
+
+from tests.rig.cri import Cri, CriError
+from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.expect import look
+from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
+
+POD = "rdma.noderesource.dev/pod"
+TWO = "[{match: {device: mlx5_0}}, {match: {device: mlx5_1}}]"
+
+
+def test_a_refused_pod_is_in_log_and_status_after_it_is_gone(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri
+) -> None:
+    with Daemon(runtime, node) as daemon:
+        with pytest.raises(CriError):
+            cri.run_pod("greedy", annotations={POD: "99"})
+        (line,) = [it for it in daemon.log.splitlines() if " refused " in it]
+        assert 'call="RunPodSandbox" pod="default/greedy" uid=' in line
+        assert 'code="DEVICES-EXHAUSTED"' in line
+        assert "default/greedy" in daemon.cli("status").stdout
+        (row,) = daemon.status()["refused"]
+        assert (row["pod"], row["code"], row["count"]) == ("default/greedy", "DEVICES-EXHAUSTED", 1)
+        assert daemon.cli("status", "--check").returncode == 0
+        assert daemon.cli("trace", "--errors").stdout.startswith("RunPodSandbox  default/greedy")
+
+
+def test_a_restarted_daemon_knows_what_its_pods_have_from_it(
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri
+) -> None:
+    with Daemon(runtime, node) as daemon:
+        pod = cri.run_pod("trainer", annotations={POD: TWO})
+        container = cri.run_container(pod, "main")
+        assert {"uverbs0", "uverbs1"} <= set(look(cri, container).nodes)
+        before = daemon.status()
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            daemon.end(how)
+            daemon.start()
+            wait_until(lambda: daemon.status()["alignment"] == before["alignment"], "the containers to be compared")
+            after = daemon.status()
+            assert (after["from_others"], after["unserved"]) == ([], [])
+        cri.delete_pod(pod)
+        wait_until(lambda: daemon.status()["sandboxes"] == [], "the devices to be back")
+
+
+def test_a_daemon_that_is_stopped_is_late_and_not_absent(host_equal: None, runtime: Runtime, node: Fabric) -> None:
+    with Daemon(runtime, node) as daemon:
+        os.kill(daemon.pid, signal.SIGSTOP)
+        try:
+            done = daemon.cli("status", "--check")
+        finally:
+            os.kill(daemon.pid, signal.SIGCONT)
+        assert (done.returncode, done.stderr.split(":")[1]) == (3, " DAEMON-LATE")
+        assert daemon.cli("status", "--check").returncode == 0

@@ -20,9 +20,7 @@ def daemon(machine: Machine) -> Finding:
     """Whether one runs, and is well."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
-        if status.code is ErrorCode.PRIVILEGE:
-            return not_applicable("daemon", status.what, "run `nri-rdma doctor` as root")
-        return not_applicable("daemon", f"none answers on {machine.settings.control_path}", "nri-rdma run")
+        return _unanswered(machine, status)
     found = f"nri-rdma {status['daemon']['version']}, pid {status['daemon']['pid']}"
     ills = list(_ills(status))
     if ills:
@@ -32,6 +30,17 @@ def daemon(machine: Machine) -> Finding:
     if status["daemon"]["version"] != __version__:
         return warning("daemon", f"{found}, and this program is {__version__}", "restart the daemon: pods keep theirs")
     return ok("daemon", f"{found}, {status['runtime']['link']}")
+
+
+def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
+    """Return the finding on a daemon that could not be asked."""
+    match error.code:
+        case ErrorCode.PRIVILEGE:
+            return not_applicable("daemon", error.what, "run `nri-rdma doctor` as root")
+        case ErrorCode.DAEMON_LATE:
+            return problem("daemon", f"{error.what}, {error.where}", error.hint)
+        case _:
+            return not_applicable("daemon", f"none answers on {machine.settings.control_path}", "nri-rdma run")
 
 
 def state(machine: Machine) -> Finding:

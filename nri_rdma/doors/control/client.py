@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
 
@@ -28,7 +30,7 @@ def ask_trace(path: Path, pod: str) -> dict[str, Any]:
 
 def _ask(path: Path, method: str, payload: bytes) -> bytes:
     try:
-        with Client(path) as client:
+        with Client(_connected(path)) as client:
             return client.call(SERVICE, method, payload, timeout_s=_ANSWER_TIMEOUT_S)
     except PermissionError as error:
         raise NotReadyError(
@@ -38,7 +40,9 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
             hint="run it as root",
         ) from error
     except (OSError, ConnectionClosed, RpcError) as error:
-        if isinstance(error, TimeoutError) or (isinstance(error, RpcError) and error.code is Code.DEADLINE_EXCEEDED):
+        if isinstance(error, TimeoutError | BlockingIOError) or (
+            isinstance(error, RpcError) and error.code is Code.DEADLINE_EXCEEDED
+        ):
             raise NotReadyError(
                 ErrorCode.DAEMON_LATE,
                 f"a daemon is there and does not answer within {_ANSWER_TIMEOUT_S:g} s: it hangs or is stopped",
@@ -51,6 +55,20 @@ def _ask(path: Path, method: str, payload: bytes) -> bytes:
             where=str(path),
             hint="start it with `nri-rdma run`, or give its --control-socket",
         ) from error
+
+
+def _connected(path: Path) -> socket.socket:
+    """Return a connection to the daemon. Raises OSError; BlockingIOError when the daemon accepts none for as long as an
+    answer may take: callers that gave up still fill its queue."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        timeval = struct.pack("ll", *divmod(round(_ANSWER_TIMEOUT_S * 1e6), 10**6))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        connection.connect(str(path))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _document(kind: Any, answer: bytes, path: Path) -> dict[str, Any]:

@@ -1,11 +1,16 @@
 """The doctor on the daemon, its state directory, CDI files and other programs that configure links."""
 
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nri_rdma.attach.journal import Journal
 from nri_rdma.commands.doctor import guard, service
 from nri_rdma.commands.doctor.machine import Machine
+from nri_rdma.doors.control import client
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -98,3 +103,14 @@ def test_who_configures_links_too_is_told(bench: Bench) -> None:
     (bench.run / "NetworkManager").mkdir()
     found = bench.finds(service.links)
     assert (found.result, found.found.startswith("udev and networkd and NetworkManager")) == (OK, True)
+
+
+def test_a_daemon_that_hangs_is_a_problem(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_ANSWER_TIMEOUT_S", 0.2)
+    bench.settings = replace(bench.settings, control_socket=tmp_path / "hangs.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(bench.settings.control_path))
+        listener.listen()
+        found = bench.finds(service.daemon)
+    assert (found.result, "does not answer within 0.2 s" in found.found) == (PROBLEM, True)
+    assert "restart it" in found.fix

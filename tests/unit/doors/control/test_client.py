@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.doors.control import client
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.pb import control_pb2 as pb
@@ -38,3 +39,16 @@ def test_a_daemon_that_hangs_is_told_from_one_that_is_absent(tmp_path: Path) -> 
             ask_status(tmp_path / "control.sock")
     assert caught.value.code is ErrorCode.DAEMON_LATE
     assert "nri-rdma run" not in caught.value.hint
+
+
+def test_a_daemon_that_accepts_nobody_any_more_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_ANSWER_TIMEOUT_S", 0.2)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen(1)
+        for _caller in range(4):  # the queue holds two
+            with pytest.raises(NotReadyError) as caught:
+                ask_status(tmp_path / "control.sock")
+            assert caught.value.code is ErrorCode.DAEMON_LATE

@@ -9,6 +9,6 @@ RUN python3 -m venv /opt/nri-rdma && /opt/nri-rdma/bin/pip install --no-cache-di
 FROM debian:trixie-slim
 RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/nri-rdma /opt/nri-rdma
-# The guard's hook runs on the host: copy /opt/nri-rdma/bin/nri-rdma-hook there (docs/guard.md).
+# The guard's hook runs on the host: copy it to /usr/local/lib/nri-rdma there (docs/guard.md).
 ENTRYPOINT ["/opt/nri-rdma/bin/nri-rdma"]
 CMD ["run"]

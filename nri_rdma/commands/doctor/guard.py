@@ -273,7 +273,24 @@ def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
 
 
 def _can_be_run(hook: Mapping[str, Any]) -> bool:
-    return os.access(hook["path"], os.X_OK)
+    """Return whether the hook is an executable file, and its interpreter, too."""
+    path = Path(hook["path"])
+    return _is_executable(path) and _is_executable(_interpreter_of(path))
+
+
+def _is_executable(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _interpreter_of(path: Path) -> Path:
+    """Return the program that the first line of a script names; the file itself if it is no script, or unreadable."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(256).decode(errors="replace")
+    except OSError:
+        return path
+    words = line[2:].split() if line.startswith("#!") else []
+    return Path(words[0]) if words else path
 
 
 def _fault_of_hook(machine: Machine, hook: Mapping[str, Any]) -> str:

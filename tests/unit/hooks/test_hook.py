@@ -383,6 +383,15 @@ def test_spec_drops_the_limits_that_ctr_puts_into_it_because_every_container_wou
     assert json.loads(spec_of({"process": None}))["process"] is None
 
 
+def test_every_text_has_the_hook_at_the_one_place_outside_the_virtual_environment() -> None:
+    place = "/usr/local/lib/nri-rdma/nri-rdma-hook"
+    assert json.loads((PROJECT / "hooks/nri-rdma-guard.json").read_text())["hook"]["path"] == place
+    for name in ("docs/guard.md", "hooks/README.md"):
+        text = (PROJECT / name).read_text()
+        assert f"ctr oci spec | {place} spec >" in text
+        assert f"install -D -m 755 /opt/nri-rdma/bin/nri-rdma-hook {place}" in text
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"hooks": []}', '{"hooks": {"createRuntime": [1]}}', '{"process": [1]}', '{"process": "x"}']
 )

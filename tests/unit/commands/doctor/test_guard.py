@@ -155,6 +155,17 @@ def test_a_hook_that_cannot_be_run_is_told_because_no_container_starts(site: Sit
         site.hook.unlink(missing_ok=True)
 
 
+def test_a_hook_whose_interpreter_is_missing_or_that_is_a_folder_cannot_be_run_either(site: Site) -> None:
+    site.containerd(runc=site.guarded())
+    site.hook.write_text("#! /no/such/python3 -IS\n")
+    assert site.finding().result is Result.PROBLEM
+    site.hook.write_text("#! /bin/sh\n")
+    assert site.finding().result is Result.OK
+    site.hook.unlink()
+    site.hook.mkdir()
+    assert site.finding().result is Result.PROBLEM
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -135,7 +135,7 @@ class AttachError(NriRdmaError):
         *,
         device: str,
         where: str = "",
-        hint: str = "",
+        hint: str,
         errno: int | None = None,
         code: ErrorCode = ErrorCode.ATTACH_FAILED,
     ) -> None:

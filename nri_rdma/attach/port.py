@@ -10,13 +10,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from nri_rdma.attach.ops import Op
+from nri_rdma.errors import AttachError
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostUse
+
+_UNSEEN = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
+"""What the kernel says of a path where no network namespace is: EINVAL where the empty file is that one is mounted on
+elsewhere, the others where the folder is not mounted."""
 
 
 class KernelError(Exception):
@@ -28,6 +34,34 @@ class KernelError(Exception):
         self.detail = detail
         name = errno.errorcode.get(error, str(error))
         super().__init__(f"{operation}: {name}" + (f" ({detail})" if detail else ""))
+
+
+class NamespaceError(KernelError):
+    """A network namespace cannot be opened or entered."""
+
+
+def explained(error: KernelError, *, device: str, where: str, path: str = "", what: str = "") -> AttachError:
+    """Return the kernel's error as one for people, with what to do. `path` is that of the pod's network namespace,
+    `what` the step that was refused."""
+    return AttachError(
+        f"{what}: {error}" if what else str(error),
+        device=device,
+        where=where,
+        hint=_next_step(error, path),
+        errno=error.errno,
+    )
+
+
+def _next_step(error: KernelError, path: str) -> str:
+    if error.errno in {errno.EPERM, errno.EACCES}:
+        return "give the daemon CAP_SYS_ADMIN and CAP_NET_ADMIN, and see the log of the kernel (dmesg)"
+    if not isinstance(error, NamespaceError) or error.errno not in _UNSEEN or not path:
+        return "the kubelet tries again; if it stays so see the daemon's log and that of the kernel (dmesg)"
+    folder = PurePosixPath(path).parent
+    mend = f"mount {folder} into it with mountPropagation: HostToContainer"
+    if folder.is_relative_to("/proc"):
+        mend = "give it the host's PID namespace (hostPID: true)"
+    return f"if the daemon runs in a container, {mend}; otherwise the pod has ended, and the kubelet makes a new one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from nri_rdma.attach.numbers import Resolve, Resolved, with_char_devices, with_names, with_netdev_names
-from nri_rdma.attach.port import Kernel, KernelError, Namespace
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained
 from nri_rdma.attach.rdma import netdevs_in_pod, with_numbers_in_pod
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.return_netdev import look_in_pod
@@ -98,4 +98,4 @@ def _told_as(record: SandboxRecord, device: str) -> Iterator[None]:
     try:
         yield
     except KernelError as error:
-        raise AttachError(str(error), device=device, where=str(record.pod), errno=error.errno) from error
+        raise explained(error, device=device, where=str(record.pod), path=record.pod.netns_path) from error

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
 from nri_rdma.attach.return_netdev import bring_home, left_changed, restore
-from nri_rdma.errors import AttachError
 
 log = logging.getLogger(__name__)
 
@@ -143,5 +142,6 @@ def _explained(what: str, move: NetdevMove | RdmaMove, namespace: Namespace | No
     try:
         yield
     except KernelError as error:
-        where = namespace.identity.path if namespace is not None else "the host"
-        raise AttachError(f"{what}: {error}", device=move.device, where=where, errno=error.errno) from error
+        path = namespace.identity.path if namespace is not None else ""
+        where = path or "the host"
+        raise explained(error, device=move.device, where=where, path=path, what=what) from error

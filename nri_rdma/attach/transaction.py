@@ -53,5 +53,6 @@ def undo_steps(
         except NriRdmaError as error:
             errors.append(error)
         except Exception as error:  # noqa: BLE001 - a bug in one step must not keep the devices of the others away
-            errors.append(AttachError(f"undo {step.name}: {type(error).__name__}: {error}", device=step.device))
+            what = f"undo {step.name}: {type(error).__name__}: {error}"
+            errors.append(AttachError(what, device=step.device, hint="report this bug, with the daemon's log"))
     return tuple(errors)

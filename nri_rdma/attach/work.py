@@ -17,7 +17,7 @@ from nri_rdma.attach.journal_writer import JournalWriter
 from nri_rdma.attach.liveness import Ends
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes, explained
 from nri_rdma.attach.presence import Presence
 from nri_rdma.attach.progress import counting
 from nri_rdma.attach.record import Phase, SandboxRecord
@@ -27,7 +27,7 @@ from nri_rdma.attach.states import Event
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare, refuse_held
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
-from nri_rdma.errors import AttachError, NriRdmaError
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 
@@ -97,7 +97,8 @@ class Work:
         try:
             decided = self._decide(attachment, chosen)
         except KernelError as error:
-            raise AttachError(str(error), device=chosen.device_names, where=str(attachment.pod)) from error
+            pod = attachment.pod
+            raise explained(error, device=chosen.device_names, where=str(pod), path=pod.netns_path) from error
         self._boundary(f"after plan {attachment.key}")
         attachment.refuse_ended()
         self._journal.refuse_unwritable(decided)
@@ -135,7 +136,8 @@ class Work:
                 refuse_held(self._kernel, planned)
                 plan = completed(self._kernel, attachment.now.decided)
             except KernelError as error:
-                raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
+                pod = planned.pod
+                raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
         record = replace(planned, plan=plan, state=Phase.ATTACHING)
         attachment.refuse_ended()
         self._journal.write(record)

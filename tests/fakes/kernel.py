@@ -28,7 +28,7 @@ from nri_rdma.attach.ops import (
     SetSettings,
     SetSysctl,
 )
-from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceIdentity, Refused, Survey
+from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceError, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_text, sysctls_text
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
@@ -373,7 +373,7 @@ class FakeKernel:
     def open_namespace(self, path: str, *, entered: bool = True) -> Namespace:
         netns = self._world.namespace(path)
         if netns is None:
-            raise KernelError(f"open the network namespace {path}", errno.ENOENT)
+            raise NamespaceError(f"open the network namespace {path}", errno.ENOENT)
         self._opened.append(FakeNamespace(self._world, netns, path))
         return self._opened[-1]
 

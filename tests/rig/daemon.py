@@ -113,10 +113,12 @@ class Daemon(AnyDaemon):
         faults: Faults | None = None,
         kubelet: Path | None = None,
         netns: Path | None = None,
+        inside: Sequence[str] = (),
     ) -> None:
         """`kubelet` is the socket of one that tells what it allocates; None: there is none. `fault` names a step
         boundary that always fails; `faults` are those that a test plants while it runs; neither: it is the product as
-        it is. `netns` is the network namespace that is its host; None: this process's."""
+        it is. `netns` is the network namespace that is its host; None: this process's. `inside` is a command that
+        replaces itself by the daemon, elsewhere."""
         super().__init__(place)
         if fault:
             faults = Faults(place.work / "fault")
@@ -134,7 +136,7 @@ class Daemon(AnyDaemon):
             *("--containerd-socket", str(place.run / "containerd.sock")),
             *extra,
         ]
-        self._inside = ["nsenter", f"--net={netns}"] if netns is not None else []
+        self._inside = [*(("nsenter", f"--net={netns}") if netns is not None else ()), *inside]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 
+from nri_rdma import errors
 from nri_rdma.errors import AttachError, CdiError, ErrorCode, LimitsError, NriRdmaError, StateError
 
 
@@ -39,6 +43,19 @@ from nri_rdma.errors import AttachError, CdiError, ErrorCode, LimitsError, NriRd
 )
 def test_an_error_reads_as_code_cause_place_and_next_step(error: NriRdmaError, text: str) -> None:
     assert str(error) == text
+
+
+def test_every_error_that_the_program_raises_is_given_a_next_step() -> None:
+    kinds = {name for name, it in vars(errors).items() if isinstance(it, type) and issubclass(it, NriRdmaError)}
+    calls = [
+        (path, node)
+        for path in Path(errors.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+    ]
+    assert len(calls) > 100
+    lacking = [f"{path}:{it.lineno}" for path, it in calls if "hint" not in {keyword.arg for keyword in it.keywords}]
+    assert lacking == []
 
 
 def test_code_and_cause_come_first_because_the_kubelet_cuts_the_rest() -> None:

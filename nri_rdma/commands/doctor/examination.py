@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from nri_rdma.commands.doctor import guard, hardware, kernel, runtime, service, software
+from nri_rdma.commands.doctor import guard, hardware, kernel, mounts, runtime, service, software
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.commands.doctor.machine import Machine
 
@@ -26,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     runtime.runtime,
     runtime.containerd_socket,
     runtime.memlock,
+    mounts.mounts,
     service.daemon,
     guard.guard,
     guard.limits,

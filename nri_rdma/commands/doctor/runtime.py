@@ -73,7 +73,7 @@ def containerd_socket(machine: Machine) -> Finding:
 
 def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
     try:
-        pid = _served_by(path)
+        pid = served_by(path)
     except PermissionError:
         return not_applicable(_CONTAINERD, f"{path}: this user may not connect", "run `nri-rdma doctor` as root")
     except OSError as error:
@@ -102,8 +102,8 @@ def memlock(machine: Machine) -> Finding:
     return warning("memlock", f"{found}: a pod that asks for more is refused", fix)
 
 
-def _served_by(path: Path) -> int:
-    """The process that listens there, 0 when it cannot be seen. Raises OSError."""
+def served_by(path: Path) -> int:
+    """Return the process that listens on a socket, 0 when it cannot be seen. Raises OSError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONNECT_S)
         connection.connect(str(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from nri_rdma.attach.port import KernelError, Namespace, NamespaceIdentity, Survey
+from nri_rdma.attach.port import Namespace, NamespaceError, NamespaceIdentity, Survey
 from nri_rdma.attach.survey import Host
 from nri_rdma.commands.dryrun.tasks import Unopened
 from nri_rdma.model.device import RdmaNetns
@@ -32,7 +32,7 @@ class Onlooker:
         try:
             is_host = Path(path).samefile(_OWN)
         except OSError as error:
-            raise KernelError(f"look for the network namespace {path}", error.errno or 0) from error
+            raise NamespaceError(f"look for the network namespace {path}", error.errno or 0) from error
         return Unopened(NamespaceIdentity(boot_id="", cookie=0, path=path), is_host)
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:

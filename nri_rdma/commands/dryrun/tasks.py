@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Attachment, Selection
 from nri_rdma.attach.numbers import Resolve, with_char_devices
-from nri_rdma.attach.port import KernelError, NamespaceIdentity
+from nri_rdma.attach.port import KernelError, NamespaceIdentity, explained
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.attach.states import Event
 from nri_rdma.attach.survey import Host, needs_namespace, open_for, prepare, refuse_held
-from nri_rdma.errors import AttachError, NriRdmaError
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
 
 
@@ -50,7 +50,7 @@ class FindingOut:
             namespace = open_for(self._host, pod) if needs_namespace(self._host, chosen.placed) else None
             record = prepare(self._host, namespace, pod, chosen.placed, chosen.rdma_cm)
         except KernelError as error:
-            raise AttachError(str(error), device=chosen.device_names, where=str(pod)) from error
+            raise explained(error, device=chosen.device_names, where=str(pod), path=pod.netns_path) from error
         attachment.refuse_ended()
         attachment.change(record=replace(record, part=attachment.part))
 
@@ -64,7 +64,8 @@ class FindingOut:
         try:
             refuse_held(self._host, planned)
         except KernelError as error:
-            raise AttachError(str(error), device=planned.device_names, where=str(planned.pod)) from error
+            pod = planned.pod
+            raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
         attachment.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
 
     def bring_home(self, attachment: Attachment) -> None:

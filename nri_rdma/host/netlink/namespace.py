@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from nri_rdma.attach.port import KernelError, Namespace, NamespaceIdentity
+from nri_rdma.attach.port import KernelError, Namespace, NamespaceError, NamespaceIdentity
 from nri_rdma.host.netlink.netns_thread import Inside, Resident, Spare, Worker, is_own
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.wire import WireError
@@ -80,7 +80,7 @@ class HeldNamespace:
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise KernelError(f"open the network namespace {path}", error.errno or 0) from error
+            raise NamespaceError(f"open the network namespace {path}", error.errno or 0) from error
         self._lock = threading.Lock()
         self._is_own = is_own(self._fd)
         self._users = 0

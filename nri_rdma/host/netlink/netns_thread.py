@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.port import KernelError, NamespaceError
 from nri_rdma.host.netlink.route_socket import RouteSocket
 
 T = TypeVar("T")
@@ -29,9 +29,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(fd: int) -> None:
-    """Have the calling thread enter the namespace of a descriptor, for good. Raises KernelError."""
+    """Have the calling thread enter the namespace of a descriptor, for good. Raises NamespaceError."""
     if _libc.setns(fd, _CLONE_NEWNET) != 0:
-        raise KernelError("enter the network namespace", ctypes.get_errno())
+        raise NamespaceError("enter the network namespace", ctypes.get_errno())
 
 
 class Inside:

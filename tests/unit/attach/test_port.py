@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from nri_rdma.attach.ops import SetLink
-from nri_rdma.attach.port import KernelError, Refused, raise_first
+from nri_rdma.attach.port import KernelError, NamespaceError, Refused, explained, raise_first
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,37 @@ from nri_rdma.attach.port import KernelError, Refused, raise_first
 )
 def test_an_error_names_its_number_as_people_know_it(error: KernelError, words: str) -> None:
     assert str(error) == words
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOENT, errno.ENOTDIR])
+def test_a_namespace_that_is_not_seen_names_the_folder_to_mount(number: int) -> None:
+    refused = NamespaceError("enter the network namespace", number)
+    error = explained(refused, device="mlx5_0", where="ml/train", path="/var/run/netns/cni-1")
+    assert (error.errno, error.device) == (number, "mlx5_0")
+    assert str(error) == (
+        f"nri-rdma: ATTACH-FAILED: enter the network namespace: {errno.errorcode[number]} (mlx5_0), ml/train. Next: "
+        "if the daemon runs in a container, mount /var/run/netns into it with mountPropagation: HostToContainer; "
+        "otherwise the pod has ended, and the kubelet makes a new one."
+    )
+
+
+def test_a_namespace_of_a_process_that_is_not_seen_asks_for_the_hosts_processes() -> None:
+    refused = NamespaceError("open the network namespace", errno.ENOENT)
+    assert "hostPID: true" in explained(refused, device="d", where="w", path="/proc/7/ns/net").hint
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        (KernelError("move link", errno.EINVAL), "dmesg"),
+        (NamespaceError("enter the network namespace", errno.EMFILE), "dmesg"),
+        (NamespaceError("enter the network namespace", errno.EPERM), "CAP_SYS_ADMIN"),
+    ],
+)
+def test_every_other_refusal_has_a_next_step_without_a_mount(refused: KernelError, words: str) -> None:
+    error = explained(refused, device="d", where="w", path="/run/netns/x", what="move")
+    assert str(error).startswith(f"nri-rdma: ATTACH-FAILED: move: {refused} (d), w. Next: ")
+    assert (words in error.hint, "mount" in error.hint) == (True, False)
 
 
 def test_the_first_of_several_refusals_is_raised() -> None:

@@ -23,7 +23,7 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
 
     def fail(attachment: Attachment) -> None:
         held.append(rig.sandboxes.held())
-        raise AttachError("it is stuck", device="mlx5_rail0")
+        raise AttachError("it is stuck", device="mlx5_rail0", hint="this is a test")
 
     monkeypatch.setattr(rig.work, "bring_home", fail)
     world.remove_namespace(POD_PATH)  # held open, until it is let go

@@ -83,7 +83,7 @@ def test_a_container_is_refused_while_a_device_of_its_pod_is_gone(world: World, 
 
     def resolve(known: Resolved) -> Resolved:
         if gone:
-            raise AttachError("the RDMA device is gone", device=gone[0])
+            raise AttachError("the RDMA device is gone", device=gone[0], hint="this is a test")
         return replace(known, has_nodes=False)
 
     rig = Rig(state=tmp_path, world=world, resolve=resolve)

@@ -155,7 +155,7 @@ def _errors() -> list[NriRdmaError]:
     """One of every kind and code."""
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, NriRdmaError)}
     made: list[NriRdmaError] = [
-        AttachError("what", device="d"),
+        AttachError("what", device="d", hint="this is a test"),
         LimitsError("what", where="w", hint="h"),
         CdiError(ErrorCode.CDI_SYNTAX, "what", file="f", hint="h"),
     ]

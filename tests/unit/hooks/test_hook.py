@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.text.annotations import asks_for_devices
 from nri_rdma.ttrpc import Server
 from tests.unit.commands.cli.daemon import InsideDaemon
 
@@ -138,6 +139,16 @@ def test_a_pod_that_asks_for_nothing_starts_without_a_daemon(tmp_path: Path) -> 
         assert run(state, *nobody) == Ended(code=0, error=""), words
 
 
+@pytest.mark.parametrize("value", ["\u00a0null", "\u3000[]", "\x1c", "\x0bnull", "\t[]", "\t"])
+def test_only_what_the_daemon_takes_for_blank_is_blank(tmp_path: Path, value: str) -> None:
+    state = Container(tmp_path, {**CONTAINERD, PREFIX: value}).state()
+    assert asks_for_devices({PREFIX: value})
+    assert run(state, *socket_of(tmp_path / "nobody.sock")).refused_with == "DAEMON-ABSENT"
+    blank = state.replace(json.dumps(value).encode(), json.dumps(" \r\n[] \n").encode())
+    assert not asks_for_devices({PREFIX: " \r\n[] \n"})
+    assert run(blank, *socket_of(tmp_path / "nobody.sock")) == Ended(code=0, error="")
+
+
 def test_a_key_that_is_written_with_escapes_asks_too(tmp_path: Path) -> None:
     state = Container(tmp_path, {**CONTAINERD, f"{PREFIX}/pod": "1"}).state()
     for written in (b"rdma.noderesource.dev\\/pod", b"\\u0072dma.noderesource.dev/pod"):
@@ -192,6 +203,91 @@ def somebody(path: Path, answer: Callable[[], bytes]) -> Iterator[None]:
         thread.start()
         yield
         thread.join(5)
+
+
+def test_a_connection_that_is_reset_is_tried_once_more(tmp_path: Path) -> None:
+    """A daemon with too many callers at once closes those that are too many."""
+    state, path = Container(tmp_path, {**CONTAINERD, **TWO}).state(), tmp_path / "control.sock"
+    with resetting(path, 1, lambda: reply(b"\x12\x02\x08\x01")) as accepted:
+        assert run(state, *socket_of(path)) == Ended(code=0, error="")
+    assert accepted == [1, 2]
+
+
+def test_a_daemon_that_resets_every_connection_is_not_called_absent(tmp_path: Path) -> None:
+    state, path = Container(tmp_path, {**CONTAINERD, **TWO}).state(), tmp_path / "control.sock"
+    with resetting(path, 2, lambda: b"") as accepted:
+        ended = run(state, *socket_of(path))
+    assert accepted == [1, 2]
+    assert ended.refused_with == "DAEMON-LATE"
+    assert "too many callers at once" in ended.error
+    assert "start it" not in ended.error
+
+
+def test_a_daemon_whose_queue_is_full_is_asked_again_within_the_time(tmp_path: Path) -> None:
+    state, path = Container(tmp_path, {**CONTAINERD, **TWO}).state(), tmp_path / "control.sock"
+    with full(path) as (listening, waiting), ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(run, state, *socket_of(path), "--timeout", "8")
+        time.sleep(1)  # its first call was refused by now, its second one comes after two seconds
+        for _ in waiting:
+            listening.accept()[0].close()
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(1 << 16)
+            connection.sendall(reply(b"\x12\x02\x08\x01"))
+        assert ended.result(10) == Ended(code=0, error="")
+
+
+def test_a_queue_that_stays_full_is_told_as_such_before_the_time_is_over(tmp_path: Path) -> None:
+    state, path = Container(tmp_path, {**CONTAINERD, **TWO}).state(), tmp_path / "control.sock"
+    with full(path):
+        ended = run(state, *socket_of(path), "--timeout", "1")
+    assert ended.refused_with == "DAEMON-LATE"
+    assert "too many callers at once" in ended.error
+
+
+@contextmanager
+def resetting(path: Path, times: int, answer: Callable[[], bytes]) -> Iterator[list[int]]:
+    """A program that closes connections unread that many times, and then answers one; the numbers of those accepted."""
+    accepted: list[int] = []
+
+    def serve() -> None:
+        for number in range(1, times + (2 if answer() else 1)):
+            connection, _ = listening.accept()
+            with connection:
+                accepted.append(number)
+                if number > times:
+                    connection.recv(1 << 16)
+                    connection.sendall(answer())
+                else:
+                    connection.recv(1, socket.MSG_PEEK)  # closed with unread data: a reset
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen(8)
+        listening.settimeout(10)
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield accepted
+        thread.join(11)
+
+
+@contextmanager
+def full(path: Path) -> Iterator[tuple[socket.socket, list[socket.socket]]]:
+    """A listening socket whose queue takes no more, and the connections in it."""
+    waiting: list[socket.socket] = []
+    with socket.socket(socket.AF_UNIX) as listening, ExitStack() as stack:
+        listening.bind(str(path))
+        listening.listen(1)
+        listening.settimeout(10)
+        while True:
+            caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            try:
+                caller.connect(str(path))
+            except BlockingIOError:
+                break
+            waiting.append(caller)
+        yield listening, waiting
 
 
 def reply(data: bytes, kind: int = 2) -> bytes:
@@ -344,6 +440,13 @@ def test_numbers_of_any_size_reach_the_daemon(daemon: InsideDaemon, tmp_path: Pa
     ]
     container.config["linux"]["devices"].append({"type": "p", "path": "/dev/fifo"})
     assert run(container.state(), *socket_of(daemon.settings.control_path)) == Ended(code=0, error="")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["verify", "--help"], ["spec", "--timeout", "1", "-h"]])
+def test_help_is_printed_and_is_no_error(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-IS", HOOK, *arguments], input=b"{}", capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"usage: nri-rdma-hook verify|spec ")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.rig import cache
@@ -28,6 +28,7 @@ class Containerd(Runtime):
         release: cache.Release = cache.CONTAINERD_2_1,
         runtime_toml: str = "",
         nri_request_timeout: str = "",
+        required_plugins: Sequence[str] = (),
     ) -> None:
         super().__init__(work, release)
         choices = Choices(
@@ -39,6 +40,7 @@ class Containerd(Runtime):
             restrict_oom_score_adj=not _has_capability(_CAP_SYS_RESOURCE),
             runtime_toml=runtime_toml,
             nri_request_timeout=nri_request_timeout,
+            required_plugins=tuple(required_plugins),
             guarded_spec=self.run / "guarded.json",
         )
         write_guarded_spec(choices.guarded_spec, self.run / "nri-rdma/control.sock")

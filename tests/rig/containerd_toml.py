@@ -41,6 +41,7 @@ class Choices:
     restrict_oom_score_adj: bool
     runtime_toml: str
     nri_request_timeout: str
+    required_plugins: tuple[str, ...]
     guarded_spec: Path
 
 
@@ -116,9 +117,14 @@ Root = {_quoted(str(choices.run / "runc"))}"""
 
 def _nri(choices: Choices) -> str:
     timeout = choices.nri_request_timeout
+    validator = """
+[plugins."io.containerd.nri.v1.nri".default_validator]
+enable = true
+required_plugins = """
+    required = f"{validator}{_quoted(choices.required_plugins)}" if choices.required_plugins else ""
     return f"""[plugins."io.containerd.nri.v1.nri"]
 disable = false
 socket_path = {_quoted(str(choices.run / "nri.sock"))}
 plugin_path = {_quoted(str(choices.run / "nri-plugins"))}
 plugin_config_path = {_quoted(str(choices.run / "nri-conf"))}
-{f"plugin_request_timeout = {_quoted(timeout)}" if timeout else ""}"""
+{f"plugin_request_timeout = {_quoted(timeout)}" if timeout else ""}{required}"""

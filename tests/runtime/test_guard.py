@@ -1,6 +1,5 @@
 """A pod that asks starts with its devices or not at all, whoever is dead: the guard, and what is told without it."""
 
-import json
 import os
 import shutil
 import signal
@@ -213,7 +212,8 @@ def test_containers_start_at_every_moment_of_an_upgrade_and_of_the_removal(
     hook = tmp_path / "nri-rdma-hook"
     shutil.copy(HOOK, hook)
     told = runtime.run / ("hooks/nri-rdma-guard.json" if runtime.release.is_crio else "guarded.json")
-    before = told.read_text()
+    configured = told if runtime.release.is_crio else Path(runtime.command()[2])
+    before, configuration = told.read_text(), configured.read_text()
     told.write_text(before.replace(str(HOOK), str(hook)))
     runtime.restart()
     try:
@@ -232,25 +232,28 @@ def test_containers_start_at_every_moment_of_an_upgrade_and_of_the_removal(
             hook.rename(beside)
             assert not starts(), "the hook was taken away while the runtime still had it"
             beside.rename(hook)
-            _take_out(told, before)  # the removal: first the runtime forgets the guard,
+            _take_out(configured)  # the removal: first the runtime forgets the guard,
             runtime.restart()
             assert starts()
         assert starts()  # then the daemon ends,
         hook.unlink()  # and the files go
+        told.unlink(missing_ok=True)
         assert starts()
     finally:
+        configured.write_text(configuration)
         told.write_text(before)
         runtime.restart()
 
 
-def _take_out(told: Path, before: str) -> None:
-    """What the runtime was told of the guard: CRI-O's definition, or the hooks of containerd's OCI configuration."""
-    document = json.loads(before)
-    if "hooks" in document:
-        del document["hooks"]
-        told.write_text(json.dumps(document))
-    else:
-        told.unlink()
+def _take_out(configured: Path) -> None:
+    """What the runtime was told of the guard: CRI-O's definition, or two keys of containerd's configuration."""
+    if configured.suffix == ".json":
+        configured.unlink()
+        return
+    lines = configured.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not line.startswith(("base_runtime_spec = ", "pod_annotations = "))]
+    assert len(kept) == len(lines) - 2
+    configured.write_text("".join(kept))
 
 
 def test_the_guard_changes_no_limit_of_a_container(host_equal: None, runtime: Runtime, guarded: str, cri: Cri) -> None:

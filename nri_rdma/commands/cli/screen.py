@@ -115,3 +115,13 @@ def can_draw(characters: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def age(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{int(seconds)} s"

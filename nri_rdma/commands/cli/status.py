@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any  # Any: the daemon's JSON document
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any  # Any: the daemon's JSON document
 
 import click
 
 from nri_rdma.commands.cli.options import asking_options, output_option
-from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
+from nri_rdma.commands.cli.screen import Screen, TextTable, age, print_json, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import UNLIMITED
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.guard import Setup
 
 EXIT_ATTENTION = 1
 _ID_LENGTH = 13
@@ -41,6 +45,7 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
       nri-rdma status --check
     """
     from nri_rdma.commands.cli.status_check import look_through
+    from nri_rdma.commands.doctor.guard import ThisHost, setups_of
     from nri_rdma.doors.control.client import ask_status
 
     document = ask_status(settings.control_path)
@@ -56,7 +61,8 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
             click.echo(printable(line))
         context.exit(EXIT_ATTENTION if found else 0)
     screen = Screen()
-    screen.facts(tuple(_facts(document)))
+    host = ThisHost(settings=replace(settings, annotation_prefix=document["annotation_prefix"]))
+    screen.facts(tuple(_facts(document, setups_of(host))))
     for table in _tables(document):
         screen.line()
         screen.table(table)
@@ -73,28 +79,31 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
     for it in document["sandboxes"]:
         if it["undo_error"]:
             yield f"devices of {it['pod']} could not be brought home: {it['undo_error']}"
-    for pod, container, answers, age in _unstarted(document["sandboxes"]):
-        yield f"container {container} of {pod} did not start for {age}, after {answers} answers"
+    for pod, container, answers, time_since in _unstarted(document["sandboxes"]):
+        yield f"container {container} of {pod} did not start for {time_since}, after {answers} answers"
     for it in document["unserved"]:
         yield f"{it['pod']} runs without what it asks for: {it['why']}"
 
 
-def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the lines above the tables. `setups` is what the runtime's configuration here says of the guard."""
+    from nri_rdma.commands.cli.guard_line import guard_facts
+
     daemon, runtime, guard = document["daemon"], document["runtime"], document["guard"]
-    yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {_age(time.time() - daemon['started'])}"
+    yield "Daemon", f"nri-rdma {daemon['version']}, pid {daemon['pid']}, up {age(time.time() - daemon['started'])}"
     who = f"{runtime['name']} {runtime['version']}".strip() or "not known yet"
     how = "which started this daemon" if runtime.get("launched") else runtime["socket"]
     yield "Runtime", f"{who}: {runtime['link']}, {how}"
     if runtime["error"]:
         since = runtime.get("error_since")  # a daemon before this field has none
-        yield "", f"last error{f', for {_age(time.time() - since)}' if since else ''}: {runtime['error']}"
+        yield "", f"last error{f', for {age(time.time() - since)}' if since else ''}: {runtime['error']}"
     if runtime.get("name"):
         yield "", f"NRI {runtime.get('nri') or 'of a release that is not known'}"
     for lack in runtime.get("lacks", ()):
         yield "", f"does not apply: {lack}"
     if document.get("reload_error"):  # a daemon before this field has none
         yield "Settings", f"WARNING, as before: {document['reload_error']}"
-    yield from _guard(guard)
+    yield from guard_facts(guard, setups, time.time())
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if pool["contested"]:
@@ -107,17 +116,6 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
-
-
-def _guard(guard: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if guard["active"] == "none":
-        yield "Guard", f"WARNING, none: {guard['warning']}"
-        return
-    refused = f" ({guard['refused']} refused)" if guard["refused"] else ""
-    times = f"{guard['asked']} container{'' if guard['asked'] == 1 else 's'}{refused}"
-    yield "Guard", f"{guard['active']}: asked about {times}, last {_age(time.time() - guard['last'])} ago"
-    if guard["warning"]:
-        yield "", f"WARNING, {guard['warning']}: {'; '.join(guard['unguarded'])}"
 
 
 def _devices_of(pool: dict[str, Any]) -> str:
@@ -159,7 +157,7 @@ def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
                 it["call"],
                 it["code"],
                 str(it["count"]),
-                f"{_age(max(0.0, now - it['last']))} ago",
+                f"{age(max(0.0, now - it['last']))} ago",
                 it["error"].removeprefix(f"nri-rdma: {it['code']}: "),
             )
             for it in rows
@@ -230,7 +228,7 @@ def _sandboxes(sandboxes: list[dict[str, Any]]) -> TextTable:
 def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
     for sandbox in sandboxes:
         for it in sandbox.get("unstarted", ()):  # a daemon before this field has none
-            yield sandbox["pod"], it["container"], str(it["answers"]), _age(it["seconds"])
+            yield sandbox["pod"], it["container"], str(it["answers"]), age(it["seconds"])
 
 
 def _device_words(sandbox: dict[str, Any]) -> str:
@@ -291,12 +289,3 @@ def _memlock(value: int | None) -> str:
     if value is None:
         return "as the runtime has it"
     return "unlimited" if value == UNLIMITED else f"{value} bytes"
-
-
-def _age(seconds: float) -> str:
-    minutes, hours, days = int(seconds) // 60, int(seconds) // 3600, int(seconds) // 86400
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min {int(seconds) % 60} s" if minutes else f"{int(seconds)} s"

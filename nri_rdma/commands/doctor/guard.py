@@ -13,13 +13,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import glob
 from pathlib import Path
-from typing import Any  # Any: configurations of others, and the daemon's document
+from typing import TYPE_CHECKING, Any, Protocol  # Any: configurations of others, and the daemon's document
 
 from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_at, texts
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
-from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.machine import Machine
 
 HOOK = "nri-rdma-hook"
 PLUGIN = "nri-rdma"
@@ -43,6 +45,28 @@ class Setup:
     handler: str
     fault: str
     blocks: bool = False
+
+
+class ConfiguredHost(Protocol):
+    """Where the runtime's configuration is, and what the hook has to be set to."""
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def etc(self) -> Path: ...
+
+    @property
+    def share(self) -> Path: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThisHost:
+    """The host that this process runs on."""
+
+    settings: Settings
+    etc: Path = Path("/etc")
+    share: Path = Path("/usr/share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +93,7 @@ class _WrongError(Exception):
 def guard(machine: Machine) -> Finding:
     """Who refuses a pod while no daemon lives."""
     asked, unasked = _contact(machine)
-    setups = (*_containerd(machine), *_crio(machine))
+    setups = setups_of(machine)
     guarded = [it.handler for it in setups if not it.fault]
     faults = [f"{it.handler}: {it.fault}" for it in setups if it.fault]
     blocked = [f"{it.handler}: {it.fault}" for it in setups if it.blocks]
@@ -80,6 +104,8 @@ def guard(machine: Machine) -> Finding:
     validators = [
         f"{it}, which helps while the daemon is absent, not when it answers late" for it in _validators(machine)
     ]
+    if not ways and not setups:
+        return warning("guard", _unknown(machine), f"run `nri-rdma doctor` on the host; if there is none, {_FIX}")
     if not ways:
         words = f" ({'; '.join((*faults, *validators))})" if faults or validators else ""
         return warning("guard", f"none: while no daemon runs, pods start without the devices they ask for{words}", _FIX)
@@ -88,6 +114,11 @@ def guard(machine: Machine) -> Finding:
     if gaps:
         return warning("guard", f"{'; '.join(ways)}. Not guarded: {'; '.join(gaps)}", _FIX)
     return ok("guard", "; ".join(ways))
+
+
+def setups_of(host: ConfiguredHost) -> tuple[Setup, ...]:
+    """Return how each runtime handler that is configured here is guarded; nothing where no configuration is."""
+    return (*_containerd(host), *_crio(host))
 
 
 def limits(machine: Machine) -> Finding:
@@ -118,31 +149,45 @@ def _limit(entry: Any) -> str:
 def _contact(machine: Machine) -> tuple[str, str]:
     """What the daemon knows of the hook: that it asks, and where it did not."""
     status = machine.daemon
-    if isinstance(status, NotReadyError) or status["guard"]["active"] == "none":
+    if isinstance(status, NotReadyError):
         return "", ""
     told = status["guard"]
-    return f"the daemon was asked about {told['asked']} containers", "; ".join(told.get("unguarded", ()))
+    asked = f"the daemon was asked about {told['asked']} containers" if told.get("asked") else ""
+    return asked, "; ".join(told.get("unguarded", ()))
+
+
+def _unknown(machine: Machine) -> str:
+    """Say what is missing to know whether there is a guard."""
+    status = machine.daemon
+    asked = "no daemon answers that could have been asked"
+    if not isinstance(status, NotReadyError):
+        earlier = ", only an earlier one" if status["guard"].get("last") else ""
+        asked = f"no hook has asked this daemon{earlier}"
+    return (
+        f"not known: no configuration of containerd or CRI-O is in {machine.etc}, and {asked}; without a guard, pods"
+        " start without the devices they ask for while no daemon runs"
+    )
 
 
 # containerd: an OCI configuration for each handler
 
 
-def _containerd(machine: Machine) -> Iterator[Setup]:
-    if not _containerd_file(machine).exists():
+def _containerd(host: ConfiguredHost) -> Iterator[Setup]:
+    if not _containerd_file(host).exists():
         return
-    handlers = _handlers(machine)
+    handlers = _handlers(host)
     for name, handler in handlers.items() or {"runc": {}}.items():
-        fault = _fault_of_handler(machine, handler)
+        fault = _fault_of_handler(host, handler)
         yield Setup(handler=f"containerd's {name}", fault=fault.text, blocks=fault.blocks)
 
 
-def _containerd_file(machine: Machine) -> Path:
-    return machine.etc / "containerd/config.toml"
+def _containerd_file(host: ConfiguredHost) -> Path:
+    return host.etc / "containerd/config.toml"
 
 
-def _handlers(machine: Machine) -> Mapping[str, Mapping[str, Any]]:
+def _handlers(host: ConfiguredHost) -> Mapping[str, Mapping[str, Any]]:
     """The runtime handlers of containerd's configuration and of the files that it imports, which come after it."""
-    path = _containerd_file(machine)
+    path = _containerd_file(host)
     main = read_toml(path)
     imports = [
         path.parent / name
@@ -158,10 +203,10 @@ def _handlers(machine: Machine) -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-def _guarded_specs(machine: Machine) -> tuple[_BaseSpec, ...]:
+def _guarded_specs(host: ConfiguredHost) -> tuple[_BaseSpec, ...]:
     """Return each base_runtime_spec with our hook once; limits in others are their owner's choice."""
     handlers: dict[Path, list[str]] = {}
-    for name, handler in _handlers(machine).items():
+    for name, handler in _handlers(host).items():
         if (base := _base_of(handler)) is not None:
             handlers.setdefault(base, []).append(name)
     specs = []
@@ -175,7 +220,7 @@ def _guarded_specs(machine: Machine) -> tuple[_BaseSpec, ...]:
     return tuple(specs)
 
 
-def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> _Fault:
+def _fault_of_handler(host: ConfiguredHost, handler: Mapping[str, Any]) -> _Fault:
     base = _base_of(handler)
     if base is None:
         return _Fault(text="no base_runtime_spec")
@@ -188,11 +233,11 @@ def _fault_of_handler(machine: Machine, handler: Mapping[str, Any]) -> _Fault:
     if not _can_be_run(hook):
         return _Fault(text=f"{hook['path']} cannot be run", blocks=True)
     patterns = texts(handler.get("pod_annotations"))
-    unseen = [key for key in _keys(machine) if not any(_lets_through(it, key) for it in patterns)]
+    unseen = [key for key in _keys(host) if not any(_lets_through(it, key) for it in patterns)]
     if unseen:
-        prefix = machine.settings.annotation_prefix
+        prefix = host.settings.annotation_prefix
         return _Fault(text=f'pod_annotations hides {unseen[0]} from the hook: it needs ["{prefix}", "{prefix}/*"]')
-    return _Fault(text=_fault_of_hook(machine, hook))
+    return _Fault(text=_fault_of_hook(host, hook))
 
 
 def _base_of(handler: Mapping[str, Any]) -> Path | None:
@@ -206,8 +251,8 @@ def _hook_in(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return _ours(hooks if isinstance(hooks, list) else [])
 
 
-def _keys(machine: Machine) -> tuple[str, ...]:
-    prefix = machine.settings.annotation_prefix
+def _keys(host: ConfiguredHost) -> tuple[str, ...]:
+    prefix = host.settings.annotation_prefix
     return prefix, f"{prefix}/pod", f"{prefix}/container.a"
 
 
@@ -220,30 +265,30 @@ def _lets_through(pattern: str, key: str) -> bool:
 # CRI-O: definitions in folders, for all handlers
 
 
-def _crio(machine: Machine) -> Iterator[Setup]:
-    if not (machine.etc / "crio").exists():
+def _crio(host: ConfiguredHost) -> Iterator[Setup]:
+    if not (host.etc / "crio").exists():
         return
-    definitions = [path for folder in _hook_folders(machine) for path in sorted(folder.glob("*.json"))]
-    faults = [fault for path in definitions if (fault := _fault_of_definition(machine, path)) is not None]
+    definitions = [path for folder in _hook_folders(host) for path in sorted(folder.glob("*.json"))]
+    faults = [fault for path in definitions if (fault := _fault_of_definition(host, path)) is not None]
     blocking = [fault.text for fault in faults if fault.blocks]
     if blocking:
         yield Setup(handler="CRI-O", fault="; ".join(blocking), blocks=True)
     elif _Fault() in faults:
         yield Setup(handler="CRI-O", fault="")
     else:
-        folders = ", ".join(map(str, _hook_folders(machine)))
+        folders = ", ".join(map(str, _hook_folders(host)))
         yield Setup(handler="CRI-O", fault="; ".join(it.text for it in faults) or f"no {HOOK} in {folders}")
 
 
-def _hook_folders(machine: Machine) -> tuple[Path, ...]:
+def _hook_folders(host: ConfiguredHost) -> tuple[Path, ...]:
     """CRI-O's hooks_dir; the last file that sets it counts."""
-    folders: Sequence[str] = (str(machine.share / "containers/oci/hooks.d"),)
-    for path in crio_files(machine.etc):
+    folders: Sequence[str] = (str(host.share / "containers/oci/hooks.d"),)
+    for path in crio_files(host.etc):
         folders = texts(table_at(read_toml(path), "crio", "runtime").get("hooks_dir")) or folders
     return tuple(Path(folder) for folder in folders)
 
 
-def _fault_of_definition(machine: Machine, path: Path) -> _Fault | None:
+def _fault_of_definition(host: ConfiguredHost, path: Path) -> _Fault | None:
     """None: it is about another hook."""
     try:
         document = _json(path)
@@ -258,7 +303,7 @@ def _fault_of_definition(machine: Machine, path: Path) -> _Fault | None:
         return _Fault(text=f"{path} is not for every container (when: always)")
     if not _can_be_run(hook):
         return _Fault(text=f"{hook['path']} of {path} cannot be run", blocks=True)
-    return _Fault(text=_fault_of_hook(machine, hook))
+    return _Fault(text=_fault_of_hook(host, hook))
 
 
 # Both
@@ -293,8 +338,8 @@ def _interpreter_of(path: Path) -> Path:
     return Path(words[0]) if words else path
 
 
-def _fault_of_hook(machine: Machine, hook: Mapping[str, Any]) -> str:
-    wanted = (machine.settings.annotation_prefix, str(machine.settings.control_path))
+def _fault_of_hook(host: ConfiguredHost, hook: Mapping[str, Any]) -> str:
+    wanted = (host.settings.annotation_prefix, str(host.settings.control_path))
     standard = (Settings().annotation_prefix, str(Settings().control_path))
     for flag, ours, default in zip(_FLAGS, wanted, standard, strict=True):
         given = _flag(texts(hook.get("args")), flag) or default
@@ -312,13 +357,13 @@ def _flag(arguments: Sequence[str], flag: str) -> str:
     return ""
 
 
-def _validators(machine: Machine) -> Iterator[str]:
+def _validators(host: ConfiguredHost) -> Iterator[str]:
     """Runtimes with NRI 0.10 can be told that no container is made that a plugin has not seen."""
-    containerd = table_at(read_toml(machine.etc / "containerd/config.toml"), "plugins", _NRI_TABLE, "default_validator")
-    name = machine.settings.plugin_name or PLUGIN
+    containerd = table_at(read_toml(host.etc / "containerd/config.toml"), "plugins", _NRI_TABLE, "default_validator")
+    name = host.settings.plugin_name or PLUGIN
     if containerd.get("enable") is True and name in texts(containerd.get("required_plugins")):
         yield f"containerd's validator requires {name} of every container"
-    for path in crio_files(machine.etc):
+    for path in crio_files(host.etc):
         crio = table_at(read_toml(path), "crio", "nri", "default_validator")
         required = texts(crio.get("nri_validator_required_plugins"))
         if crio.get("nri_enable_default_validator") is True and name in required:

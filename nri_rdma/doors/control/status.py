@@ -22,7 +22,7 @@ from nri_rdma.model.request import UNLIMITED
 from nri_rdma.observe.spans import Recorder
 
 MEMLOCK_IS_SET = "the setting memlock says so"
-NO_GUARD = "while this daemon is dead, pods start without their devices"
+UNKNOWN_GUARD = "no hook has asked; without a guard, pods start without their devices while this daemon is dead"
 UNGUARDED = "containers started that it did not ask about: their runtime handler has no guard"
 
 
@@ -65,7 +65,7 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
-        return {"active": "none", "warning": NO_GUARD, **told}
+        return {"active": "unknown", "warning": UNKNOWN_GUARD, **told}
     return {"active": "createRuntime hook", "warning": UNGUARDED if unguarded else "", **told}
 
 

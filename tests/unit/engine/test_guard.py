@@ -202,7 +202,7 @@ def test_questions_and_refusals_are_counted_and_traced(daemon: InsideDaemon, gua
 
 def test_the_next_daemon_knows_when_the_guard_last_asked(daemon: InsideDaemon, guard: Guard) -> None:
     before = time.time() - 2  # the file's time may be coarser than the clock
-    assert ask_status(daemon.settings.control_path)["guard"]["active"] == "none"
+    assert ask_status(daemon.settings.control_path)["guard"]["active"] == "unknown"
     pod = daemon.start_pod("one", TWO)
     guard.verify(subject(pod, given(daemon, pod)))
     later = guard_of(daemon).contacts

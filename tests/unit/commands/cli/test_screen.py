@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_rdma.commands.cli.screen import TextTable, layout, printable
+from nri_rdma.commands.cli.screen import TextTable, age, layout, printable
 
 LONG = "the quick brown fox jumps over the lazy dog and then over another one"
 
@@ -48,3 +48,12 @@ def test_control_characters_are_shown_and_not_sent(text: str) -> None:
 
 def test_a_newline_and_letters_of_the_world_stay() -> None:
     assert printable("Grüße\n網路") == "Grüße\n網路"
+
+
+def test_ages_have_two_units() -> None:
+    assert [age(it) for it in (5.4, 65, 3600 * 5 + 61, 86400 * 3 + 7200)] == [
+        "5 s",
+        "1 min 5 s",
+        "5 h 1 min",
+        "3 d 2 h",
+    ]

@@ -76,10 +76,13 @@ def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
 
 
-def test_without_any_runtime_there_is_none(site: Site) -> None:
+def test_without_any_configuration_of_a_runtime_it_is_not_known(site: Site) -> None:
     found = site.finding()
     assert found.result is Result.WARNING
-    assert found.found == "none: while no daemon runs, pods start without the devices they ask for"
+    assert found.found == (
+        f"not known: no configuration of containerd or CRI-O is in {site.folder}/etc, and no daemon answers that could "
+        "have been asked; without a guard, pods start without the devices they ask for while no daemon runs"
+    )
     assert "docs/guard.md" in found.fix
 
 
@@ -244,8 +247,20 @@ def test_what_the_daemon_was_asked_counts_where_the_configuration_cannot_be_seen
     site.status["unguarded"] = ["default/x, container a"]
     assert site.finding().result is Result.WARNING
     assert "Not guarded: default/x, container a" in site.finding().found
-    site.status = {"active": "none", "asked": 0}
+    for active in ("none", "unknown"):  # what daemons say, older and newer
+        site.status = {"active": active, "asked": 0, "last": 0.0}
+        assert site.finding().found.startswith("not known: ")
+        assert "and no hook has asked this daemon; " in site.finding().found
+
+
+def test_a_hook_that_asked_an_earlier_daemon_only_is_not_known_to_be_there_still(site: Site) -> None:
+    site.status = {"active": "createRuntime hook", "asked": 0, "last": 1.0, "unguarded": []}
+    assert site.finding().result is Result.WARNING
+    assert "no hook has asked this daemon, only an earlier one" in site.finding().found
+    site.containerd(runc={"runtime_type": "io.containerd.runc.v2"})
     assert site.finding().found.startswith("none: ")
+    site.containerd(runc=site.guarded())
+    assert site.finding() == Finding(check="guard", result=Result.OK, found="createRuntime hook for containerd's runc")
 
 
 NOFILE = {"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 4096}

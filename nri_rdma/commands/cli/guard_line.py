@@ -1,0 +1,45 @@
+"""What `status` says of the guard: what its hook has asked the daemon, and what the runtime's configuration says.
+
+Neither is enough. A hook that was just set up has not asked yet; one that has asked may have been taken out since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any  # Any: the daemon's JSON document
+
+from nri_rdma.commands.cli.screen import age
+from nri_rdma.commands.doctor.guard import Setup
+
+
+def guard_facts(guard: dict[str, Any], setups: Iterable[Setup], now: float) -> Iterator[tuple[str, str]]:
+    """Yield the lines of `status`. No `setups`: the runtime's configuration cannot be seen from here."""
+    told = tuple(setups)
+    guarded = [it.handler for it in told if not it.fault]
+    faults = "; ".join(f"{it.handler}: {it.fault}" for it in told if it.fault)
+    contact = _contact(guard, now)
+    if guarded:
+        yield "Guard", f"createRuntime hook for {', '.join(guarded)}: {contact}"
+        if faults:
+            yield "", f"WARNING, not guarded: {faults}"
+    elif faults:
+        yield "Guard", f"WARNING, none: while this daemon is dead, pods start without their devices ({faults})"
+        if guard.get("last"):
+            yield "", f"earlier a createRuntime hook was there: {contact}"
+    elif guard.get("asked"):
+        yield "Guard", f"createRuntime hook: {contact}"
+    else:
+        yield "Guard", f"WARNING, not known: {contact}; `nri-rdma doctor` on the host reads the runtime's configuration"
+    if unguarded := guard.get("unguarded"):
+        yield "", f"WARNING, {guard['warning']}: {'; '.join(unguarded)}"
+
+
+def _contact(guard: dict[str, Any], now: float) -> str:
+    """Say what the hook has asked this daemon, and when a hook asked last since the boot."""
+    asked, last = guard.get("asked", 0), guard.get("last", 0)
+    if not last:
+        return "it has asked about no container yet"
+    if not asked:
+        return f"it has asked about no container since this daemon started, last {age(now - last)} ago"
+    refused = f" ({guard['refused']} refused)" if guard["refused"] else ""
+    return f"asked about {asked} container{'' if asked == 1 else 's'}{refused}, last {age(now - last)} ago"

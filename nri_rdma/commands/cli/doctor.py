@@ -40,7 +40,9 @@ def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None
     """Check this machine, and say how to mend what is wrong.
 
     Nothing is changed. Works without root as far as it can: what it may not see it says. The runtime is asked what it
-    is by a plugin that registers and leaves. Ends with 1 when there is a problem; warnings do not count.
+    is by a plugin that registers and leaves. The configuration is the file of --config, else the one that the runtime
+    sends to an nri-rdma in its plugin folder, else the usual one. Ends with 1 when there is a problem; warnings do not
+    count.
 
     \b
     Example:
@@ -50,8 +52,10 @@ def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None
     from nri_rdma.commands.cli.node import notes, read_local_node
     from nri_rdma.commands.doctor.examination import examine
     from nri_rdma.commands.doctor.finding import Result
+    from nri_rdma.commands.doctor.launched import sent_config
     from nri_rdma.commands.doctor.machine import Machine
 
+    config = config or sent_config()
     settings, error = _settings(flags, config)
 
     def read_node() -> Any:

@@ -1,9 +1,14 @@
 """The command `nri-rdma doctor`: its exit codes, its output for programs, and bad settings."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from tests.fakes.runtime import FakeRuntime
+from tests.rig.daemon import PROJECT
 from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 from tests.unit.commands.doctor.bench import (
     Bench,
@@ -37,6 +42,34 @@ def test_warnings_count_when_it_is_strict(bench: Bench, eight: Path) -> None:
         assert "set the hook up as docs/guard.md says" in " ".join(done.stdout.split())
         assert "0 problems" in done.stdout
         assert "Nothing was changed." in done.stdout
+
+
+@pytest.mark.root
+def test_the_file_of_a_daemon_that_the_runtime_starts_is_read_in_place_of_the_usual_one(
+    bench: Bench, eight: Path
+) -> None:
+    """A folder is /etc: its containerd names folders of plugins and of their configurations."""
+    (bench.folder / "mine").mkdir()
+    (bench.folder / "mine/90-nri-rdma").touch(0o755)
+    sent = bench.write("conf/90-nri-rdma.conf", '[pools.gold]\nmodes = ["shared"]\n')
+    folders = f'plugin_path = "{bench.folder}/mine"\nplugin_config_path = "{bench.folder}/conf"\n'
+    bench.write("etc/containerd/config.toml", f'[plugins."io.containerd.nri.v1.nri"]\n{folders}')
+    bench.write("etc/nri-rdma/config.toml", "no_such_setting = 1\n")
+    assert configuration(bench, eight) == {"result": "ok", "found": f"{sent}: 1 pools, 0 rules"}
+    sent.write_text("another = 1\n")
+    assert configuration(bench, eight)["found"].startswith(f"{sent}:1: unknown setting another")
+    sent.unlink()
+    assert "config.toml:1: unknown setting no_such_setting" in configuration(bench, eight)["found"]
+
+
+def configuration(bench: Bench, eight: Path) -> dict[str, str]:
+    """What doctor says of the configuration where the bench's folder is /etc."""
+    script = 'mount --bind "$0" /etc && exec "$@"'
+    program = [sys.executable, "-m", "nri_rdma", "doctor", "-o", "json", *map(str, _flags(bench, eight))]
+    command = ["unshare", "--mount", "sh", "-c", script, str(bench.etc), *program]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    (check,) = (it for it in json.loads(done.stdout)["checks"] if it["check"] == "configuration")
+    return {"result": check["result"], "found": check["found"]}
 
 
 def test_a_bad_file_is_a_finding_and_a_bad_flag_a_usage_error(bench: Bench, eight: Path) -> None:

@@ -25,7 +25,8 @@ def devices(machine: Machine) -> Finding:
             f"this machine has no RDMA device ({machine.settings.sysfs_root}/class/infiniband is absent or empty)",
             "load the driver of the NIC; to look at another machine's node: nri-rdma inventory --snapshot FILE",
         )
-    found = " ".join((f"{_counted(len(node.devices), 'RDMA device')}{_use_words(node)}.", *notes)).strip()
+    sentences = (f"{_counted(len(node.devices), 'RDMA device')}{_use_words(node)}.", *notes)
+    found = " ".join(sentences).removesuffix(".")
     if all(device.in_use for device in node.devices):
         return warning("devices", found, "free one on the host: see IN USE in `nri-rdma inventory`")
     return ok("devices", found)

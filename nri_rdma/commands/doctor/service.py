@@ -81,23 +81,33 @@ def cdi(machine: Machine) -> Finding:
 
 
 def links(machine: Machine) -> Finding:
-    """Who else configures netdevs that come home."""
+    """Report other programs that configure netdevs when these return from pods."""
     managers = [
         name
         for name, place in (("networkd", "systemd/netif"), ("NetworkManager", "NetworkManager"))
         if (machine.run / place).is_dir()
     ]
     if (machine.run / "udev/control").exists():
-        by = f"udev{''.join(f' and {name}' for name in managers)}"
-        return ok("links", f"{by} may configure netdevs that come home; 2 s later the daemon restores what they undid")
+        by = _listed(["udev", *managers])
+        return ok(
+            "links",
+            f"{by} may change netdevs that return from pods; after 2 s the daemon restores what"
+            f" {'they have' if managers else 'it has'} changed",
+        )
     if managers:
+        run, change = ("runs", "it changes") if len(managers) == 1 else ("run", "they change")
         return warning(
             "links",
-            f"{' and '.join(managers)} run, and {machine.run / 'udev/control'} is not there: what they undo is not"
-            " restored",
-            "in a container mount the host's /run/udev, read-only",
+            f"{_listed(managers)} {run} and may change netdevs that return from pods; the daemon does not restore what"
+            f" {change}, because {machine.run / 'udev/control'} is missing",
+            "start systemd-udevd; if the daemon runs in a container, mount the host's /run/udev there, read-only",
         )
-    return ok("links", "nobody else configures netdevs that come home")
+    return ok("links", "no other program configures netdevs that return from pods")
+
+
+def _listed(names: list[str]) -> str:
+    """Join names as English does: a, b and c."""
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
 def _ills(status: dict[str, Any]) -> Iterator[str]:

@@ -47,8 +47,12 @@ def configuration(machine: Machine) -> Finding:
         return problem("configuration", f"{where}{error.what}", error.hint or "nri-rdma config check FILE")
     if not machine.config_file.exists():
         return ok("configuration", f"{machine.config_file} is not there: defaults, flags and environment count")
-    pools, rules = len(machine.settings.pools), len(machine.settings.rules)
-    return ok("configuration", f"{machine.config_file}: {pools} pools, {rules} rules")
+    pools, rules = _counted(len(machine.settings.pools), "pool"), _counted(len(machine.settings.rules), "rule")
+    return ok("configuration", f"{machine.config_file}: {pools}, {rules}")
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _faults(ours: Distribution, machine: Machine) -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_the_file_of_a_daemon_that_the_runtime_starts_is_read_in_place_of_the_us
     folders = f'plugin_path = "{bench.folder}/mine"\nplugin_config_path = "{bench.folder}/conf"\n'
     bench.write("etc/containerd/config.toml", f'[plugins."io.containerd.nri.v1.nri"]\n{folders}')
     bench.write("etc/nri-rdma/config.toml", "no_such_setting = 1\n")
-    assert configuration(bench, eight) == {"result": "ok", "found": f"{sent}: 1 pools, 0 rules"}
+    assert configuration(bench, eight) == {"result": "ok", "found": f"{sent}: 1 pool, 0 rules"}
     sent.write_text("another = 1\n")
     assert configuration(bench, eight)["found"].startswith(f"{sent}:1: unknown setting another")
     sent.unlink()

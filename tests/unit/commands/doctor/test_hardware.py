@@ -17,7 +17,7 @@ from tests.unit.model.hardware import nic, tied
 
 
 def test_devices_are_counted_with_what_the_host_uses(bench: Bench) -> None:
-    assert bench.finds(hardware.devices).found == "8 RDMA devices, none in use by the host."
+    assert bench.finds(hardware.devices).found == "8 RDMA devices, none in use by the host"
     assert isinstance(bench.node, Node)
     first, *others = bench.node.devices
     bench.change_node(devices=(replace(first, in_use=("rail0 carries a default route",)), *others))
@@ -33,7 +33,7 @@ def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_do
     assert (found.result, found.found) == (
         OK,
         "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is a path of the multipath route"
-        " 10.9.0.0/16).",
+        " 10.9.0.0/16)",
     )
     for modes, result in (((Mode.EXCLUSIVE, Mode.SHARED), OK), ((Mode.EXCLUSIVE,), WARNING)):
         bench.settings = replace(bench.settings, allow_default_pool=False, pools=(Pool(name="rails", modes=modes),))

@@ -50,7 +50,7 @@ def test_a_configuration_file_that_can_be_used_is_counted(bench: Bench) -> None:
     bench.write("etc/nri-rdma/config.toml", "")
     bench.settings = replace(bench.settings, pools=(Pool(name="gold", modes=(Mode.SHARED,)),))
     found = bench.finds(software.configuration)
-    assert (found.result, found.found.endswith("config.toml: 1 pools, 0 rules")) == (OK, True)
+    assert (found.result, found.found.endswith("config.toml: 1 pool, 0 rules")) == (OK, True)
 
 
 def test_a_configuration_that_cannot_be_used_is_told_with_file_line_and_key(bench: Bench) -> None:

@@ -272,8 +272,9 @@ def _alt_name_order(found: LinkState, wanted: LinkState) -> Iterator[Op]:
 
 
 def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]:
-    """Those to be set. What the link has no more cannot be: its kernel or its family has gone. A secret of stable
-    addresses is told only where there is one; it is set first, because it changes how addresses are generated."""
+    """Return the sysctls to be set. What the link has no more cannot be set: its kernel or its family has gone. A
+    secret of stable addresses is named only where there is one; it is set first, because it changes how addresses are
+    generated."""
     here = sysctls_of(found.sysctls)
     changes = [
         SetSysctl(key=name, value=value)
@@ -284,7 +285,8 @@ def _other_sysctls(found: LinkState, wanted: LinkState) -> tuple[SetSysctl, ...]
 
 
 def _other_features(found: LinkState, wanted: LinkState) -> tuple[SetFeatures, ...]:
-    """Those to be set: a netdev keeps its features through all namespaces, and with them what the pod changed."""
+    """Return the features to be set: a netdev keeps its features through all namespaces, and with them what the pod
+    changed."""
     here = features_of(found.features)
     changes = tuple((name, on) for name, on in features_of(wanted.features).items() if here.get(name, on) != on)
     return (SetFeatures(features=changes),) if changes else ()

@@ -126,7 +126,7 @@ class Explanation:
 
 
 def explain(pod: PodManifest, facts: Facts) -> Explanation:
-    """What the pod would get, after giving back what it holds now."""
+    """Return what the pod would get, after giving back what it holds now."""
     facts = replace(facts, grants=_own_grants(pod, facts.grants), gpus=_own_gpus(pod, facts.gpus))
     holds = tuple(device.name for device in facts.node.devices if _holds(pod, facts.taken.get(device.id, frozenset())))
     facts = _given_back(facts, str(pod))
@@ -184,13 +184,13 @@ def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
 
 
 def _own_grants(pod: PodManifest, grants: tuple[CdiGrant, ...]) -> tuple[CdiGrant, ...]:
-    """Those to containers of this pod: a manifest may have several."""
+    """Return the grants to containers of this pod: a manifest may have several pods."""
     names = {container.name for container in pod.containers}
     return tuple(grant for grant in grants if grant.container in names)
 
 
 def _own_gpus(pod: PodManifest, gpus: Mapping[str, KnownGpus]) -> Mapping[str, KnownGpus]:
-    """Those of containers of this pod, in its order."""
+    """Return the GPUs of containers of this pod, in the pod's order."""
     return {container.name: gpus[container.name] for container in pod.containers if container.name in gpus}
 
 
@@ -246,8 +246,8 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
 
 
 def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
-    """What a kubelet would say that it allocated: containers with resources of device plugins, or claims. None where no
-    kubelet says so."""
+    """Return what a kubelet would say that it allocated: containers with resources of device plugins, or claims. None
+    where no kubelet says so."""
     if not facts.kubelet_tells and not facts.gpus:
         return None
     return PodAllocation(
@@ -266,7 +266,7 @@ def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
-    """What device plugins give to a container; GPUs also where only the question names them."""
+    """Yield what device plugins give to a container; GPUs also where only the question names them."""
     yield from (name for name, _ in container.resources)
     if container.name in facts.gpus:
         yield "GPUs"
@@ -312,7 +312,7 @@ def _plan(placed: tuple[Placed, ...]) -> Plan:
 
 
 def _link(netdev: Netdev) -> LinkState:
-    """What the plan asks of a link; the rest is for the way back, which nobody goes here."""
+    """Return the state of a link as far as a plan asks for it; the rest is for the way back, which nobody goes here."""
     return LinkState(
         ifindex=netdev.ifindex,
         name=netdev.name,
@@ -421,7 +421,7 @@ def _sources(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) ->
 
 
 def _why_not(facts: Facts, offered: Offer, admitted: Admitted, device: RdmaDevice) -> str:
-    """Why the request cannot have the device, by placing the request on this device alone; "" when it could."""
+    """Say why the request cannot have the device, by placing the request on this device alone; "" when it could."""
     request = admitted.request
     failed = mismatch(request.match, device)
     if failed:

@@ -41,7 +41,7 @@ class Container(Protocol):
 
     @property
     def asker(self) -> Asker:
-        """What rules can know of the pod."""
+        """Return what rules can know of the pod."""
 
     @property
     def env(self) -> Collection[str]:
@@ -65,7 +65,7 @@ class Container(Protocol):
 
     @property
     def gpus(self) -> GpuEvidence:
-        """What tells which GPUs the container has."""
+        """Return what tells which GPUs the container has."""
 
     @property
     def was_there(self) -> bool:

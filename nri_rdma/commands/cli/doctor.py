@@ -82,7 +82,7 @@ def doctor(config: Path | None, strict: bool, output: str, **flags: Any) -> None
 
 
 def _settings(flags: dict[str, Any], config: Path | None) -> tuple[Settings, SettingError | None]:
-    """What a daemon would have; when that is nothing, flags and defaults, and why."""
+    """Return the settings that a daemon would have; when they cannot be read, those of flags and defaults, and why."""
     try:
         return load(flags, os.environ, Document.read(config)).settings, None
     except SettingError as error:

@@ -25,7 +25,7 @@ def told(error: NriRdmaError | KernelError | OSError) -> NriRdmaError:
 
 
 def _words(error: KernelError | OSError) -> str:
-    """What the system said, and of which path."""
+    """Return what the system said, and of which path."""
     if isinstance(error, KernelError):
         return str(error)
     return f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")

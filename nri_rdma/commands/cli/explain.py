@@ -266,7 +266,7 @@ def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[
 
 
 def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
-    """What it gets that nri-rdma has no say in."""
+    """Yield what a container gets that nri-rdma has no say in: a label, then the words beside it."""
     container = item.container
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"

@@ -94,7 +94,7 @@ class _Process:
         return self.daemon.make_plugin(door.runtime_pid)
 
     def asks(self, annotations: Mapping[str, str]) -> bool:
-        """Whether a pod with these annotations asks us for devices, as far as the settings could be read."""
+        """Tell whether a pod with these annotations asks us for devices, as far as the settings could be read."""
         return asks(annotations, self._prefix)
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ class _HostLinks:
 
 
 def read_node(settings: Settings, snapshot: Path | None = None) -> tuple[Node, tuple[str, ...]]:
-    """This machine or a saved node, with what a reader has to know about it. Raises as its two sources do."""
+    """Return this machine or a saved node, and what a reader has to know about it. Raises as its two sources do."""
     if snapshot is None:
         local = read_local_node(settings)
         return local.node, notes(local, settings)
@@ -74,7 +74,7 @@ def read_local_node(settings: Settings) -> LocalNode:
 
 
 def notes(local: LocalNode, settings: Settings) -> tuple[str, ...]:
-    """What a reader has to know about where the facts are from, as sentences."""
+    """Return what a reader has to know about where the facts are from, as sentences."""
     sentences: list[str] = []
     if local.problem:
         sentences.append(f"The host's links cannot be read ({local.problem}): use by the host is not known.")

@@ -109,7 +109,7 @@ def printable(text: str) -> str:
 
 
 def can_draw(characters: str) -> bool:
-    """Whether stdout can show them."""
+    """Tell whether stdout can show these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -166,7 +166,7 @@ def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:
 
 
 def _since_start(document: dict[str, Any]) -> str:
-    """How many there were, where some have ended."""
+    """Say how many there have been since the daemon started; empty while none has ended."""
     count = document.get("unserved_count", 0)  # a daemon before this field has none
     return f" ({count} since the daemon's start)" if count > len(document["unserved"]) else ""
 
@@ -191,7 +191,7 @@ def _devices(document: dict[str, Any]) -> TextTable:
 
 
 def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
-    """Where its netdevs are. The daemon may not have read the node since they left."""
+    """Say where the netdevs of a device are. The daemon may not have read the node since they left."""
     gone = {it["netdev"]["name"]: it["pod_name"] for it in moves if it["device"] == device["name"]}
     here = [netdev["name"] for netdev in device["netdevs"] if netdev["name"] not in gone]
     away = [f"{name} as {pod_name}" for name, pod_name in gone.items()]

@@ -157,7 +157,7 @@ def _matrix(view: View, width: int) -> Iterator[TextTable]:
 
 
 def _fitting(names: Sequence[str], room: int) -> int:
-    """How many of these columns fit, but one at least."""
+    """Return how many of these columns fit, but one at least."""
     for count, name in enumerate(names):
         room -= _GAP + max(_CLASS_WIDTH, len(name))
         if room < 0:

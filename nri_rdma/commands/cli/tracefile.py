@@ -36,7 +36,7 @@ def read_trace(path: Path) -> dict[str, Any]:
 
 
 def _why_not(spans: tuple[SpanRow, ...]) -> str:
-    """What does not hold together, "" when all does."""
+    """Say what does not hold together; "" when all does."""
     if len(spans) > MAX_SPANS:
         return f"it has more than {MAX_SPANS} spans"
     parents = {(span.trace_id, span.span_id): (span.trace_id, span.parent_id) for span in spans}

@@ -193,7 +193,7 @@ def _branches(last: tuple[bool, ...], pen: Pen) -> str:
 
 
 def _gutter(row: WaterfallRow, following: WaterfallRow | None, pen: Pen) -> str:
-    """What leads on to later rows beside the text under a row."""
+    """Return the signs beside the text under a row that lead on to later rows."""
     lines = "".join("  " if is_last else pen.pipe for is_last in row.last)
     has_children = following is not None and len(following.last) > len(row.last)
     return lines + (pen.pipe if has_children else "  ")
@@ -224,7 +224,7 @@ def _error(span: SpanRow, errors: Set[tuple[str, str]]) -> str:
 
 
 def _details(span: SpanRow) -> str:
-    """What matters of the attributes; a reason names its devices."""
+    """Return the attributes of a span that matter to a reader; a reason names its devices."""
     shown = (str(span.attributes.get(key, "")) for key in _SHOWN_ATTRIBUTES)
     return str(span.attributes.get("reason", "")) or ": ".join(filter(None, shown))
 

@@ -32,7 +32,7 @@ def ok(check: str, found: str) -> Finding:
 
 
 def warning(check: str, found: str, fix: str) -> Finding:
-    """It works, and somebody should know."""
+    """Return a finding about what works, and what somebody should know of all the same."""
     return Finding(check=check, result=Result.WARNING, found=found, fix=fix)
 
 
@@ -42,5 +42,5 @@ def problem(check: str, found: str, fix: str) -> Finding:
 
 
 def not_applicable(check: str, why: str, fix: str = "") -> Finding:
-    """It was not checked."""
+    """Return a finding about what was not checked, and why."""
     return Finding(check=check, result=Result.NOT_APPLICABLE, found=why, fix=fix)

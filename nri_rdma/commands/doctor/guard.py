@@ -91,7 +91,7 @@ class _WrongError(Exception):
 
 
 def guard(machine: Machine) -> Finding:
-    """Who refuses a pod while no daemon lives."""
+    """Find out who refuses a pod while no daemon lives."""
     asked, unasked = _contact(machine)
     setups = setups_of(machine)
     guarded = [it.handler for it in setups if not it.fault]
@@ -147,7 +147,7 @@ def _limit(entry: Any) -> str:
 
 
 def _contact(machine: Machine) -> tuple[str, str]:
-    """What the daemon knows of the hook: that it asks, and where it did not."""
+    """Return what the daemon knows of the hook: that it asks, and where it did not."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return "", ""

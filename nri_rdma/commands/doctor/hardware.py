@@ -15,7 +15,7 @@ from nri_rdma.model.request import Mode
 
 
 def devices(machine: Machine) -> Finding:
-    """What there is, and what the host uses itself."""
+    """List the RDMA devices, and say which of them the host uses itself."""
     if isinstance(machine.node, InventoryError):
         return problem("devices", f"{machine.node.what} ({machine.node.where})", machine.node.hint)
     node, notes = machine.node
@@ -33,7 +33,7 @@ def devices(machine: Machine) -> Finding:
 
 
 def device_nodes(machine: Machine) -> Finding:
-    """Whether each device can be opened: its uverbs, and the node's rdma_cm."""
+    """Check that each device can be opened: its uverbs, and the node's rdma_cm."""
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("device nodes", "there is no RDMA device")
     node, _ = machine.node
@@ -60,7 +60,7 @@ def device_nodes(machine: Machine) -> Finding:
 
 
 def pools(machine: Machine) -> Finding:
-    """Whether pods can get anything."""
+    """Check that pods can get devices."""
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("pools", "there is no RDMA device")
     node, settings = machine.node[0], machine.settings

@@ -20,7 +20,7 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}  # include/uapi/linux
 
 
 def release(machine: Machine) -> Finding:
-    """Whether the kernel has what every attach needs."""
+    """Check that the kernel has what every attach needs."""
     try:
         text = (machine.proc / "sys/kernel/osrelease").read_text().strip()
     except OSError as error:
@@ -32,7 +32,7 @@ def release(machine: Machine) -> Finding:
 
 
 def privileges(machine: Machine) -> Finding:
-    """Whether this process could do what the daemon does."""
+    """Check that this process could do what the daemon does."""
     try:
         status = (machine.proc / "self/status").read_text()
     except OSError as error:
@@ -50,7 +50,7 @@ def privileges(machine: Machine) -> Finding:
 
 
 def rdma_netns(machine: Machine) -> Finding:
-    """Whether the kernel has RDMA, and what its namespace mode means for pods."""
+    """Check that the kernel has RDMA, and say what its namespace mode means for pods."""
     if isinstance(machine.node, InventoryError):
         return not_applicable("rdma netns", machine.node.what)
     node, _ = machine.node
@@ -88,7 +88,7 @@ def rdma_netns(machine: Machine) -> Finding:
 
 
 def rdma_cgroup(machine: Machine) -> Finding:
-    """Whether containers can have limits."""
+    """Check that containers can have limits on RDMA resources."""
     root = machine.settings.cgroup_root
     if not (root / "cgroup.controllers").exists():
         return warning(

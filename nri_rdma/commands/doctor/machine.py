@@ -52,7 +52,7 @@ class Machine:
 
     @cached_property
     def runtime(self) -> Visited:
-        """What the runtime says of itself."""
+        """Return what the runtime says of itself."""
         return visit(self.settings.nri_socket)
 
     @cached_property

@@ -27,7 +27,7 @@ _CONTAINERD_PLUGIN = "io.containerd.nri.v1.nri"
 
 
 def nri_socket(machine: Machine) -> Finding:
-    """Whether the runtime has NRI, and takes plugins that connect."""
+    """Check that the runtime has NRI, and takes plugins that connect."""
     path, daemon = machine.settings.nri_socket, machine.daemon
     if not isinstance(daemon, NotReadyError) and daemon["runtime"].get("launched"):
         return ok("NRI socket", "not needed: the runtime has started the daemon itself")
@@ -46,7 +46,7 @@ def nri_socket(machine: Machine) -> Finding:
 
 
 def runtime(machine: Machine) -> Finding:
-    """Which runtime it is, and what it is known not to do."""
+    """Name the runtime, and what it is known not to do."""
     facts = machine.runtime.runtime
     if facts is None:
         return not_applicable("runtime", "it could not be asked")
@@ -59,7 +59,7 @@ def runtime(machine: Machine) -> Finding:
 
 
 def containerd_socket(machine: Machine) -> Finding:
-    """Whether a containerd that leaves parts of refused sandboxes can be asked to remove them."""
+    """Check that a containerd that leaves parts of refused sandboxes can be asked to remove them."""
     facts, path = machine.runtime.runtime, machine.settings.containerd_socket
     if facts is None:
         return not_applicable(_CONTAINERD, "the runtime could not be asked what it is")
@@ -86,7 +86,7 @@ def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
 
 
 def memlock(machine: Machine) -> Finding:
-    """How much memory a container may lock: RDMA programs register what they send."""
+    """Say how much memory a container may lock: RDMA programs register what they send."""
     seen, setting = machine.runtime, machine.settings.memlock
     if seen.refused or not seen.pid:
         return not_applicable("memlock", "the runtime's process cannot be seen")
@@ -126,7 +126,7 @@ def _off_words(machine: Machine) -> str:
 
 
 def _turned_off(etc: Path) -> Iterator[str]:
-    """Which configuration keeps plugins out, as far as it can be read."""
+    """Yield the settings that keep plugins out, as far as the configuration can be read."""
     containerd = etc / "containerd/config.toml"
     plugin = table_at(read_toml(containerd), "plugins", _CONTAINERD_PLUGIN)
     for key in ("disable", "disable_connections"):

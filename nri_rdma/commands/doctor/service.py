@@ -17,7 +17,7 @@ _DIES_WITH_THE_BOOT = frozenset({"tmpfs", "ramfs"})
 
 
 def daemon(machine: Machine) -> Finding:
-    """Whether one runs, and is well."""
+    """Check that a daemon runs, and is well."""
     status = machine.daemon
     if isinstance(status, NotReadyError):
         return _unanswered(machine, status)
@@ -44,7 +44,7 @@ def _unanswered(machine: Machine, error: NotReadyError) -> Finding:
 
 
 def state(machine: Machine) -> Finding:
-    """Where the journal is: it has to be writable, and to die with the boot as the moves do."""
+    """Check the journal's place: it has to be writable, and to die with the boot as the moves do."""
     folder = machine.settings.state_dir
     there = next(path for path in (folder, *folder.parents) if _exists(path))
     if not os.access(there, os.W_OK | os.X_OK):
@@ -70,7 +70,7 @@ def state(machine: Machine) -> Finding:
 
 
 def cdi(machine: Machine) -> Finding:
-    """What is wrong with the CDI specs of the node."""
+    """List what is wrong with the CDI specs of the node."""
     registry = read_registry(machine.settings.cdi_dirs)
     where = ", ".join(map(str, machine.settings.cdi_dirs))
     if registry.problems:

@@ -40,7 +40,7 @@ def packages(machine: Machine) -> Finding:
 
 
 def configuration(machine: Machine) -> Finding:
-    """Whether a daemon would start with it."""
+    """Check that a daemon would start with this configuration."""
     error = machine.setting_error
     if error is not None:
         where = f"{error.where}: " if error.where else ""
@@ -73,7 +73,7 @@ def _distribution(name: str, machine: Machine) -> Distribution | None:
 
 
 def _is_within(version: str, bounds: str) -> bool:
-    """Whether a version keeps the bounds that our requirements have: at least, and below."""
+    """Tell whether a version keeps the bounds that our requirements have: at least, and below."""
     have = _numbers(version)
     for sign, limit in _BOUND.findall(bounds):
         wanted = _numbers(limit)

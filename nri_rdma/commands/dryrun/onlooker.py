@@ -52,5 +52,5 @@ class Onlooker:
         return self._kernel.rdma_objects(index)
 
     def can_move_rdma(self, index: int, target: Namespace) -> bool:
-        """Whether the driver can at all."""
+        """Tell whether the driver can move RDMA devices at all."""
         return True

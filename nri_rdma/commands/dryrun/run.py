@@ -170,7 +170,7 @@ def without_pause(_pause_s: float, work: Callable[[], None]) -> Callable[[], Non
 
 
 def attached_by_daemon(settings: Settings) -> Attached:
-    """What the daemon of these settings has attached; nothing when none answers."""
+    """Return what the daemon of these settings has attached; nothing when none answers."""
     try:
         document = ask_status(settings.control_path)
     except NotReadyError:

@@ -164,7 +164,7 @@ class Verdicts:
         """No cgroup is touched."""
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """What the pod would have held is free."""
+        """Free what the pod would have held."""
         seen = self._seen.pop(sandbox_id, None)  # first: who is deciding looks here when it has decided
         self.engine.stop_pod(sandbox_id, deadline)
         if seen is not None:

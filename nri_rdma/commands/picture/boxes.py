@@ -79,7 +79,7 @@ def moved(box: Box, y: float) -> Box:
 
 
 def _frame_words(branch: Branch) -> tuple[str, str, str]:
-    """What stands above its name, the name, and the title."""
+    """Return the words of a branch's frame: what stands above its name, the name, and the title."""
     match branch.level:
         case Level.NUMA:
             title = f"NUMA node {branch.name}" if branch.name else "the kernel tells no NUMA node"

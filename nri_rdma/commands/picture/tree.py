@@ -36,7 +36,7 @@ class Branch:
 
     @property
     def depth(self) -> int:
-        """How many levels of branches are below."""
+        """Return how many levels of branches are below."""
         return max((1 + branch.depth for branch in self.branches), default=0)
 
 
@@ -65,18 +65,19 @@ def tree_of(view: View) -> tuple[Branch, ...]:
 
 
 def _located(leaf: _Leaf) -> Gpu | RdmaDevice:
-    """What of it has a place."""
+    """Return the part of a leaf that has a place on the node."""
     return leaf if isinstance(leaf, Gpu) else leaf.head
 
 
 def _numa_node(leaves: Iterable[_Leaf]) -> int | None:
-    """That of most leaves: a root complex is in one NUMA node, whatever a firmware says of some function."""
+    """Return the NUMA node of most leaves: a root complex is in one NUMA node, whatever a firmware says of some
+    function."""
     numbers = Counter(number for leaf in leaves if (number := _located(leaf).numa_node) is not None)
     return min(numbers, key=lambda number: (-numbers[number], number), default=None)
 
 
 def _joined(branches: Iterable[Branch]) -> Iterator[Branch]:
-    """What is not on PCI as one branch."""
+    """Yield the branches, with those that are not on PCI joined into one."""
     off_pci: list[Adapter] = []
     for branch in branches:
         if branch.name:

@@ -30,7 +30,7 @@ class Adapter:
 
     @property
     def id(self) -> DeviceId:
-        """What tells it from others."""
+        """Return what tells this adapter from others."""
         return self.head.id
 
 
@@ -59,12 +59,12 @@ class View:
     """The pods that hold devices and are known to have a GPU, by its address."""
 
     def is_free(self, device: RdmaDevice) -> bool:
-        """Whether neither a pod nor the host has it."""
+        """Tell whether neither a pod nor the host has the device."""
         return device.id not in self.holdings and not device.uses
 
 
 def view_of(node: Node, taken: Taken) -> View:
-    """What there is to show of a node and its holders."""
+    """Return what there is to show of a node and its holders."""
     known = {device.id for device in node.devices}
     holdings = {
         device_id: tuple(sorted(held, key=lambda it: it.owner))
@@ -106,7 +106,7 @@ def _function(device: RdmaDevice) -> PciAddress | DeviceId:
 
 
 def _pairs(view: View) -> tuple[PicturePair, ...]:
-    """Those of pods, then the nearest adapter of each GPU that has none of these. By GPU, then adapter."""
+    """Return the pairs of pods, then the nearest adapter of each GPU that is in none of these. By GPU, then adapter."""
     found: dict[tuple[PciAddress, DeviceId], PicturePair] = {}
     for pod, devices, gpus in _pods(view):
         for pair in _pairs_of(pod, devices, gpus):

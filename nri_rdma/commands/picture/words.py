@@ -98,7 +98,8 @@ _PROTOCOLS = {"ib": "IB", "roce": "RoCE", "iwarp": "iWARP"}
 
 
 def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
-    """Who has it, for its box. Of several devices: how many there are, then who has which."""
+    """Return the lines of an adapter's box that say who has it. Of several devices: how many there are, then who has
+    which."""
     if len(adapter.devices) == 1:
         return tuple(_some(list(_holders(view, adapter.head))))
     virtual = sum(device.virtual is not None for device in adapter.devices)
@@ -129,7 +130,7 @@ def adapter_title(view: View, adapter: Adapter) -> str:
 
 
 def device_words(view: View, device: RdmaDevice) -> str:
-    """Who has one device."""
+    """Say who has one device."""
     return ", ".join(_holders(view, device))
 
 

@@ -30,12 +30,12 @@ MAX_BYTES = 10 * 1024
 
 
 def is_claim(document: Mapping[str, Any]) -> bool:
-    """Whether it is of a kind that can have parameters."""
+    """Tell whether a document is of a kind that can have parameters."""
     return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
 def claim_problems(document: Mapping[str, Any], at: Path, placed: Placed, file: str, driver: str) -> Iterator[Problem]:
-    """What is wrong with the parameters of that driver in a document, which stands at a path of its file."""
+    """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file."""
     way = DEVICES[document["kind"]]
     devices: object = document
     for key in way:

@@ -44,7 +44,7 @@ class Checked:
 
 
 def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
-    """What is in a file, and what is wrong with it; the prefix is that of our annotations."""
+    """Return what is in a file, and what is wrong with it; the prefix is that of our annotations."""
     if _is_toml(data):
         return _configuration(data, file)
     documents = read_documents(data)

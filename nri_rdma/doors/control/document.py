@@ -23,7 +23,7 @@ DOCUMENT_VERSION = 1
 
 
 def json_of(text: str | bytes) -> object:
-    """What a JSON text says. Raises ValueError for every text that is none, with a reason for people."""
+    """Parse a JSON text. Raises ValueError for every text that is none, with a reason for people."""
     try:
         value: object = json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -42,7 +42,7 @@ def policy_document(policy: Policy) -> dict[str, Any]:
 
 
 def adoption_document(adoption: Adoption) -> dict[str, Any]:
-    """What is done with devices from others, as JSON."""
+    """Return what is done with devices from others, as JSON."""
     vendors = {vendor: msgspec.to_builtins(item) for vendor, item in adoption.vendors.items()}
     return {"others": msgspec.to_builtins(adoption.others), "vendors": vendors}
 

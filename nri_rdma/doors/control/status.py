@@ -60,8 +60,8 @@ class DaemonFacts:
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
-    """Which guard has asked since the boot, how often since our start and, in seconds since the epoch, when last; and
-    the containers that started and were not asked about."""
+    """Return which guard has asked since the boot, how often since our start and, in seconds since the epoch, when
+    last; and the containers that started and were not asked about."""
     unguarded = [f"{it.pod}, container {name}" for it in sandboxes for name in sorted(it.unguarded.copy())]
     told = {**asdict(contacts), "unguarded": unguarded}
     if not contacts.last:
@@ -70,7 +70,7 @@ def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[
 
 
 def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]) -> dict[str, Any]:
-    """What `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
+    """Return what `status` shows, and what `explain` decides with: node_from reads the node out of it again."""
     view = view_of(facts.engine)
     node = node_document(view.node)
     for device in node["devices"]:

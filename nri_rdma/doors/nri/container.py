@@ -69,7 +69,7 @@ class NriContainer:
 
     @_lazy
     def asker(self) -> Asker:
-        """What rules can know of the pod."""
+        """Return what rules can know of the pod."""
         return asker_from(self._message.pod, self.pod)
 
     @_lazy
@@ -89,7 +89,7 @@ class NriContainer:
 
     @_lazy
     def is_privileged(self) -> bool:
-        """Whether the container may use all devices of the host."""
+        """Tell whether the container may use all devices of the host."""
         return is_privileged(self._message.container)
 
     @_lazy
@@ -99,12 +99,12 @@ class NriContainer:
 
     @property
     def gpus(self) -> GpuEvidence:
-        """What tells which GPUs the container has."""
+        """Return what tells which GPUs the container has."""
         return shown_gpus(self._message.container)
 
     @property
     def cgroups_path(self) -> str:
-        """Where the runtime will make the container's cgroup."""
+        """Return the path where the runtime will make the container's cgroup."""
         path: str = self._message.container.linux.cgroups_path
         return path
 

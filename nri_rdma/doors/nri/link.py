@@ -19,11 +19,11 @@ class Door(Protocol):
 
     @property
     def link(self) -> Link:
-        """How far the present session is."""
+        """Return how far the present session is."""
 
     @property
     def last_error(self) -> str:
-        """Why there is no session, or why the last one ended; "" when all is well."""
+        """Say why there is no session, or why the last one ended; "" when all is well."""
 
     @property
     def last_error_at(self) -> float:

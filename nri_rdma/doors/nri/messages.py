@@ -50,7 +50,8 @@ def pod_from(message: Any) -> Pod:
 
 
 def asker_from(message: Any, pod: Pod) -> Asker:
-    """What rules can know of a PodSandbox; `pod` is the same one. Without a network namespace it is on the host's."""
+    """Return what rules can know of a PodSandbox; `pod` is the same one. Without a network namespace it is on the
+    host's."""
     return Asker(
         namespace=pod.namespace,
         runtime_handler=message.runtime_handler,
@@ -60,14 +61,15 @@ def asker_from(message: Any, pod: Pod) -> Asker:
 
 
 def container_name(container: Any) -> str:
-    """Its name in the pod. Some releases of CRI-O leave the field empty; the kubelet's label has it then."""
+    """Return a container's name in the pod. Some releases of CRI-O leave the field empty; the kubelet's label has it
+    then."""
     name: str = container.name or container.labels.get("io.kubernetes.container.name", "")
     return name
 
 
 def has_our_names(payload: bytes) -> bool:
-    """Whether the name of a variable of ours is anywhere in a message: to ask its bytes takes half as long as to read
-    an environment of twenty."""
+    """Tell whether the name of a variable of ours is anywhere in a message: to ask its bytes takes half as long as to
+    read an environment of twenty."""
     for prefix in _OUR_NAMES:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if prefix in payload:
             return True
@@ -85,8 +87,8 @@ def device_numbers(container: Any) -> Mapping[str, tuple[int, int]]:
 
 
 def brings_devices(container: Any, majors: Collection[int] | None) -> bool:
-    """Whether the container may have an RDMA device from others: a device node with one of these major numbers (None:
-    they are not known yet)."""
+    """Tell whether the container may have an RDMA device from others: a device node with one of these major numbers
+    (None: they are not known yet)."""
     for device in container.linux.devices:  # noqa: SIM110 - a loop is half the cost of any() with a generator
         if majors is None or device.major in majors:
             return True
@@ -102,8 +104,8 @@ def cdi_devices(container: Any) -> tuple[str, ...]:
 
 
 def is_privileged(container: Any) -> bool:
-    """Whether it may use every device of the host: NRI does not tell that a container is privileged, but the rules of
-    its device cgroup do."""
+    """Tell whether a container may use every device of the host: NRI does not say that a container is privileged, but
+    the rules of its device cgroup do."""
     return any(
         rule.allow and rule.type in {"", "a"} and not rule.HasField("major") and set(rule.access) >= set("rwm")
         for rule in container.linux.resources.devices
@@ -111,7 +113,7 @@ def is_privileged(container: Any) -> bool:
 
 
 def shown_gpus(container: Any) -> GpuEvidence:
-    """What tells of the GPUs of a container. Of two values of a variable the last counts."""
+    """Return what tells of the GPUs of a container. Of two values of a variable the last counts."""
     visible = [entry for entry in container.env if entry.startswith(_VISIBLE)]
     return GpuEvidence(
         nodes=tuple(device_numbers(container).values()),

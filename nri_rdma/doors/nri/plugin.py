@@ -69,7 +69,7 @@ class Refusals(Protocol):
     """Who cleans up after a runtime that leaves something of refused sandboxes. Neither call blocks or raises."""
 
     def refused(self, pod: Pod) -> None:
-        """This sandbox is refused, and the runtime will leave something of it."""
+        """Note that this sandbox is refused, and that the runtime will leave something of it."""
 
     def listed(self, sandbox_ids: Collection[str]) -> None:
         """The runtime has just told of these sandboxes."""
@@ -258,8 +258,8 @@ def _own_rpc(message: Any, handle: HandleChange, request: Request) -> bytes:
 
 
 def answer_by(request: Request, budget_s: float) -> float:
-    """When an answer must be on its way, in seconds of `time.monotonic`: the runtime's time-out and the request's own,
-    less what the way back takes."""
+    """Return when an answer must be on its way, in seconds of `time.monotonic`: the runtime's time-out and the
+    request's own, less what the way back takes."""
     if request.timeout_ns > 0:
         budget_s = min(budget_s, request.timeout_ns / 1e9)
     budget_s = min(budget_s, LONGEST_TIMEOUT_S)
@@ -267,7 +267,7 @@ def answer_by(request: Request, budget_s: float) -> float:
 
 
 def runtime_facts(message: Any) -> RuntimeFacts:
-    """What the runtime says of itself in a ConfigureRequest."""
+    """Return what the runtime says of itself in a ConfigureRequest."""
     return RuntimeFacts(
         name=message.runtime_name,
         version=message.runtime_version,
@@ -279,7 +279,7 @@ def runtime_facts(message: Any) -> RuntimeFacts:
 
 
 def abilities_in(message: Any) -> Abilities:
-    """What the runtime of a ConfigureRequest can do."""
+    """Return what the runtime of a ConfigureRequest can do."""
     return abilities_of(
         message.runtime_name,
         message.runtime_version,

@@ -118,7 +118,7 @@ class Runner:
             self._wait(piece_s)
 
     def _other_socket(self, known: SocketId) -> bool:
-        """Whether the path leads to another socket; one that has gone is none yet."""
+        """Tell whether the path leads to another socket; one that has gone is none yet."""
         found = _socket_id(self._socket_path)
         return found is not None and found != known
 

@@ -91,7 +91,7 @@ class Abilities:
 
     @property
     def lacks(self) -> tuple[str, ...]:
-        """What it does not do of what we ask, in words."""
+        """List what the runtime does not do of what we ask, in words."""
         words = []
         if not self.applies_rlimits:
             words.append("RLIMIT_MEMLOCK of containers")
@@ -134,7 +134,8 @@ def _nri_release(text: str) -> Release | None:
 
 
 def _inferred(runtime: str, version: str) -> Release | None:
-    """That of the newest known release that is not newer: what is newer than all we know has what the last one has."""
+    """Return the release by which a newer one is judged, the newest known that is not newer: it has what the last one
+    has."""
     release = parse_release(version)
     if release is None:
         return None
@@ -143,7 +144,8 @@ def _inferred(runtime: str, version: str) -> Release | None:
 
 
 def _events(nri: Release | None) -> int:
-    """When it is not known, what everybody knows: an unknown bit would fail the registration."""
+    """Return the events to subscribe to. Of an unknown release only those that every release knows: an unknown bit
+    would fail the registration."""
     if nri is None or nri < (0, 9, 1):
         return EVENTS_0_2
     return EVENTS_0_9_1 if nri < (0, 10, 0) else EVENTS_0_10

@@ -81,7 +81,7 @@ class Session:
             self._socket.shutdown(socket.SHUT_RD)
 
     def _register(self) -> None:
-        """Our service is open before this is sent: Configure may come before the answer."""
+        """Register the plugin. Our service is open before this is sent: Configure may come before the answer."""
         message = pb.RegisterPluginRequest(plugin_name=self._name, plugin_idx=self._index, NRI_version=NRI_VERSION)
         _, data = self._client.request(
             RUNTIME_SERVICE, "RegisterPlugin", message.SerializeToString(), timeout_ns=_REGISTER_TIMEOUT_NS

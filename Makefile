@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults runtimes lab lab-shell bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes lab lab-shell bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -28,6 +28,9 @@ test: setup ## all tests but those in the virtual machine, in parts at the same 
 
 test-faults: setup ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
 	@$(PYTEST) tests/faults tests/runtime/test_endings.py --every-fault
+
+mutants: setup ## COUNT mistakes planted in the code, one at a time, chosen by SEED: how many the tests notice (minutes)
+	@nice -n 10 $(PYTHON) -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),40)
 
 runtimes: setup ## the runtime tests on containerd 2.2, 2.3 and CRI-O, built with Go (root; minutes; not in check)
 	@nice -n 10 $(PYTHON) -m tests.rig.build_runtimes

@@ -184,3 +184,27 @@ def test_a_record_that_cannot_be_written_leaves_nothing_behind(record: SandboxRe
     with pytest.raises(OSError, match="directory"):
         Journal(tmp_path).write(record)
     assert [path.name for path in tmp_path.iterdir()] == [f"{record.key}.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "has_room"),
+    [
+        pytest.param({}, True, id="room"),
+        pytest.param({"f_bavail": 16}, True, id="room for one record, and no more"),
+        pytest.param({"f_bavail": 15}, False, id="too few blocks"),
+        pytest.param({"f_favail": 1}, True, id="room for one file, and no more"),
+        pytest.param({"f_favail": 0}, False, id="no room for a file"),
+        pytest.param({"f_blocks": 0, "f_bavail": 0}, True, id="does not count blocks"),
+        pytest.param({"f_files": 0, "f_favail": 0}, True, id="does not count files"),
+        pytest.param({"f_flag": os.ST_RDONLY}, False, id="read-only"),
+    ],
+)
+def test_there_is_room_as_the_file_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, int], has_room: bool
+) -> None:
+    """A record has room in 64 KiB."""
+    fields = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail", "f_flag")
+    whole = dict(zip(fields, (4096, 4096, 1000, 900, 800, 100, 90, 80, 0), strict=True)) | changed
+    journal = Journal(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result((*whole.values(), 255)))
+    assert journal.has_room() is has_room

@@ -72,10 +72,13 @@ def test_a_change_has_its_boundary_before_and_after(journal: Journal) -> None:
     ]
 
 
-def test_a_plan_that_cannot_be_written_down_is_left_to_the_attach(writer: JournalWriter, tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_written_down_is_left_to_the_attach(
+    writer: JournalWriter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     attachment = Attachment(make_pod(), _record())
     shutil.rmtree(tmp_path / "journal")
     writer.note_plan(attachment)
+    assert [it.getMessage() for it in caplog.records] == ["journal not written"]
     with pytest.raises(AttachError, match="the journal cannot be written: No such file or directory"):
         writer.write(_record())
     with pytest.raises(AttachError, match="the journal cannot be written: No such file or directory"):

@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -53,9 +54,10 @@ def test_a_signal_that_another_thread_takes_is_answered(number: signal.Signals) 
 
 
 def test_afterwards_no_thread_and_no_descriptor_are_left() -> None:
-    threads = threading.active_count()
+    threads, descriptors = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
     Signals({HUP: lambda: None}).close()
     assert threading.active_count() == threads
+    assert len([*Path("/proc/self/fd").iterdir()]) == descriptors
     assert signal.set_wakeup_fd(-1) == -1
 
 

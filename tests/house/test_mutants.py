@@ -1,0 +1,105 @@
+"""`make mutants`: which mistakes are planted, where, and that the tests' verdict is their own."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import chosen, reach
+from tests.mutants.mutations import Mutation, mutations
+
+SOURCE = '''\
+LIMIT = True
+
+
+class Pool:
+    def take(self, asked, free=True):
+        """Return it."""
+        if asked > len(free) and not self.closed:
+            self.note(f"{asked > 1} of ä")
+            log.debug("no")
+            return False
+        return [it for it in free if it] if asked else (
+            None
+        )
+'''
+PLANTED = [
+    (7, "always", "asked > len(free) and not self.closed", "True"),
+    (7, "never", "asked > len(free) and not self.closed", "False"),
+    (7, "and for or", "asked > len(free) and not self.closed", "(asked > len(free) or not self.closed)"),
+    (7, "comparison turned", "asked > len(free)", "(asked <= len(free))"),
+    (7, "border moved", "asked > len(free)", "(asked >= len(free))"),
+    (7, "not left out", "not self.closed", "(self.closed)"),
+    (8, "call left out", 'self.note(f"{asked > 1} of ä")', "pass"),
+    (10, "true for false", "False", "(True)"),
+    (11, "always", "[it for it in free if it] if asked else ( None )", "([it for it in free if it])"),
+    (11, "never", "[it for it in free if it] if asked else ( None )", "(None)"),
+    (11, "condition left out", "[it for it in free if it]", "([it for it in free])"),
+]
+
+
+def test_these_mistakes_and_no_others_can_be_planted() -> None:
+    """Not: constants of a module, default values, the insides of f-strings, what is logged for developers."""
+    assert [(it.place[0], it.kind, it.before, it.after) for it in mutations(SOURCE)] == PLANTED
+
+
+def test_a_mistake_changes_its_place_only() -> None:
+    for mutation in mutations(SOURCE):
+        planted = mutation.planted(SOURCE)
+        ast.parse(planted)
+        first, column, last, end = mutation.place
+        lines, changed = SOURCE.encode().splitlines(), planted.encode().splitlines()
+        assert changed[: first - 1] == lines[: first - 1]
+        assert changed[first - 1].startswith(lines[first - 1][:column] + mutation.after.encode())
+        assert changed[first - 1].endswith(lines[last - 1][end:])
+        assert changed[first:] == lines[last:]
+
+
+@pytest.mark.parametrize("mutation", [*mutations(SOURCE)], ids=lambda it: f"{it.place[0]}-{it.kind}")
+def test_the_lines_of_a_mistake_are_those_of_its_statement(mutation: Mutation) -> None:
+    statements = {7: range(7, 8), 8: range(8, 9), 10: range(10, 11), 11: range(11, 14)}
+    lines = range(mutation.first_line, mutation.last_line + 1)
+    assert lines == statements[mutation.place[0]]
+
+
+def test_chosen_tests_run_in_their_order_and_failures_are_named(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass\ndef test_b(): assert False\ndef test_c(): pass\n")
+    listed = tmp_path / "chosen"
+    listed.write_text("test_it.py::test_c\ntest_it.py::test_b")
+    shown = run(tmp_path, {chosen.FILE: str(listed)}, "-v")
+    order = [line.split()[0] for line in shown.splitlines() if line.startswith("test_it.py::")]
+    assert order == ["test_it.py::test_c", "test_it.py::test_b"]
+    assert Path(str(listed) + chosen.FAILED).read_text() == "test_it.py::test_b\n"
+
+
+def test_every_line_has_the_tests_that_run_it(tmp_path: Path) -> None:
+    """Also in a thread that a test starts."""
+    (tmp_path / "nri_rdma").mkdir()
+    (tmp_path / "nri_rdma/__init__.py").write_text(
+        "def one():\n    return 1\n\n\ndef two():\n    return 2\n\n\ndef none():\n    return 0\n"
+    )
+    (tmp_path / "test_it.py").write_text(
+        "import threading\nimport nri_rdma\n\n\ndef test_one():\n    nri_rdma.one()\n\n\n"
+        "def test_both():\n    nri_rdma.one()\n    thread = threading.Thread(target=nri_rdma.two)\n"
+        "    thread.start()\n    thread.join()\n"
+    )
+    data = tmp_path / "reach"
+    run(tmp_path, {reach.FILE: str(data)})
+    lines = reach.read(data, tmp_path)["nri_rdma/__init__.py"]
+    assert sorted(lines[2]) == ["test_it.py::test_both", "test_it.py::test_one"]
+    assert lines[6] == ["test_it.py::test_both"]
+    assert not lines.get(10)
+
+
+def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
+    """Output of pytest in a folder of its own."""
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", "-c", "/dev/null"]
+    command += ["-p", reach.__name__, "-p", chosen.__name__, *arguments, "test_it.py"]
+    project = Path(__file__).resolve().parents[2]
+    path = {"PYTHONPATH": f".:{project}", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=folder, env={**path, **environment}, capture_output=True, text=True, check=False)
+    return done.stdout

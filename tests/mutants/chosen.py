@@ -1,0 +1,40 @@
+"""A plugin of pytest that runs the tests of a list only, in the list's order, and writes down which failed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+FILE = "NRI_RDMA_CHOSEN"
+"""Environment variable with the path of a file that has one node id per line."""
+FAILED = ".failed"
+"""Suffix of the file beside it that this plugin writes."""
+
+
+class Chosen:
+    """Leaves the tests out that are not in the list."""
+
+    def __init__(self, path: Path) -> None:
+        self._order = {test: place for place, test in enumerate(path.read_text().splitlines())}
+        self._failed = path.with_name(path.name + FAILED)
+        self._failed.write_text("")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        order = self._order
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in order])
+        items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            with self._failed.open("a") as file:
+                file.write(report.nodeid + "\n")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin, where the environment names a list."""
+    path = os.environ.get(FILE)
+    if path:
+        config.pluginmanager.register(Chosen(Path(path)))

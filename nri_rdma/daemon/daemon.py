@@ -79,7 +79,7 @@ class Daemon:
 
     It connects to the runtime, unless it is given a `door`, whose owner calls `open`, `make_plugin` and `close`. When
     another daemon is there it waits until `by` (seconds of `time.monotonic`), and raises StateError. At SIGHUP it takes
-    the settings that `reread` gives; by default the same again.
+    the settings that `reread` gives.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Daemon:
         *,
         door: Door | None = None,
         by: float = 0.0,
-        reread: Callable[[], Settings] | None = None,
+        reread: Callable[[], Settings],
         boundary: Boundary = no_boundary,
     ) -> None:
         self._settings = settings
@@ -154,7 +154,7 @@ class Daemon:
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
-        self._reloader = Reloader(settings, reread or (lambda: settings), self._engine.placer)
+        self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
             self._engine,
             self._spans,

@@ -31,7 +31,7 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
         state_dir=tmp_path / "state",
         nri_socket=tmp_path / "nri.sock",
     )
-    return Daemon(settings, boundary=boundary)
+    return Daemon(settings, reread=lambda: settings, boundary=boundary)
 
 
 def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def main(folder: Path, flags: list[str]) -> None:
     @settings_options()
     def run(settings: Settings) -> None:
         set_up_logging(settings.log_level, settings.log_format)
-        Daemon(settings, boundary=Planted(folder, _error)).run()
+        Daemon(settings, reread=lambda: settings, boundary=Planted(folder, _error)).run()
 
     run(flags)
 

@@ -29,7 +29,7 @@ def main(gate: Path, place: str, flags: list[str]) -> None:
     @settings_options()
     def run(settings: Settings) -> None:
         set_up_logging(settings.log_level, settings.log_format)
-        Daemon(settings, boundary=boundary).run()
+        Daemon(settings, reread=lambda: settings, boundary=boundary).run()
 
     run(flags)
 

@@ -12,8 +12,9 @@ from nri_rdma.attach.ops import (
     SetSettings,
     SetSysctl,
 )
-from nri_rdma.attach.return_netdev import PHASES, departures, restore
-from nri_rdma.model.link import STABLE_SECRET
+from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.attach.return_netdev import PHASES, departures, find_on_host, parked_name, restore
+from nri_rdma.model.link import STABLE_SECRET, LinkState
 from tests.fakes.kernel import FakeKernel
 from tests.rig.linkops import apply, capture
 from tests.unit.attach.rails import rail, rail_world
@@ -79,3 +80,36 @@ def test_the_secret_of_stable_addresses_is_the_first_sysctl_to_be_set() -> None:
         "ipv4/conf/rp_filter",
         "ipv6/conf/accept_ra",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_it"),
+    [
+        pytest.param({}, True, id="number and MAC"),
+        pytest.param({"ifindex": 900}, True, id="name and MAC"),
+        pytest.param({"ifindex": 900, "name": "other"}, False, id="MAC only"),
+        pytest.param({"mac": "02:00:00:00:00:99"}, False, id="number and name only"),
+        pytest.param({"kind": "macvlan"}, False, id="another kind"),
+        pytest.param({"parent": "0000:00:01.0"}, False, id="a physical one"),
+    ],
+)
+def test_a_virtual_netdev_that_came_home_is_known_by_its_mac(changed: dict[str, object], is_it: bool) -> None:
+    wanted = virtual_rail()
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    found = replace(wanted, **changed)  # type: ignore[arg-type]  # fields by name
+    assert find_on_host((found,), move) == (found if is_it else None)
+
+
+def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> None:
+    wanted = virtual_rail()
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    parked = replace(wanted, ifindex=900, name=parked_name(wanted), mac="02:00:00:00:00:99")
+    assert find_on_host((parked,), move) == parked
+    assert find_on_host((replace(parked, kind="macvlan"),), move) is None
+
+
+def virtual_rail() -> LinkState:
+    """A link of the host without a device below it."""
+    world = rail_world()
+    kernel = FakeKernel(world)
+    return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="")

@@ -103,9 +103,12 @@ def test_without_contested_devices_there_are_no_words(daemon: InsideDaemon) -> N
     assert contested_words(daemon.engine.placer.offering.policy, daemon.node) == ""
 
 
-def test_status_says_why_until_a_configuration_is_taken(daemon: InsideDaemon) -> None:
+def test_log_and_status_say_why_until_a_configuration_is_taken(
+    daemon: InsideDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
     daemon.settings_now = replace(daemon.settings, plugin_index="10")
     daemon.reloader.run()
+    assert "configuration refused, the old one goes on" in caplog.messages
     told = nri_rdma("status", "--state-dir", daemon.settings.state_dir, columns=200).stdout
     assert (
         "Settings     WARNING, as before: nri-rdma: SETTING: plugin_index cannot change while the daemon runs." in told

@@ -12,7 +12,7 @@ import pytest
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
-from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
@@ -63,9 +63,12 @@ def _settle(site: Site) -> None:
 def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
     site.write("one")
     assert site.devices() == set()
+    with pytest.raises(NotReadyError):
+        site.others.evidence.specs.await_ready(None, deadline=0)
     site.others.open_later()
     site.others.open_later()  # the runtime may connect more than once
     _settle(site)
+    site.others.evidence.specs.await_ready(None, deadline=0)
     assert site.devices() == {"a.example.com/nic=one"}
 
 

@@ -105,7 +105,12 @@ def test_a_new_sandbox_waits_for_the_old_one_without_keeping_the_runtime(overlap
     overlapped.stop("sandbox-1", seconds=0.05)  # the runtime's word for the old one comes late
     del world.host.links[intruder.ifindex]
     overlapped.node.refresh()
+    overlapped.rig.gate.stop_at = "before move-netdev"
     overlapped.rig.clock.pass_one()
+    assert overlapped.rig.gate.reached.wait(SOON)
+    waiting = refusal(NotReadyError, lambda: overlapped.edits("sandbox-2")).what
+    assert waiting == "network is not ready: 0 of 1 devices attached"
+    overlapped.rig.gate.open.set()
     overlapped.sandbox("sandbox-2").attach_done.result(SOON)
     assert overlapped.edits("sandbox-2").char_devices
     assert not overlapped.engine.knows("sandbox-1")

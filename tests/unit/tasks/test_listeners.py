@@ -272,6 +272,31 @@ def test_a_source_may_remove_itself_in_its_turn(listeners: Listeners) -> None:
     it.close()
 
 
+def test_a_source_that_another_removes_in_the_same_round_gets_no_turn(listeners: Listeners) -> None:
+    """Whoever removes it may close its descriptor at once."""
+    first, gate, removed, last = _Pipe("first"), threading.Event(), _Pipe("removed"), _Pipe("last")
+
+    def until_all_are_ready() -> None:
+        gate.wait(SOON)
+
+    first.before = until_all_are_ready
+    for it in (first, removed, last):
+        listeners.add(it.source)
+    first.write("x")
+    wait_until(lambda: bool(first.threads), "the first one's turn", seconds=SOON)
+    first.before = lambda: listeners.remove(removed.source)
+    for it in (first, removed, last):
+        it.write("y")
+    gate.set()
+    last.hears("y")
+    first.hears("x", "y")
+    assert removed.heard == []
+    listeners.remove(first.source)
+    listeners.remove(last.source)
+    for it in (first, removed, last):
+        it.close()
+
+
 def test_closing_ends_the_thread_and_what_is_added_then_is_not_listened_to() -> None:
     listeners, it = Listeners(), _Pipe("late")
     thread = listeners._thread

@@ -53,7 +53,7 @@ def main(delay_s: float, places: tuple[str, ...], flags: list[str]) -> None:
     @settings_options()
     def run(settings: Settings) -> None:
         set_up_logging(settings.log_level, settings.log_format)
-        Product(settings, boundary=boundary).run()
+        Product(settings, reread=lambda: settings, boundary=boundary).run()
 
     run(flags)
 

@@ -116,3 +116,18 @@ def test_a_daemon_listens_with_two_threads_and_ends_them(tmp_path: Path) -> None
     daemon.close()
     left = {thread.name for thread in set(threading.enumerate()) - before}
     assert not left & {"listeners", "process-watcher"}
+
+
+def test_the_last_spans_are_exported_when_the_daemon_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the exporter's thread ends with it."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    before = set(threading.enumerate())
+    daemon = _daemon(tmp_path)
+    with daemon._spans.span("the last one"):
+        pass
+    daemon.close()
+    assert '"name": "the last one"' in capsys.readouterr().out
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert not {name for name in left if "export" in name}

@@ -198,6 +198,11 @@ def test_a_pods_key_on_a_cdi_device_is_refused_instead_of_being_missed(key: str,
     assert KEY in error.hint
 
 
+def test_a_pods_key_on_what_has_nothing_to_do_with_rdma_is_not_ours() -> None:
+    text = spec_text({"vf0": edits("/dev/nvidia0")}, {"vf0": {f"{KEY}/pod": "{memlock: unlimited}"}})
+    assert means(text).devices == ()
+
+
 def test_a_key_for_a_device_that_the_node_does_not_have_is_refused() -> None:
     error = problem(one(uverbs_path(0), uverbs_path(99), key="{}"))
     assert (error.code, "uverbs99" in error.what) == (ErrorCode.DEVICE_UNKNOWN, True)

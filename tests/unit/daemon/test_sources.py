@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
+from nri_rdma.host.cdi import watch
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
@@ -95,6 +97,36 @@ def test_who_asks_while_a_reading_is_queued_shares_it(site: Site) -> None:
     first.result(SOON)
     busy.result(SOON)
     assert site.others.reread() is not first
+
+
+def test_a_reading_watches_nothing_twice(site: Site) -> None:
+    site.others.open_later()
+    _settle(site)
+    watches = inotify_descriptors()
+    for _ in range(3):
+        site.others.reread().result(SOON)
+    assert inotify_descriptors() == watches == 1
+
+
+def inotify_descriptors() -> int:
+    """How many the process has."""
+    found = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
+            found += str(descriptor.readlink()) == "anon_inode:inotify"
+    return found
+
+
+def test_a_bug_of_the_reader_is_logged(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_arguments: object, **_more: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(watch, "CdiRegistry", broken)
+    site.others.open_later()
+    _settle(site)
+    assert "the CDI specs were not read" in caplog.messages
 
 
 def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:

@@ -71,6 +71,9 @@ def test_a_daemon_whose_pools_contest_devices_starts_and_says_so(tmp_path: Path)
         assert daemon.pools() == ["rails", "other"]
         words = 'devices that several pools select are in none contested="rails and other both select rxe0"'
         wait_until(lambda: words in daemon.log.read_text(), "the line of the log")
+        daemon.hang_up(f'{daemon.config.read_text()}plugin_name = "other"\n')  # has the node's pools looked at again
+        wait_until(lambda: "the old one goes on" in daemon.log.read_text(), "the refusal")
+        assert daemon.log.read_text().count(words) == 1
     finally:
         daemon.end()
 
@@ -89,3 +92,4 @@ def test_sighup_has_the_file_read_again_and_a_bad_one_changes_nothing(running: R
     running.hang_up(POOLS)
     wait_until(lambda: running.pools() == ["rails"], "the old file")
     assert (running.status() or {})["reload_error"] == ""
+    assert "devices that several pools select" not in running.log.read_text()

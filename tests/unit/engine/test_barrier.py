@@ -46,7 +46,7 @@ def test_an_attach_that_ends_while_a_container_waits_lets_it_pass(daemon: Daemon
     opener.join()
 
 
-def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon) -> None:
+def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     daemon.rig.gate.stop_at = "before move-netdev"
     begun = time.monotonic()
     daemon.start(seconds=0.1)
@@ -55,6 +55,7 @@ def test_a_stuck_attach_is_answered_before_the_deadline(daemon: Daemon) -> None:
     assert refusal(NotReadyError, lambda: daemon.edits(seconds=0.05)).code is ErrorCode.NOT_READY
     daemon.stop(seconds=0.05)
     assert time.monotonic() - begun < 1.5
+    assert "undo goes on after the answer" in caplog.messages
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.RETURNING
 
 

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes lab lab-shell bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes lab lab-shell cluster cluster-shell bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -23,7 +23,7 @@ demo: setup ## a real containerd starts pods that get their RDMA devices (root)
 unit: setup-venv ## tests that need neither root nor Linux, in parts at the same time
 	@$(PYTHON) -m tests.parts tests/unit -m "not root" -q
 
-test: setup ## all tests but those in the virtual machine, in parts at the same time, each on a host of its own (root)
+test: setup ## all tests but those in the virtual machine and on Kubernetes, in parts at the same time, each on a host of its own (root)
 	@$(PYTHON) -m tests.parts tests -q
 
 test-faults: setup ## daemon, runtime and shims killed at every boundary, netdevs and namespaces deleted (root; minutes)
@@ -41,6 +41,12 @@ lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root
 
 lab-shell: setup ## a console in that virtual machine
 	@$(PYTHON) -m tests.lab --shell $(if $(KERNEL),--kernel $(KERNEL))
+
+cluster: setup ## the tests on a real Kubernetes, which is built once into the user's cache with Go (root; minutes, then seconds)
+	@$(PYTHON) -m tests.cluster -- -q
+
+cluster-shell: setup ## a prompt with kubectl in such a cluster; NODES=2: two nodes
+	@$(PYTHON) -m tests.cluster --shell
 
 bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrpc beside Go and gRPC, into build/ttrpc-bench.json
 	@$(PYTHON) -m bench

@@ -1,0 +1,67 @@
+"""`python -m tests.cluster`: the tests of tests/cluster on a real Kubernetes. `--shell`: a prompt with kubectl instead.
+
+What follows `--` goes to pytest. NODES in the environment is the number of nodes of the shell's cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+
+from tests import namespaces
+from tests.cluster import leaks
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.programs import ensure_programs
+
+_INSIDE = "NRI_RDMA_CLUSTER"
+"""In the environment of processes that have namespaces of their own; tests/cluster/conftest.py looks for it."""
+
+
+def main() -> int:
+    """Run the command; returns its exit code."""
+    given = sys.argv[1:]
+    at = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
+    parser.add_argument("--shell", action="store_true", help="a prompt in a cluster that ends with it")
+    options = parser.parse_args(given[:at])
+    if os.geteuid() != 0:
+        print("cluster: needs root, for namespaces. Next: run it as root.", file=sys.stderr)
+        return 1
+    try:
+        if _INSIDE not in os.environ:
+            ensure_programs()  # outside: it needs the network
+            return _isolated([sys.executable, "-m", "tests.cluster", *given])
+        if options.shell:
+            return _shell()
+    except (ClusterError, namespaces.RefusedError) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    tests = [sys.executable, "-m", "pytest", "tests/cluster", "-p", "no:cacheprovider", *given[at + 1 :]]
+    return subprocess.run(tests, check=False).returncode
+
+
+def _isolated(command: list[str]) -> int:
+    """Run a command in namespaces of its own, and compare the host before and after."""
+    before = leaks.look()
+    ended = subprocess.run(namespaces.wrapped(command), env={**os.environ, _INSIDE: "1"}, check=False)
+    found = leaks.left(before, leaks.look())
+    for line in found:
+        print(f"cluster: the host is not as it was: {line}", file=sys.stderr)
+    if not found:
+        print("cluster: the host is as it was: links, mounts, cgroups, processes, settings of the kernel")
+    return ended.returncode or bool(found)
+
+
+def _shell() -> int:
+    with Cluster(int(os.environ.get("NODES", "1"))) as cluster:
+        print(f"cluster: ready: {cluster.times}; nodes: {', '.join(cluster.nodes)}; logs: {cluster.folder}/*/log")
+        print("cluster: kubectl is there; `exit` ends the cluster")
+        shell = os.environ.get("SHELL", "/bin/bash")
+        return subprocess.run([shell], env={**os.environ, **cluster.environment}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""One cluster for each module of tests; only for who has namespaces of its own (python -m tests.cluster)."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+
+collect_ignore_glob = [] if "NRI_RDMA_CLUSTER" in os.environ else ["test_*.py"]
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of one node, or of as many as the module's NODES says."""
+    failed = request.session.testsfailed
+    made = Cluster(getattr(request.module, "NODES", 1))
+    try:
+        yield made
+    finally:
+        made.close(keeps_logs=request.session.testsfailed > failed)

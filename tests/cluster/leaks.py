@@ -1,0 +1,56 @@
+"""What a cluster could leave on the host that it ran on, as the host's own tools tell it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.cluster.init import PLACES, TUNABLES
+from tests.cluster.machine import hierarchies
+from tests.rig.cache import CACHE
+
+FOLDER = CACHE / "cluster"
+MARK = "nrirdma-run-"
+_SYSCTLS = (*TUNABLES, "net/ipv4/ip_forward")
+
+
+def look() -> Mapping[str, list[str]]:
+    """Return links, mounts, cgroups, processes of clusters, and the settings of the kernel that a kubelet writes."""
+    links = json.loads(subprocess.run(["ip", "-j", "link"], capture_output=True, check=True).stdout)
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    return {
+        "link": sorted(link["ifname"] for link in links if link["ifname"].startswith(("to-", "eth", "veth"))),
+        "mount": [f"{place} ({number})" for place, number in sorted(Counter(mounts).items()) if _is_ours(place)],
+        "cgroup": sorted(str(it) for hierarchy in hierarchies() for it in hierarchy.glob(f"{MARK}*")),
+        "process": sorted(_processes()),
+        "sysctl": [f"{name} = {(Path('/proc/sys') / name).read_text().strip()}" for name in _SYSCTLS],
+    }
+
+
+def _is_ours(place: str) -> bool:
+    """Tell whether a machine mounts something there; others may mount elsewhere meanwhile."""
+    return place in PLACES or place.startswith((f"{FOLDER}/", "/proc/sys/", "/sys/fs/cgroup"))
+
+
+def left(before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> list[str]:
+    """Return a line for each thing that is there now and was not before, or the other way round."""
+    return [
+        f"{kind} {what}: {'left' if what in after[kind] else 'gone'}"
+        for kind in before
+        for what in sorted(set(before[kind]) ^ set(after[kind]))
+    ]
+
+
+def _processes() -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            cgroups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_text().split("\0")
+        except OSError:  # it has just ended
+            continue
+        if MARK in cgroups and words[0]:  # without words it has ended, and waits for its parent
+            found.append(f"{folder.name} {' '.join(words[:2])}")
+    return found

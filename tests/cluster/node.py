@@ -1,0 +1,159 @@
+"""A node: a machine with containerd, a kubelet and nri-rdma, each with its files and sockets where they usually are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.machine import Machine, Program
+from tests.cluster.programs import Programs
+from tests.rig import cache
+from tests.rig.deadline import wait_until
+from tests.rig.image import IMAGE, write_image
+
+CRI = Path("/run/containerd/containerd.sock")
+_CTR = (str(cache.CTR), "-a", str(CRI), "-n", "k8s.io")
+_START_S = 60.0
+
+
+class Node:
+    """One node. What it is called is the kubelet's name for it, and the machine's."""
+
+    def __init__(
+        self, machine: Machine, programs: Programs, kubeconfig: Path, address: str, pods: str, described: str
+    ) -> None:
+        self.machine = machine
+        self.name = machine.name
+        self._programs = programs
+        self._kubeconfig = kubeconfig
+        self._address = address
+        self._pods = pods
+        self._described = described
+        self._hardware: dict[str, str] = {}
+
+    def start(self) -> None:
+        """Start all of it, in a machine that has booted; the kubelet is the last."""
+        self._start_hardware()
+        self._start_containerd()
+        self.start_daemon()
+        self._start_kubelet()
+
+    def nri_rdma(self, *arguments: str, fails: bool = False) -> str:
+        """Run a command of nri-rdma on the node, and return what it printed."""
+        return self.machine.run(sys.executable, "-m", "nri_rdma", *arguments, fails=fails)
+
+    def start_daemon(self) -> Program:
+        """Start `nri-rdma run`, with defaults but for the described hardware."""
+        roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
+        daemon = self.machine.start(
+            "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", "--allow-default-pool"
+        )
+        wait_until(
+            lambda: "synchronized" in daemon.log.read_text(), f"nri-rdma on {self.name} ({daemon.log})", _START_S
+        )
+        return daemon
+
+    def _start_hardware(self) -> None:
+        """Make the described node's links and trees; they are the machine's for as long as that program runs."""
+        program = self.machine.start("hardware", sys.executable, "-m", "tests.cluster.hardware", self._described)
+        wait_until(
+            lambda: program.log.read_text().endswith("}\n"), f"the links of {self.name} ({program.log})", _START_S
+        )
+        self._hardware = json.loads(program.log.read_text().splitlines()[-1])
+
+    def _start_containerd(self) -> None:
+        folder = self.machine.folder
+        (folder / "cni").mkdir(exist_ok=True)
+        (folder / "cni/10-pods.conflist").write_text(json.dumps(_network(self._pods)))
+        (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, image=IMAGE, **_PLACES))
+        release = cache.CONTAINERD_2_1
+        path = f"{release.folder}:/usr/sbin:/usr/bin:/sbin:/bin"
+        containerd = self.machine.start(
+            "containerd", release.server, "--config", folder / "containerd.toml", environment={"PATH": path}
+        )
+        asks = (*_CTR, "version")
+        wait_until(lambda: "Server:" in self.machine.run(*asks, fails=True), f"containerd ({containerd.log})", _START_S)
+        archive = folder / "image.tar"
+        if not archive.exists():
+            write_image(cache.busybox(), archive)
+        self.machine.run(*_CTR, "images", "import", "--local", archive)
+
+    def _start_kubelet(self) -> None:
+        folder = self.machine.folder
+        (folder / "manifests").mkdir(exist_ok=True)
+        (folder / "kubelet.json").write_text(json.dumps(_kubelet(folder), indent=1))
+        self.machine.start(
+            "kubelet",
+            self._programs["kubelet"],
+            f"--config={folder}/kubelet.json",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--hostname-override={self.name}",
+            f"--node-ip={self._address}",
+            "--v=2",
+        )
+
+
+_PLACES = {"plugins": cache.CNI_PLUGINS, "runc": cache.RUNC}
+_CONTAINERD = """\
+version = 3
+disabled_plugins = [
+  "io.containerd.internal.v1.opt",
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp",
+  "io.containerd.snapshotter.v1.blockfile",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs",
+  "io.containerd.snapshotter.v1.zfs",
+]
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{image}"
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{plugins}"]
+conf_dir = "{folder}/cni"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+"""
+"""containerd's own defaults but for what this kernel lacks, and the places of programs."""
+
+
+def _network(subnet: str) -> Mapping[str, Any]:
+    ranges, routes = [[{"subnet": subnet}]], [{"dst": "0.0.0.0/0"}]
+    ipam = {"type": "host-local", "dataDir": "/run/cni-ipam", "ranges": ranges, "routes": routes}
+    return {"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp", "ipMasq": False, "ipam": ipam}]}
+
+
+def _kubelet(folder: Path) -> Mapping[str, Any]:
+    nothing = {"memory.available": "1Mi"} | dict.fromkeys(
+        ("nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree"), "0%"
+    )
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{CRI}",
+        "failCgroupV1": False,
+        "cgroupDriver": "cgroupfs",
+        "failSwapOn": False,
+        "oomScoreAdj": 0,  # a lower one needs CAP_SYS_RESOURCE
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "staticPodPath": str(folder / "manifests"),
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "evictionHard": nothing,
+        "imageGCHighThresholdPercent": 100,
+        "localStorageCapacityIsolation": False,
+        "makeIPTablesUtilChains": False,
+        "enforceNodeAllocatable": [],
+        "nodeStatusUpdateFrequency": "1s",
+        "clusterDNS": ["198.19.0.10"],
+        "clusterDomain": "cluster.local",
+    }

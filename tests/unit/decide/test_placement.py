@@ -295,10 +295,13 @@ def test_more_devices_than_are_free_tells_why_the_others_are_not() -> None:
     assert error.what == "asked 3, free 1 of 3 devices of pool default"
     assert error.detail == "mlx5_1 is in use by the host: bond0, mlx5_2 is held by pod ns/other"
     assert "Next: " in str(error)[:200]
+    assert error.hint == "ask for fewer devices, or wait until a pod that holds some has ended"
 
 
 def test_more_devices_than_there_are_is_refused() -> None:
-    assert refusal(eight(), asking(count=9)).what == "asked 9, free 8 of 8 devices of pool default"
+    error = refusal(eight(), asking(count=9))
+    assert error.what == "asked 9, free 8 of 8 devices of pool default"
+    assert error.hint == "ask for fewer devices: there are no more"
 
 
 def test_more_devices_than_a_name_has_is_refused() -> None:

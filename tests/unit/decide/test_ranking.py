@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nri_rdma.decide import ranking
+from nri_rdma.decide.assignment import cheapest
 from nri_rdma.decide.placement import place
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.decide.topology import distance
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Node, VirtualFunction
 from nri_rdma.model.request import Align, AlignTo
 from tests.unit.decide.placing import NODES, STRICT_GPU, STRICT_NUMA, asking, chosen, everything, held, named
 from tests.unit.model.hardware import eight, gpu, nic, node
@@ -109,3 +113,22 @@ def test_one_device_for_one_gpu_is_the_nearest_that_is_free(on: Node, number: in
     (placed,) = place(on, everything(on), {}, (asking(gpus=(number,)),))
     near = on.gpus[number]
     assert distance(placed.devices[0], near) == min(distance(device, near) for device in free)
+
+
+def test_devices_that_are_all_alike_do_not_make_the_search_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual functions by the hundred: as many of each kind as GPUs are looked at."""
+    widths: list[int] = []
+
+    def measured(costs: list[list[int]]) -> list[int]:
+        widths.append(len(costs[0]))
+        return cheapest(costs)
+
+    monkeypatch.setattr(ranking, "cheapest", measured)
+    pf = nic(0)
+    assert pf.pci is not None
+    virtual = VirtualFunction(pf=pf.pci, number=0)
+    alike = tuple(replace(nic(it), virtual=virtual, pci_path=pf.pci_path, pci_root=pf.pci_root) for it in range(64))
+    on = node(alike, (gpu(0), gpu(1)))
+    assert chosen(on, asking(count=2, gpus=(0, 1)))
+    assert widths
+    assert max(widths) < 10

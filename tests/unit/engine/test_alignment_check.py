@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from nri_rdma.decide.gpus import GpuEvidence
 from nri_rdma.doors.control.status import status_document
+from nri_rdma.engine.alignment_check import AlignmentCheck
+from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from tests.unit.engine.gpu_machine import GPUS, PRIVILEGED, STRICT, Machine, machine
 
@@ -68,6 +71,24 @@ def test_another_request_is_told_of_and_served(machine: Machine) -> None:
     assert words == "mlx5_0 is NODE from GPU 0000:80:00.0"
     assert problem == "its device nodes show GPU 0000:80:00.0, and the kubelet reported 0000:18:00.0"
     assert problem in str(machine.span("align")["rdma.gpus.problem"])
+
+
+def test_only_a_strict_requests_container_waits_for_its_gpus_to_be_read(machine: Machine) -> None:
+    asked: list[str] = []
+
+    def gpus() -> GpuEvidence:
+        asked.append("gpus")
+        return GpuEvidence()
+
+    check = AlignmentCheck(machine.inside.engine.placer.evidence.specs, Sandboxes(), machine.inside.spans)
+    machine.give("lax", "main", 0)
+    machine.give("strict", "main", 1)
+    for name, request, expected in (("lax", "{count: 1}", []), ("strict", STRICT, ["gpus"])):
+        started = machine.start(name, request)
+        (attachment,) = machine.inside.sandboxes.of(started.id)
+        assert attachment.now.record is not None
+        check.refuse_far(attachment.pod, attachment.now.record.attached, "main", gpus)
+        assert asked == expected
 
 
 def test_each_of_two_containers_shows_a_part_of_what_their_request_is_for(machine: Machine) -> None:

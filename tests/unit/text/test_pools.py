@@ -20,6 +20,7 @@ from nri_rdma.text.pools import (
     SELECTOR_KEYS,
     check_rules,
     node_of,
+    read_adoption,
     read_pools,
     read_rules,
 )
@@ -151,6 +152,20 @@ def test_rules_without_names_are_called_by_their_numbers() -> None:
 
 
 A = '[pools.a]\nmodes = ["shared"]\n'
+
+
+@pytest.mark.parametrize("name", ["nvidia.com", "k8s.device-plugin.example.com", "v-x_y"])
+def test_a_vendor_is_named_as_in_the_name_of_its_cdi_devices(name: str) -> None:
+    text = f'[adopt.vendors."{name}"]\nmode = "enforce"\n'
+    adoption = read_adoption(node_of(tomllib.loads(text)["adopt"]))
+    assert [*adoption.vendors] == [name]
+
+
+@pytest.mark.parametrize("name", ["", "nvidia.com/gpu", "nvidia com", "_nvidia", "nvidia\\n"])
+def test_what_is_no_vendors_name_is_refused(name: str) -> None:
+    text = f'[adopt.vendors."{name}"]\nmode = "enforce"\n'
+    with pytest.raises(RequestError, match="is no vendor's name"):
+        read_adoption(node_of(tomllib.loads(text)["adopt"]))
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_the_submitter_of_a_ray_job_is_a_pod_too() -> None:
             ["-launcher", "-worker"],
         ),
         ({"leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE}, ["-leader", "-worker"]),
+        ({"groups": [[{"template": TEMPLATE}], [{"template": TEMPLATE}]]}, ["-0-0", "-1-0"]),
         ({"tasks": [{"name": "ps", "template": TEMPLATE}, {"template": TEMPLATE}, TEMPLATE]}, ["-ps", "-1", "-2"]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any  # Any: a manifest before it is read
@@ -10,7 +11,7 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import PodRequest
-from nri_rdma.text.refusals import listed, quoted, refused
+from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
 from nri_rdma.text.templates import Way, pod_suffix, ways_to_pods
 
 
@@ -134,9 +135,17 @@ def _texts(value: object, where: str) -> Mapping[str, str]:
     annotations = _mapping(value, where)
     for key, text in annotations.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            what = f"{key} is not text, and Kubernetes takes nothing else"
-            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |', str(key))
+            raise no_text(where, str(key), text)
     return annotations
+
+
+def no_text(where: str, key: str, value: object) -> RequestError:
+    """Make the error for an annotation whose value is no text; the hint has the value as a text."""
+    what = f"{key} is not text, and Kubernetes takes nothing else"
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+    quotes = "'" if isinstance(value, dict | list) else '"'
+    written = f"{quotes}{text}{quotes}" if len(text) <= MAX_QUOTED and quotes not in text else "..."
+    return refused(where, what, f"put it in quotes, such as {key}: {written}, or below {key}: |", key)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

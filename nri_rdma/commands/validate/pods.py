@@ -16,7 +16,7 @@ from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
-from nri_rdma.text.manifest import PodManifest, read_pod, unknown_containers
+from nri_rdma.text.manifest import PodManifest, no_text, read_pod, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
@@ -185,8 +185,7 @@ def _of_each(
         try:
             _refuse_long(key, prefix)
             if not isinstance(text, str):
-                hint = f'put it in quotes, such as {key}: "{text}", or below {key}: |'
-                raise refused(key, f"{key} is not text, and Kubernetes takes nothing else", hint)
+                raise no_text(key, key, text)
             request = parse_pod_request({key: text}, prefix)
         except RequestError as error:
             yield checked.problem(error, key)

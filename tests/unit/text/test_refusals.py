@@ -78,7 +78,7 @@ ANNOTATIONS: tuple[tuple[str, Mapping[str, str], ErrorCode, str], ...] = (
      f"{POD}.interface.addresses"),
     ("devices", {POD: "devices: [verbs]"}, VALUE, f"{POD}.devices[0]"),
     ("devices twice", {POD: "devices: [umad, umad]"}, VALUE, f"{POD}.devices[1]"),
-    ("locked memory", {POD: "memlock: 64Mi"}, VALUE, f"{POD}.memlock"),
+    ("locked memory", {POD: "memlock: 64MB"}, VALUE, f"{POD}.memlock"),
     ("no limit", {POD: "limits: {}"}, VALUE, f"{POD}.limits"),
 )  # fmt: skip
 

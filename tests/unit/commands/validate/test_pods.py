@@ -124,6 +124,23 @@ def test_what_is_no_text_is_told_and_the_rest_checked() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("{count: 2, containers: [main]}", """'{"count": 2, "containers": ["main"]}'"""),
+        ("[{count: 2}]", """'[{"count": 2}]'"""),
+        ("true", '"true"'),
+        ("2", '"2"'),
+        ("", '""'),
+        ("{name: it's}", "..."),
+        (f"[{', '.join('a' * 30)}]", "..."),
+    ],
+)
+def test_the_hint_for_what_is_no_text_is_yaml(written: str, text: str) -> None:
+    (problem,) = checked(pod(f"{PREFIX}: {written}")).problems
+    assert problem.hint == f"put it in quotes, such as {PREFIX}: {text}, or below {PREFIX}: |"
+
+
 def test_a_prefix_with_a_typo_is_told_with_the_right_key() -> None:
     found = checked(pod('rdma.nodersource.dev/pod: "2"\nnvidia.com/gpu: "2"')).problems
     assert [(it.line, it.column, it.path, it.code, it.what, it.hint) for it in found] == [

@@ -103,10 +103,10 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
 
 def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1) -> DeviceRequest:
     """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
-    written = Fields(node, where, _NAMES)
     for name, hint in _REFUSED[stands_in]:
-        if name in written:
+        if isinstance(node, dict) and name in node:
             raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
+    written = Fields(node, where, _NAMES[stands_in])
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
     if first["scope"] is not scope:
         first["scope"] = Scope(only=first["scope"].only, but=scope.but)
@@ -469,7 +469,10 @@ REQUEST_KEYS = (
         "Limits of the rdma cgroup per device; needs cgroup v2",
     ),
 )
-_NAMES = names_of(REQUEST_KEYS)
+_NAMES: Mapping[StandsIn, tuple[str, ...]] = {
+    place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
+}
+"""The keys that a request may have in a place."""
 _FIRST = (COUNT, CONTAINERS)
 """Read before the others: how an interface is written depends on the number of devices."""
 _REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)

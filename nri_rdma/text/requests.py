@@ -52,6 +52,7 @@ from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 from nri_rdma.text.quantities import QUANTITY, bytes_of
 from nri_rdma.text.reading import Fields, Reader, core_value, list_of, matching, shown, string, word_or
 from nri_rdma.text.refusals import listed, quoted, refused
+from nri_rdma.text.unsupported import unknown_request_key
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
 
 Address: TypeAlias = IPv4Interface | IPv6Interface
@@ -106,7 +107,7 @@ def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int 
     for name, hint in _REFUSED[stands_in]:
         if isinstance(node, dict) and name in node:
             raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
-    written = Fields(node, where, _NAMES[stands_in])
+    written = Fields(node, where, _NAMES[stands_in], unknown_request_key)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
     if first["scope"] is not scope:
         first["scope"] = Scope(only=first["scope"].only, but=scope.but)
@@ -452,7 +453,7 @@ REQUEST_KEYS = (
     Key(
         "interface",
         "interface",
-        table(InterfaceConfig, INTERFACE_KEYS),
+        table(InterfaceConfig, INTERFACE_KEYS, unknown_request_key),
         "How the netdev looks in the pod; only with `mode: exclusive`",
     ),
     Key(

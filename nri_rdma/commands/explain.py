@@ -104,6 +104,8 @@ class ExplainedContainer:
     """Whether the limit is what the pod asks for, and not the node's."""
     gpus: tuple[PciAddress, ...] = ()
     """Those that it was said to be given."""
+    counted: frozenset[str] = frozenset()
+    """The names of its resources that only the scheduler counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,10 +268,18 @@ def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
-    """Yield what device plugins give to a container; GPUs also where only the question names them."""
-    yield from (name for name, _ in container.resources)
+    """Yield the resources that device plugins give to a container; GPUs also where only the question names them."""
+    counted = _counted(container, facts)
+    yield from (name for name, _ in container.resources if name not in counted)
     if container.name in facts.gpus:
         yield "GPUs"
+
+
+def _counted(container: ContainerManifest, facts: Facts) -> frozenset[str]:
+    """Return the resources under nri-rdma's own domain: administrators advertise them for the scheduler, and no device
+    plugin gives them."""
+    domain = facts.annotation_prefix.partition("/")[0]
+    return frozenset(name for name, _ in container.resources if name.startswith(f"{domain}/"))
 
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
@@ -359,6 +369,7 @@ def _container(
         kept_env=tuple(name for name, _ in everything.env if name in container.env),
         asks_memlock=any(request.memlock is not None for request in requests),
         gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
+        counted=_counted(container, facts),
     )
 
 

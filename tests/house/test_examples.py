@@ -131,3 +131,22 @@ def test_an_example_can_be_explained_on_the_example_s_node() -> None:
     done = nri_rdma("explain", PROJECT / "docs/examples/aligned-pod.yaml", "--snapshot", NODE, "--gpu", "trainer=6")
     assert (done.returncode, done.stderr) == (0, "")
     assert "gets 1 device" in done.stdout
+
+
+def test_the_first_pod_of_the_readme_gets_the_devices_next_to_its_gpus_without_naming_them() -> None:
+    pod = blocks("README.md", "yaml")[0]
+    assert "nvidia.com/gpu: 2" in pod
+    assert "0000:" not in pod
+    done = nri_rdma("explain", "-", "--snapshot", NODE, "--gpu", "trainer=6,7", "-o", "json", text=pod)
+    assert done.returncode == 0, done.stderr
+    (explained,) = json.loads(done.stdout)["pods"]
+    assert [item["devices"] for item in explained["requests"]] == [["mlx5_6", "mlx5_7"]]
+
+
+def test_a_pod_whose_nics_are_counted_gets_them() -> None:
+    done = nri_rdma(
+        "explain", PROJECT / "docs/examples/counted-pod.yaml", "--snapshot", NODE, "--gpu", "trainer=0,1", columns=160
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gets 2 devices" in done.stdout
+    assert "rdma.noderesource.dev/nic: 2, which the scheduler counts; no device plugin gives it" in done.stdout

@@ -271,7 +271,10 @@ def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
     for name, count in container.resources:
-        yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
+        if name in item.counted:
+            yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
+        else:
+            yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
     for name in container.claims:
         hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
         yield "claim", f"{name}, which its DRA driver prepares; {hint}"

@@ -307,3 +307,14 @@ def test_what_kubernetes_would_not_take_is_refused_with_its_place(document: dict
     with pytest.raises(RequestError) as caught:
         read_pods(document, "w.yaml")
     assert caught.value.where == where
+
+
+def test_a_resource_that_only_the_scheduler_counts_makes_no_container_one_with_devices_of_the_kubelet(
+    facts: Facts,
+) -> None:
+    counting = ContainerManifest(name="trainer", resources=((f"{PREFIX}/nic", "2"),))
+    counted = replace(pod("2"), containers=(counting, ContainerManifest(name="sidecar")))
+    told = replace(facts, kubelet_tells=True)
+    assert [bool(item.edits.char_devices) for item in explain(counted, told).containers] == [True, True]
+    plugged = replace(counted, containers=(replace(counting, resources=(("rdma/nic", "2"),)), counted.containers[1]))
+    assert [bool(item.edits.char_devices) for item in explain(plugged, told).containers] == [True, False]

@@ -32,7 +32,7 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
 from nri_rdma.text.annotations import meant_key, parse_pod_request
-from nri_rdma.text.manifest import ContainerManifest, PodManifest, unknown_containers
+from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
 from nri_rdma.text.refusals import bounded
 
 
@@ -141,6 +141,9 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
             return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
         return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
+    notes += tuple(
+        f"{it.what[:1].upper()}{it.what[1:]} ({it.where}): {it.hint}." for it in shared_addresses(pod, request)
+    )
     request = request or PodRequest(requests=())
     awaiting = _awaiting_gpus(pod, request, facts)
     decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)

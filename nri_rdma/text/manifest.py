@@ -12,7 +12,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import PodRequest
 from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
-from nri_rdma.text.templates import Way, pod_suffix, ways_to_pods
+from nri_rdma.text.templates import Way, makes_several, pod_suffix, ways_to_pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,8 @@ class PodManifest:
     host_network: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
+    is_of_several: bool = False
+    """Whether other pods may be made from the same template."""
 
     @property
     def asker(self) -> Asker:
@@ -78,7 +80,8 @@ def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
             value, where = value[key], f"{where}[{key}]"
         else:
             value, where = _mapping(value, where).get(key), f"{where}.{key}"
-    return _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    pod = _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    return replace(pod, is_of_several=makes_several(document, way))
 
 
 def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:
@@ -186,3 +189,15 @@ def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
     meant = f"write {near[0]}; " if near else ""
     there = f"the containers are {listed(sorted(names))}" if names else "the pod has none"
     return refused(where, f"the pod has no container {quoted(name)}", f"{meant}{there}")
+
+
+def shared_addresses(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
+    """Yield a warning, as an error that nobody raises, for each request whose addresses several pods would have."""
+    for item in request.requests if request is not None and pod.is_of_several else ():
+        if item.interface.addresses:
+            what = f"every pod of this {pod.kind} would have the same addresses"
+            hint = (
+                "leave addresses out, and let an init container set each pod's own"
+                " (docs/examples/own-addresses.yaml), or write a Pod for each"
+            )
+            yield refused(f"{item.where}.interface.addresses", what, hint)

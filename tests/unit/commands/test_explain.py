@@ -318,3 +318,10 @@ def test_a_resource_that_only_the_scheduler_counts_makes_no_container_one_with_d
     assert [bool(item.edits.char_devices) for item in explain(counted, told).containers] == [True, True]
     plugged = replace(counted, containers=(replace(counting, resources=(("rdma/nic", "2"),)), counted.containers[1]))
     assert [bool(item.edits.char_devices) for item in explain(plugged, told).containers] == [True, False]
+
+
+def test_addresses_that_several_pods_would_have_are_noted(facts: Facts) -> None:
+    one = pod("{mode: exclusive, interface: {addresses: [10.0.0.2/24]}}")
+    assert explain(one, facts).notes == ()
+    (note,) = explain(replace(one, kind="Deployment", is_of_several=True), facts).notes
+    assert note.startswith("Every pod of this Deployment would have the same addresses (")

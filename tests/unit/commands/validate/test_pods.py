@@ -179,3 +179,42 @@ def test_a_manifest_that_kubernetes_would_not_take_is_told_with_its_line(text: s
     (problem,) = checked(text).problems
     assert (problem.path, problem.line) == (path, line)
     assert problem.code in {ErrorCode.MANIFEST_VALUE, ErrorCode.ANNOTATION_VALUE}
+
+
+FOUR = f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: d}}
+spec:
+  replicas: 4
+  template:
+    metadata:
+      annotations:
+        {PREFIX}/pod: |
+          - count: 1
+            mode: exclusive
+            interface: {{mtu: 9000, addresses: [10.0.0.2/24]}}
+    spec: {{containers: [{{name: main}}]}}
+"""
+
+
+def test_the_addresses_of_several_pods_are_a_warning_with_its_place_and_no_problem() -> None:
+    found = checked(FOUR)
+    assert found.problems == ()
+    (warning,) = found.warnings
+    assert (warning.line, warning.column, warning.path) == (12, 36, f"{PREFIX}/pod[0].interface.addresses")
+    assert warning.what == "every pod of this Deployment would have the same addresses"
+    assert str(warning).startswith("warning: every pod")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FOUR.replace("replicas: 4", "replicas: 1"),
+        FOUR.replace(", addresses: [10.0.0.2/24]", ""),
+        pod(f"{PREFIX}: '{{mode: exclusive, interface: {{addresses: [10.0.0.2/24]}}}}'"),
+    ],
+)
+def test_one_pod_may_have_addresses_and_several_without_are_fine(text: str) -> None:
+    found = checked(text)
+    assert (found.problems, found.warnings) == ((), ())

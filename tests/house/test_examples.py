@@ -144,6 +144,18 @@ def test_the_first_pod_of_the_readme_gets_the_devices_next_to_its_gpus_without_n
     assert [item["devices"] for item in explained["requests"]] == [["mlx5_6", "mlx5_7"]]
 
 
+@pytest.mark.parametrize("mode", ["shared", "exclusive"])
+def test_the_page_names_the_variables_that_a_mode_sets(mode: str) -> None:
+    page = (PROJECT / "docs/requests.md").read_text()
+    (row,) = re.findall(r"^\| Variables that nri-rdma sets \|(.*)\|(.*)\|$", page, re.MULTILINE)
+    said = {name for cell in row[: 1 if mode == "shared" else 2] for name in re.findall(r"`([A-Z_]+)[<`]", cell)}
+    pod = f"kind: Pod\nmetadata: {{annotations: {{{PREFIX}: '{{name: a, mode: {mode}}}'}}}}\n"
+    pod += "spec: {containers: [{name: trainer}]}\n"
+    done = nri_rdma("explain", "-", "--snapshot", NODE, "--allow-default-pool", "-o", "json", text=pod)
+    (container,) = json.loads(done.stdout)["pods"][0]["containers"]
+    assert {name.removesuffix("A") if name.startswith("RDMA_") else name for name in container["env"]} == said
+
+
 def test_a_pod_whose_nics_are_counted_gets_them() -> None:
     done = nri_rdma(
         "explain", PROJECT / "docs/examples/counted-pod.yaml", "--snapshot", NODE, "--gpu", "trainer=0,1", columns=160

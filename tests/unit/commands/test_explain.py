@@ -320,6 +320,38 @@ def test_a_resource_that_only_the_scheduler_counts_makes_no_container_one_with_d
     assert [bool(item.edits.char_devices) for item in explain(plugged, told).containers] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("tells", "note"),
+    [
+        (
+            True,
+            "0 is one word: here it is for trainer only, the containers to which the kubelet gives devices; where the"
+            " daemon does not ask the kubelet, it is for every container. {count: 2, containers: [trainer]} is the"
+            " same everywhere.",
+        ),
+        (
+            False,
+            "0 is one word: here it is for every container; where the daemon asks the kubelet, it is for trainer only,"
+            " the containers to which the kubelet gives devices. {count: 2, containers: [trainer]} is the same"
+            " everywhere.",
+        ),
+    ],
+)
+def test_a_request_of_one_word_whose_containers_depend_on_the_node_has_a_note(
+    tells: bool, note: str, facts: Facts
+) -> None:
+    trainer = ContainerManifest(name="trainer", resources=(("example.com/fpga", "1"),))
+    some = replace(pod("2"), containers=(trainer, ContainerManifest(name="sidecar")))
+    here = replace(facts, kubelet_tells=tells)
+    assert explain(some, here).notes == (f"Request {note}",)
+    for same_everywhere in (
+        pod("2"),  # no container has devices of the kubelet
+        replace(some, containers=(trainer,)),
+        replace(some, annotations={f"{PREFIX}/pod": "{count: 2}"}),
+    ):
+        assert explain(same_everywhere, here).notes == ()
+
+
 def test_addresses_that_several_pods_would_have_are_noted(facts: Facts) -> None:
     one = pod("{mode: exclusive, interface: {addresses: [10.0.0.2/24]}}")
     assert explain(one, facts).notes == ()

@@ -376,7 +376,8 @@ class Document:
         except FileNotFoundError as error:
             if config_file is None:
                 return cls(name=str(path))
-            raise _bad_document(str(path), "it does not exist") from error
+            what, hint = "there is no such configuration file", "name one that exists, or leave --config out"
+            raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint) from error
         except (OSError, UnicodeDecodeError) as error:
             raise _bad_document(str(path), str(error)) from error
 

@@ -15,8 +15,9 @@ from typing import Any  # Any: JSON Schemas
 from nri_rdma.config.schema import setting_text
 from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Settings
 from nri_rdma.model.request import DeviceRequest
-from nri_rdma.text.forms import Key, StandsIn, default_of
+from nri_rdma.text.forms import Key, StandsIn, default_of, pattern_schema
 from nri_rdma.text.pools import ADOPT_KEYS, POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
+from nri_rdma.text.quantities import QUANTITY
 from nri_rdma.text.requests import REQUEST_KEYS
 
 DOCS = Path(__file__).resolve().parent
@@ -114,6 +115,8 @@ def _bounds(schema: Mapping[str, Any], unit: str) -> str:
             return f"{low} to {high} {unit}".rstrip()
         case {"anyOf": [{"enum": [word]}, {"type": "integer"} as numbers]}:
             return f"`{word}`, or {_bounds(numbers, unit)}"
+        case {"anyOf": [{"enum": [word]}, {"type": "integer"} as numbers, quantity]}:
+            return f"`{word}`, or {_bounds(numbers, unit)}, or {_value(quantity)}"
     return _value(schema)
 
 
@@ -128,6 +131,8 @@ def _value(schema: Mapping[str, Any]) -> str:
             told = ", or ".join(map(_value, forms))
         case {"type": "array", "items": items}:
             told = f"list of {_value(items)}"
+        case {"pattern": pattern} if pattern == _QUANTITY:
+            told = "quantity such as `512Mi`"
         case {"type": "object", "properties": properties}:
             told = f"{{ {', '.join(f'`{name}`' for name in properties)} }}"
         case _:
@@ -135,6 +140,7 @@ def _value(schema: Mapping[str, Any]) -> str:
     return told
 
 
+_QUANTITY = pattern_schema(QUANTITY)["pattern"]
 _WORDS = {"boolean": "`true` or `false`", "integer": "number", "number": "number", "string": "text"}
 
 

@@ -30,10 +30,11 @@ from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pool import DEFAULT_POOL
 from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
 from nri_rdma.text.annotations import meant_key, parse_pod_request
-from nri_rdma.text.manifest import ContainerManifest, PodManifest, unknown_containers
-from nri_rdma.text.refusals import bounded
+from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
+from nri_rdma.text.refusals import bounded, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,8 @@ class ExplainedContainer:
     """Whether the limit is what the pod asks for, and not the node's."""
     gpus: tuple[PciAddress, ...] = ()
     """Those that it was said to be given."""
+    counted: frozenset[str] = frozenset()
+    """The names of its resources that only the scheduler counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +142,10 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
             return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
         return Explanation(pod=pod, holds=holds, notes=notes, refusal=error)
+    notes += tuple(_word_notes(pod, request, facts)) if request is not None else ()
+    notes += tuple(
+        f"{it.what[:1].upper()}{it.what[1:]} ({it.where}): {it.hint}." for it in shared_addresses(pod, request)
+    )
     request = request or PodRequest(requests=())
     awaiting = _awaiting_gpus(pod, request, facts)
     decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
@@ -245,11 +252,31 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
             yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."
 
 
+def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:
+    """Yield for which containers a request of one word is, when that depends on the node."""
+    allocated = _allocated(pod, facts).named
+    for item in request.requests:
+        covered = [container.name for container in pod.containers if item.scope.covers(container.name)]
+        some = [name for name in covered if name in allocated]
+        if not item.word or not some or some == covered:
+            continue
+        only = f"for {listed(some)} only, the containers to which the kubelet gives devices"
+        everyone = "for every container"
+        here, elsewhere = f"it is {everyone}", f"where the daemon asks the kubelet, it is {only}"
+        if _allocation(pod, facts) is not None:
+            here, elsewhere = f"it is {only}", f"where the daemon does not ask the kubelet, it is {everyone}"
+        what = f"count: {item.count}" if item.pool == DEFAULT_POOL else f"pool: {item.pool}"
+        same = f"{{{what}, containers: [{listed(some)}]}} is the same everywhere"
+        yield f"Request {item.name} is one word: here {here}; {elsewhere}. {same}."
+
+
 def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
-    """Return what a kubelet would say that it allocated: containers with resources of device plugins, or claims. None
-    where no kubelet says so."""
-    if not facts.kubelet_tells and not facts.gpus:
-        return None
+    """Return what a kubelet would report; None where none reports."""
+    return _allocated(pod, facts) if facts.kubelet_tells or facts.gpus else None
+
+
+def _allocated(pod: PodManifest, facts: Facts) -> PodAllocation:
+    """Return what a kubelet would allocate: containers with resources of device plugins, or claims."""
     return PodAllocation(
         containers=tuple(
             ContainerAllocation(
@@ -266,10 +293,18 @@ def _allocation(pod: PodManifest, facts: Facts) -> PodAllocation | None:
 
 
 def _resources(container: ContainerManifest, facts: Facts) -> Iterator[str]:
-    """Yield what device plugins give to a container; GPUs also where only the question names them."""
-    yield from (name for name, _ in container.resources)
+    """Yield the resources that device plugins give to a container; GPUs also where only the question names them."""
+    counted = _counted(container, facts)
+    yield from (name for name, _ in container.resources if name not in counted)
     if container.name in facts.gpus:
         yield "GPUs"
+
+
+def _counted(container: ContainerManifest, facts: Facts) -> frozenset[str]:
+    """Return the resources under nri-rdma's own domain: administrators advertise them for the scheduler, and no device
+    plugin gives them."""
+    domain = facts.annotation_prefix.partition("/")[0]
+    return frozenset(name for name, _ in container.resources if name.startswith(f"{domain}/"))
 
 
 def refuse_unknown_containers(pod: PodManifest, request: PodRequest | None, prefix: str) -> None:
@@ -359,6 +394,7 @@ def _container(
         kept_env=tuple(name for name, _ in everything.env if name in container.env),
         asks_memlock=any(request.memlock is not None for request in requests),
         gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
+        counted=_counted(container, facts),
     )
 
 

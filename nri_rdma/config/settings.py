@@ -22,6 +22,7 @@ from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.usage import Address, Lifelines, parse_address
 from nri_rdma.model.waits import Waits
+from nri_rdma.text.quantities import QUANTITY, bytes_of
 from nri_rdma.text.refusals import bounded, nearest
 from nri_rdma.text.toml import line_of, lines_of
 
@@ -124,9 +125,10 @@ def _memlock(name: str, value: Any) -> Memlock:
         return Memlock()
     if text == "unlimited":
         return Memlock(bytes=UNLIMITED)
-    if text.isdigit() and 0 < int(text) < UNLIMITED:
-        return Memlock(bytes=int(text))
-    raise _refused(name, value, "auto, unlimited, keep or a number of bytes")
+    number = bytes_of(text)
+    if number is not None and 0 < number < UNLIMITED:
+        return Memlock(bytes=number)
+    raise _refused(name, value, "auto, unlimited, keep, a number of bytes, or a quantity such as 512Mi")
 
 
 def _node_ips(name: str, value: Any) -> tuple[Address, ...]:
@@ -192,7 +194,11 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _api_server: {"type": "string"},
     _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
     _memlock: {
-        "anyOf": [{"enum": ["auto", "unlimited", "keep"]}, {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1}]
+        "anyOf": [
+            {"enum": ["auto", "unlimited", "keep"]},
+            {"type": "integer", "minimum": 1, "maximum": UNLIMITED - 1},
+            {"type": "string", "pattern": f"^(?:{QUANTITY.pattern})$"},
+        ]
     },
 }
 """The JSON Schema of the values that each of these reads from a file."""
@@ -370,7 +376,8 @@ class Document:
         except FileNotFoundError as error:
             if config_file is None:
                 return cls(name=str(path))
-            raise _bad_document(str(path), "it does not exist") from error
+            what, hint = "there is no such configuration file", "name one that exists, or leave --config out"
+            raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint) from error
         except (OSError, UnicodeDecodeError) as error:
             raise _bad_document(str(path), str(error)) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import re
 import threading
 import time
 from collections import deque
@@ -34,6 +35,8 @@ PAUSE_S = 0.5
 """Pause between two checks of the queue: a wake-up for every span would compete with the hot path for the
 interpreter."""
 CLOSE_S = 2.0
+MAX_REASON = 300
+"""Characters of the reason that an exporter gives."""
 
 _OTLP_MODULES = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
@@ -47,6 +50,7 @@ class SpanExportThread:
 
     def __init__(self, exporter: SpanExporter, resource: Resource, *, capacity: int = CAPACITY) -> None:
         self._exporter = exporter
+        self._overheard = _Overheard()
         self._resource = resource
         self._capacity = capacity
         self._queue: deque[Span] = deque()
@@ -83,6 +87,7 @@ class SpanExportThread:
         self._thread.join(CLOSE_S * 0.75)
         self._exporter.shutdown()  # ends the retries of one that waits for its collector
         self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._overheard.end()
         if self._thread.is_alive() or self.dropped or self.failed:
             log.warning("spans were not exported", extra={"dropped": self.dropped, "failed": self._lost()})
 
@@ -112,10 +117,43 @@ class SpanExportThread:
         try:
             result = self._exporter.export([readable_span(span, self._resource) for span in batch])
         except Exception as error:  # noqa: BLE001 - an exporter is foreign code, and pods must not wait for its health
-            log.warning("the span exporter failed", extra={"error": str(error)})
-            result = SpanExportResult.FAILURE
+            result, why = SpanExportResult.FAILURE, str(error)
+        else:
+            why = self._overheard.why()
+        self._overheard.messages.clear()
         if result is not SpanExportResult.SUCCESS:
             self.failed += len(batch)
+            log.warning("a batch of spans was not exported", extra={"spans": len(batch), "error": why})
+
+
+class _Overheard(logging.Handler):
+    """Keeps what OpenTelemetry's exporters log, from now until `end`: several long lines for one failing batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: deque[str] = deque(maxlen=16)
+        self._logger = logging.getLogger("opentelemetry.exporter")
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the text of one record."""
+        self.messages.append(record.getMessage())
+
+    def why(self) -> str:
+        """Return the system's error that one of them names, else the last one."""
+        for message in self.messages:
+            if named := _ERRNO.search(message):
+                return named[1]
+        return self.messages[-1][:MAX_REASON] if self.messages else "it did not say why"
+
+    def end(self) -> None:
+        """Let exporters log for themselves again."""
+        self._logger.removeHandler(self)
+        self._logger.propagate = True
+
+
+_ERRNO = re.compile(r"\[Errno -?[0-9]+\] ([^\"')]+)")
 
 
 def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:

@@ -13,7 +13,8 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeAlias  # Any: fields of the value that a table becomes
 
-from nri_rdma.text.reading import Fields, Reader, boolean, list_of, matching, one_of, whole, word_or
+from nri_rdma.text.reading import Fields, Reader, UnknownKey, boolean, list_of, matching, one_of, whole, word_or
+from nri_rdma.text.refusals import unknown_key
 from nri_rdma.text.yaml import Node
 
 Schema: TypeAlias = Mapping[str, object]
@@ -127,13 +128,13 @@ def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | Non
 # Forms
 
 
-def table(fills: type[Any], keys: tuple[Key, ...]) -> Form:
+def table(fills: type[Any], keys: tuple[Key, ...], unknown: UnknownKey = unknown_key) -> Form:
     """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
 
     names = names_of(keys)
 
     def read_for(count: int | None) -> Reader[Any]:
-        return lambda node, where: fills(**given(Fields(node, where, names), keys, count))
+        return lambda node, where: fills(**given(Fields(node, where, names, unknown), keys, count))
 
     return Form(read_for(1), schema_of(keys, fills), keys, fills, read_for)
 

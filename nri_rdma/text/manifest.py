@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any  # Any: a manifest before it is read
@@ -10,8 +11,8 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import PodRequest
-from nri_rdma.text.refusals import listed, quoted, refused
-from nri_rdma.text.templates import Way, pod_suffix, ways_to_pods
+from nri_rdma.text.refusals import MAX_QUOTED, listed, quoted, refused
+from nri_rdma.text.templates import Way, makes_several, pod_suffix, ways_to_pods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class PodManifest:
     host_network: bool = False
     labels: tuple[tuple[str, str], ...] = ()
     runtime_class: str = ""
+    is_of_several: bool = False
+    """Whether other pods may be made from the same template."""
 
     @property
     def asker(self) -> Asker:
@@ -77,7 +80,8 @@ def read_pod(document: Mapping[str, Any], way: Way, where: str) -> PodManifest:
             value, where = value[key], f"{where}[{key}]"
         else:
             value, where = _mapping(value, where).get(key), f"{where}.{key}"
-    return _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    pod = _pod(str(document["kind"]), owner, _mapping(value, where), where)
+    return replace(pod, is_of_several=makes_several(document, way))
 
 
 def _pod(kind: str, owner: Mapping[str, Any], pod: Mapping[str, Any], where: str) -> PodManifest:
@@ -134,9 +138,17 @@ def _texts(value: object, where: str) -> Mapping[str, str]:
     annotations = _mapping(value, where)
     for key, text in annotations.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            what = f"{key} is not text, and Kubernetes takes nothing else"
-            raise refused(where, what, f'put it in quotes, such as {key}: "{text}", or below {key}: |', str(key))
+            raise no_text(where, str(key), text)
     return annotations
+
+
+def no_text(where: str, key: str, value: object) -> RequestError:
+    """Make the error for an annotation whose value is no text; the hint has the value as a text."""
+    what = f"{key} is not text, and Kubernetes takes nothing else"
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+    quotes = "'" if isinstance(value, dict | list) else '"'
+    written = f"{quotes}{text}{quotes}" if len(text) <= MAX_QUOTED and quotes not in text else "..."
+    return refused(where, what, f"put it in quotes, such as {key}: {written}, or below {key}: |", key)
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
@@ -177,3 +189,15 @@ def _unknown_container(name: str, where: str, names: set[str]) -> RequestError:
     meant = f"write {near[0]}; " if near else ""
     there = f"the containers are {listed(sorted(names))}" if names else "the pod has none"
     return refused(where, f"the pod has no container {quoted(name)}", f"{meant}{there}")
+
+
+def shared_addresses(pod: PodManifest, request: PodRequest | None) -> Iterator[RequestError]:
+    """Yield a warning, as an error that nobody raises, for each request whose addresses several pods would have."""
+    for item in request.requests if request is not None and pod.is_of_several else ():
+        if item.interface.addresses:
+            what = f"every pod of this {pod.kind} would have the same addresses"
+            hint = (
+                "leave addresses out, and let an init container set each pod's own"
+                " (docs/examples/own-addresses.yaml), or write a Pod for each"
+            )
+            yield refused(f"{item.where}.interface.addresses", what, hint)

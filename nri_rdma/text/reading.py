@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
+from nri_rdma.errors import RequestError
 from nri_rdma.text.refusals import listed, quoted, refused, unknown_key
 from nri_rdma.text.yaml import CoreValue, Node, Scalar
 
@@ -19,17 +20,19 @@ D = TypeVar("D")
 E = TypeVar("E", bound=StrEnum)
 
 Reader: TypeAlias = Callable[[Node, str], T]
+UnknownKey: TypeAlias = Callable[[str, tuple[str, ...], str], RequestError]
+"""Makes the error for a key that is none of the known ones, at a place."""
 
 
 class Fields:
-    """A mapping with known keys, read field by field."""
+    """A mapping with known keys, read field by field; `unknown` makes the error for another key."""
 
-    def __init__(self, node: Node, where: str, known: tuple[str, ...]) -> None:
+    def __init__(self, node: Node, where: str, known: tuple[str, ...], unknown: UnknownKey = unknown_key) -> None:
         if not isinstance(node, dict):
             raise refused(where, f"{shown(node)} is not a mapping", f"write {{key: value}} with {listed(known)}")
         for key in node:
             if key not in known:
-                raise unknown_key(key, known, where)
+                raise unknown(key, known, where)
         self.node = node
         self.where = where
 

@@ -47,10 +47,11 @@ def nearest(key: str, known: tuple[str, ...]) -> str:
     """Return the beginning of a hint with the key that was probably meant, or "".
 
     Keys that differ in case, ``-`` and ``_`` only are near."""
-    folded = {_fold(name): name for name in known}
-    near = difflib.get_close_matches(_fold(key[:64]), folded, n=1)
-    return f"write {folded[near[0]]}; " if near else ""
+    names = {folded(name): name for name in known}
+    near = difflib.get_close_matches(folded(key[:64]), names, n=1)
+    return f"write {names[near[0]]}; " if near else ""
 
 
-def _fold(key: str) -> str:
+def folded(key: str) -> str:
+    """Return a key without what people mix up: case, ``-`` and ``_``."""
     return key.replace("-", "").replace("_", "").lower()

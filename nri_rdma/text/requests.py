@@ -49,8 +49,10 @@ from nri_rdma.text.forms import (
     word_of,
 )
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
-from nri_rdma.text.reading import Fields, Reader, list_of, matching, shown, string
+from nri_rdma.text.quantities import QUANTITY, bytes_of
+from nri_rdma.text.reading import Fields, Reader, core_value, list_of, matching, shown, string, word_or
 from nri_rdma.text.refusals import listed, quoted, refused
+from nri_rdma.text.unsupported import unknown_request_key
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
 
 Address: TypeAlias = IPv4Interface | IPv6Interface
@@ -102,10 +104,10 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
 
 def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1) -> DeviceRequest:
     """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
-    written = Fields(node, where, _NAMES)
     for name, hint in _REFUSED[stands_in]:
-        if name in written:
+        if isinstance(node, dict) and name in node:
             raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
+    written = Fields(node, where, _NAMES[stands_in], unknown_request_key)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
     if first["scope"] is not scope:
         first["scope"] = Scope(only=first["scope"].only, but=scope.but)
@@ -166,6 +168,32 @@ def _pci_address(node: Node, where: str) -> PciAddress:
     if address is None:
         raise refused(where, f"{shown(node)} is not a PCI address", hint)
     return address
+
+
+def _gpu(node: Node, where: str) -> PciAddress:
+    """Read the PCI address of a GPU; the hint for another name of a GPU says what to write instead."""
+    name = node.text if isinstance(node, Scalar) else ""
+    for pattern, what in _GPU_NAMES:
+        if pattern.fullmatch(name):
+            raise refused(where, f"{shown(node)} is {what} of a GPU, and gpus takes PCI addresses", _GPU_HINT)
+    return _pci_address(node, where)
+
+
+_GPU_NAMES = ((re.compile(r"[0-9]{1,4}"), "the index"), (re.compile(r"(?:MIG-)?GPU-.+|MIG-.+"), "the UUID"))
+_GPU_HINT = (
+    "leave gpus out if the GPUs come from a device plugin or a claim: the kubelet reports which they are; else write"
+    " addresses such as 0000:1b:00.0 (nvidia-smi --query-gpu=pci.bus_id --format=csv)"
+)
+
+
+def _memlock(node: Node, where: str) -> int:
+    """Read a number of bytes, or a text that is a quantity."""
+    text = core_value(node)
+    number = bytes_of(text) if isinstance(text, str) else None
+    if number is not None and 0 < number <= _MOST_MEMLOCK:
+        return number
+    whole_number: int = _MEMLOCK_BYTES.read(node, where)
+    return whole_number
 
 
 def _vendor(node: Node, where: str) -> str:
@@ -258,7 +286,13 @@ def _is_subnet(address: Address) -> bool:
 
 NUMBER_OF_DEVICES = number(1, MAX_COUNT)
 _COUNT = number_or("all", None, number(1, MAX_COUNT, hint=f"write a whole number from 1 to {MAX_COUNT}, or all"))
-MEMLOCK = number_or("unlimited", UNLIMITED, number(1, 2**63 - 1, hint="write unlimited, or a number of bytes"))
+_MEMLOCK_HINT = "write unlimited, a number of bytes, or a quantity such as 512Mi"
+_MOST_MEMLOCK = 2**63 - 1
+_MEMLOCK_BYTES = number(1, _MOST_MEMLOCK, hint=_MEMLOCK_HINT)
+MEMLOCK = Form(
+    word_or("unlimited", UNLIMITED, _memlock),
+    {"anyOf": [{"enum": ["unlimited"]}, _MEMLOCK_BYTES.schema, pattern_schema(QUANTITY)]},
+)
 PCI = Form(_pci_address, pattern_schema(PCI_ADDRESS))
 NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
 _LABEL = text_of(LABEL, LABEL_HINT)
@@ -397,7 +431,7 @@ REQUEST_KEYS = (
     Key(
         "gpus",
         "gpus",
-        some(PCI),
+        some(Form(_gpu, PCI.schema)),
         "PCI addresses of the pod's GPUs, where the kubelet does not tell them",
         default="none",
         refused_in=_chosen("in constraints of the claim"),
@@ -419,7 +453,7 @@ REQUEST_KEYS = (
     Key(
         "interface",
         "interface",
-        table(InterfaceConfig, INTERFACE_KEYS),
+        table(InterfaceConfig, INTERFACE_KEYS, unknown_request_key),
         "How the netdev looks in the pod; only with `mode: exclusive`",
     ),
     Key(
@@ -436,7 +470,10 @@ REQUEST_KEYS = (
         "Limits of the rdma cgroup per device; needs cgroup v2",
     ),
 )
-_NAMES = names_of(REQUEST_KEYS)
+_NAMES: Mapping[StandsIn, tuple[str, ...]] = {
+    place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
+}
+"""The keys that a request may have in a place."""
 _FIRST = (COUNT, CONTAINERS)
 """Read before the others: how an interface is written depends on the number of devices."""
 _REST = tuple(key for key in REQUEST_KEYS if key not in _FIRST)

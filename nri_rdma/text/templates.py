@@ -87,6 +87,21 @@ def _is_template(value: object) -> bool:
     return isinstance(spec, dict) and isinstance(spec.get("containers"), list)
 
 
+def makes_several(document: Mapping[str, Any], way: Way) -> bool:
+    """Return whether several pods may be made from the template at the end of a way; of an unknown kind always."""
+    if not way or "headGroupSpec" in way:
+        return False
+    if document["kind"] not in _DEFAULT_IS_ONE or not _known_places(document):
+        return True
+    spec = document.get("spec")
+    counts = [spec.get(key, 1) for key in ("replicas", "parallelism")] if isinstance(spec, dict) else []
+    return any(count is not None and count not in (0, 1) for count in counts)
+
+
+_DEFAULT_IS_ONE = ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job")
+"""Kinds of Kubernetes that make one pod at a time unless they say how many."""
+
+
 def entries(value: object) -> Iterator[tuple[Any, Any]]:
     """Yield the keys of a mapping, or the places in a list, with their values; nothing for other values."""
     if isinstance(value, dict):

@@ -54,7 +54,7 @@ uses = pytest.mark.parametrize(
     ("use", "told"),
     [
         (bound_to, r"{} has, bound to it, 1 host socket \(udp port"),
-        (paths_over, rf"{{}} is a path of the multipath route {MULTIPATH}"),
+        (paths_over, rf"{{}} is used by the multipath route {MULTIPATH}"),
     ],
     ids=["a socket", "a route"],
 )
@@ -107,4 +107,4 @@ def test_a_device_that_can_only_be_shared_is_told_as_such(
         pod = cri.run_pod("shared", annotations={POD: "- {match: {device: mlx5_3}, mode: shared}"})
         assert set(look(cri, cri.run_container(pod, "main")).nodes) == {"uverbs3", "rdma_cm"}
         cri.delete_pod(pod)
-    assert f"rail3 is a path of the multipath route {MULTIPATH} (can be shared)" in told
+    assert f"rail3 is used by the multipath route {MULTIPATH} (can be shared)" in told

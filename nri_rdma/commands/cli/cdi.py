@@ -19,6 +19,7 @@ from nri_rdma.commands.cli.options import (
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json, printable
 from nri_rdma.config.settings import Settings
 from nri_rdma.model.request import Mode
+from nri_rdma.text.quantities import bytes_of
 
 if TYPE_CHECKING:
     from nri_rdma.cdi.registry import Registry, ResolvedDevice
@@ -276,6 +277,8 @@ def generate(
 def _memlock(text: str | None) -> int | str | None:
     if text is None or text == "unlimited":
         return text
-    if text.isascii() and text.isdecimal() and 0 < int(text) < 2**63:
-        return int(text)
-    raise click.BadParameter("write unlimited, or a number of bytes", param_hint="--memlock")
+    number = bytes_of(text)
+    if number is not None and 0 < number < 2**63:
+        return number
+    hint = "write unlimited, a number of bytes, or a quantity such as 512Mi"
+    raise click.BadParameter(hint, param_hint="--memlock")

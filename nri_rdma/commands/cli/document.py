@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any  # Any: a JSON document
@@ -15,6 +17,11 @@ from nri_rdma.model.device import Node
 def document_of(node: Node, sentences: tuple[str, ...]) -> dict[str, Any]:
     """The node, with what a reader has to know about it."""
     return {"version": DOCUMENT_VERSION, **node_document(node), "notes": list(sentences)}
+
+
+def name_and_time() -> str:
+    """Return this node's name and the time, as a file of a node or a picture of it has them."""
+    return f"{platform.node()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def read_document(path: Path) -> tuple[Node, tuple[str, ...]]:

@@ -26,21 +26,6 @@ EXIT_REFUSED = 1
 
 @click.command()
 @click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
-@asking_options(
-    "sysfs_root",
-    "dev_root",
-    "proc_root",
-    "cgroup_root",
-    "node_ip",
-    "api_server",
-    "allow_default_pool",
-    "memlock",
-    "annotation_prefix",
-    "cdi_dirs",
-    "state_dir",
-    "control_socket",
-    problem="problem",
-)
 @snapshot_option
 @click.option(
     "--cdi-device",
@@ -57,6 +42,21 @@ EXIT_REFUSED = 1
     help="The GPUs that the kubelet would give to a container: UUIDs, indexes or PCI addresses.",
 )
 @output_option
+@asking_options(
+    "sysfs_root",
+    "dev_root",
+    "proc_root",
+    "cgroup_root",
+    "node_ip",
+    "api_server",
+    "allow_default_pool",
+    "memlock",
+    "annotation_prefix",
+    "cdi_dirs",
+    "state_dir",
+    "control_socket",
+    problem="problem",
+)
 @click.pass_context
 def explain(
     context: click.Context,
@@ -70,10 +70,10 @@ def explain(
 ) -> None:
     """Show what a pod would get on this node, and why.
 
-    Nothing is changed. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an MPIJob, a RayCluster
-    (- reads stdin). When the daemon answers, its settings and what pods hold now count. A manifest says how many GPUs a
-    container gets; which they are, --gpu says: without it nobody can tell what a strict request gets. Ends with 1 when
-    a pod would be refused. Needs no root.
+    It changes nothing and needs no root. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an
+    MPIJob, a RayCluster (- reads stdin). If the daemon answers, its settings and the devices that pods hold now count.
+    A manifest says how many GPUs a container gets, but not which; --gpu names them. Without it the result of a strict
+    request is unknown. Ends with 1 when a pod would be refused.
 
     \b
     Example:
@@ -271,7 +271,10 @@ def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
     if item.gpus:
         yield "GPUs", f"{', '.join(map(str, item.gpus))}, as --gpu says"
     for name, count in container.resources:
-        yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
+        if name in item.counted:
+            yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
+        else:
+            yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
     for name in container.claims:
         hint = f"--cdi-device {container.name}=VENDOR/CLASS=NAME says what its CDI device would do here"
         yield "claim", f"{name}, which its DRA driver prepares; {hint}"

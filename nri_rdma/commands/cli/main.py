@@ -69,7 +69,7 @@ def commands(context: click.Context) -> int | None:
     Example:
       nri-rdma doctor                 what this machine lacks
       nri-rdma inventory              what this node has
-      nri-rdma topology               what of it is near to what
+      nri-rdma topology               which devices and GPUs are near each other
       nri-rdma explain pod.yaml       what a pod would get here, and why
       nri-rdma validate pod.yaml      what is wrong in what you wrote
       nri-rdma run --dry-run          what would be done for the pods here
@@ -145,8 +145,10 @@ def _print_whatever_there_is() -> None:
 
 def _usage(error: click.ClickException) -> SettingError:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    what = " ".join(error.format_message().split()).rstrip(".")
-    return SettingError(ErrorCode.SETTING, what, hint=f"{context.command_path if context else 'nri-rdma'} --help")
+    what, _, meant = " ".join(error.format_message().split()).partition(" Did you mean ")
+    near = f"write {meant.rstrip('?')}, or " if meant else ""
+    hint = f"{near}see {context.command_path if context else 'nri-rdma'} --help"
+    return SettingError(ErrorCode.SETTING, what.rstrip("."), hint=hint)
 
 
 def _exit_code(error: NriRdmaError) -> int:

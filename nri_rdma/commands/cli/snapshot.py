@@ -30,17 +30,20 @@ def snapshot(settings: Settings, output: Path) -> None:
     """Save this node, to look at it elsewhere.
 
     `inventory`, `explain` and `topology` read the file with --snapshot. It has the names, places and addresses of
-    RDMA devices, their netdevs and GPUs, and nothing of pods. Needs no root.
+    RDMA devices, their netdevs and GPUs, the machine's name and the time, and nothing of pods. Needs no root.
 
     \b
     Example:
       nri-rdma snapshot -o node.json
       nri-rdma explain pod.yaml --snapshot node.json
     """
-    from nri_rdma.commands.cli.document import document_of
+    from nri_rdma.commands.cli.document import document_of, name_and_time
     from nri_rdma.commands.cli.node import read_node
+    from nri_rdma.host.sysfs.scan import is_own
 
-    document = document_of(*read_node(settings))
+    node, notes = read_node(settings)
+    tree = "" if is_own(settings.sysfs_root) else f", from {settings.sysfs_root}"
+    document = document_of(node, (f"Saved on {name_and_time()}{tree}.", *notes))
     if output == _STDOUT:
         print_json(document)
     else:

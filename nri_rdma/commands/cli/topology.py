@@ -24,10 +24,10 @@ _CLASS_WIDTH = len("NODE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Source:
-    """A node, who holds its devices, and where that is from as sentences."""
+    """A node, who holds its devices (None: nobody says), and where that is from as sentences."""
 
     node: Node
-    taken: Taken
+    taken: Taken | None
     sentences: tuple[str, ...]
 
 
@@ -67,7 +67,7 @@ def topology(settings: Settings, snapshot: Path | None, output: str) -> None:
     from nri_rdma.commands.picture.view import view_of
 
     source = _gather(settings, snapshot)
-    view = view_of(source.node, source.taken)
+    view = view_of(source.node, source.taken or {}, holders_are_known=source.taken is not None)
     match output:
         case "json":
             print_json(_document(source, view))
@@ -104,17 +104,27 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
     from nri_rdma.commands.cli.node import read_node
 
     node, notes = read_node(settings, snapshot)
-    return _Source(node=node, taken={}, sentences=(*notes, sentence))
+    return _Source(node=node, taken=None, sentences=(*notes, *_whose(settings, snapshot), sentence))
+
+
+def _whose(settings: Settings, snapshot: Path | None) -> Iterator[str]:
+    """Yield the node's name and the time, for who has pictures of many; a snapshot has its own."""
+    from nri_rdma.commands.cli.document import name_and_time
+    from nri_rdma.host.sysfs.scan import is_own
+
+    if snapshot is None and is_own(settings.sysfs_root):
+        yield f"Node {name_and_time()}."
 
 
 def _from_daemon(document: dict[str, Any]) -> _Source:
+    from nri_rdma.commands.cli.document import name_and_time
     from nri_rdma.commands.cli.holders import taken_from
     from nri_rdma.commands.cli.status_check import look_through
     from nri_rdma.doors.control.document import node_from
 
     look_through(document)
-    sentence = f"As the daemon (pid {document['daemon']['pid']}) knows it now."
-    return _Source(node=node_from(document), taken=taken_from(document), sentences=(sentence,))
+    sentences = (f"Node {name_and_time()}.", f"As the daemon (pid {document['daemon']['pid']}) knows it now.")
+    return _Source(node=node_from(document), taken=taken_from(document), sentences=sentences)
 
 
 # For people

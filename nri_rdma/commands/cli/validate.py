@@ -13,6 +13,7 @@ from nri_rdma.errors import ErrorCode, SettingError
 
 if TYPE_CHECKING:
     from nri_rdma.commands.validate.files import Checked
+    from nri_rdma.commands.validate.problem import Problem
 
 DOCUMENT_VERSION = 1
 EXIT_FAILED = 1
@@ -31,8 +32,8 @@ def validate(context: click.Context, files: tuple[Path, ...], annotation_prefix:
 
     FILE is YAML or JSON of pods, any kind with pod templates, resource claims and device classes (many documents in
     one file; - reads stdin), a CDI spec, or a configuration. Its content says which. Kinds without a pod template are
-    skipped, and the command says so. Needs no node and no root:
-    which pools and devices there are, `explain` knows. Ends with 1 when anything is wrong.
+    skipped, and the command says so. It needs no node and no root; it does not know a node's pools and devices, as
+    `explain` does. Ends with 1 when anything is wrong; a warning does not change that.
 
     \b
     Example:
@@ -67,14 +68,18 @@ def _show(checked: list[Checked]) -> None:
     for item in checked:
         for problem in item.problems:
             screen.raw(str(problem))  # a line each, for grep
+        for warning in item.warnings:
+            screen.raw(str(warning))
         for document in item.documents:
             if document.skipped:
                 screen.raw(f"{item.file}:{document.line}: skipped: {document.skipped}.")
     good = [document for item in checked for document in item.documents if not document.skipped]
     skipped = sum(len(item.documents) for item in checked) - len(good)
     problems = sum(len(item.problems) for item in checked)
-    counts = (_counted(len(good), "document"), f"{skipped} skipped", _counted(problems, "problem"))
-    screen.line(f"{_counted(len(checked), 'file')}: {counts[0]} checked, {counts[1]}, {counts[2]}.")
+    warnings = sum(len(item.warnings) for item in checked)
+    counts = [f"{_counted(len(good), 'document')} checked", f"{skipped} skipped", _counted(problems, "problem")]
+    counts += [_counted(warnings, "warning")] if warnings else []
+    screen.line(f"{_counted(len(checked), 'file')}: {', '.join(counts)}.")
 
 
 def _counted(number: int, word: str) -> str:
@@ -90,20 +95,21 @@ def _document(checked: list[Checked]) -> dict[str, Any]:
                 "documents": [
                     {"kind": it.kind, "name": it.name, "line": it.line, "skipped": it.skipped} for it in item.documents
                 ],
-                "problems": [
-                    {
-                        "code": str(it.code),
-                        "file": it.file,
-                        "line": it.line or None,
-                        "column": it.column or None,
-                        "path": it.path,
-                        "what": it.what,
-                        "hint": it.hint,
-                        "text": str(it),
-                    }
-                    for it in item.problems
-                ],
+                "problems": [{"code": str(it.code), **_facts(it)} for it in item.problems],
+                "warnings": [_facts(it) for it in item.warnings],
             }
             for item in checked
         ],
+    }
+
+
+def _facts(problem: Problem) -> dict[str, Any]:
+    return {
+        "file": problem.file,
+        "line": problem.line or None,
+        "column": problem.column or None,
+        "path": problem.path,
+        "what": problem.what,
+        "hint": problem.hint,
+        "text": str(problem),
     }

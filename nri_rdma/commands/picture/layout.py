@@ -199,7 +199,9 @@ def _summary(view: View) -> str:
     parts = [count_of(len(view.gpus), "GPU"), count_of(len(devices), "RDMA device")]
     if view.holdings:
         parts.append(f"{len(view.holdings)} held by pods")
-    if used := sum(device.id not in view.holdings and bool(device.uses) for device in devices):
+    if split := sum(map(view.is_split, devices)):
+        parts.append(f"{split} with virtual functions")
+    if used := sum(device.id not in view.holdings and bool(device.uses) for device in devices) - split:
         parts.append(f"{used} used by the host")
     words = ", ".join(parts)
     return f"{words[0].upper()}{words[1:]}."

@@ -57,13 +57,19 @@ class View:
     """Of each device that is held, by owner."""
     owners: Mapping[PciAddress, tuple[str, ...]]
     """The pods that hold devices and are known to have a GPU, by its address."""
+    holders_are_known: bool = True
+    """Whether a device without a holder is free; a snapshot, or a machine without a daemon, has no holders at all."""
+
+    def is_split(self, device: RdmaDevice) -> bool:
+        """Tell whether nothing but its virtual functions keeps pods from the device."""
+        return device.id not in self.holdings and device.vf_count > 0 and len(device.uses) == 1
 
     def is_free(self, device: RdmaDevice) -> bool:
         """Tell whether neither a pod nor the host has the device."""
         return device.id not in self.holdings and not device.uses
 
 
-def view_of(node: Node, taken: Taken) -> View:
+def view_of(node: Node, taken: Taken, *, holders_are_known: bool = True) -> View:
     """Return what there is to show of a node and its holders."""
     known = {device.id for device in node.devices}
     holdings = {
@@ -81,6 +87,7 @@ def view_of(node: Node, taken: Taken) -> View:
         pairs=(),
         holdings=holdings,
         owners={address: tuple(sorted(names)) for address, names in owners.items()},
+        holders_are_known=holders_are_known,
     )
     return replace(unpaired, pairs=_pairs(unpaired))
 

@@ -108,8 +108,10 @@ def adapter_lines(view: View, adapter: Adapter) -> tuple[str, ...]:
     parts += [count_of(virtual, "virtual function")] if virtual else []
     held = sum(device.id in view.holdings for device in adapter.devices)
     free = sum(map(view.is_free, adapter.devices))
-    used = len(adapter.devices) - held - free
-    states = [f"{number} {word}" for number, word in ((held, "held"), (free, "free"), (used, "used by host")) if number]
+    split = sum(map(view.is_split, adapter.devices))
+    used = len(adapter.devices) - held - free - split
+    words = ((held, "held"), (free, _free(view)), (split, "physical"), (used, "used by host"))
+    states = [f"{number} {word}" for number, word in words if number]
     named = [
         f"{device.name}: {line}"
         for device in adapter.devices
@@ -145,9 +147,15 @@ def _holders(view: View, device: RdmaDevice) -> Iterator[str]:
     uses = device.in_use if held else device.uses
     yield from (f"host: {use}" for use in uses)
     if not held and not uses:
-        yield from (f"free to be shared: {tie}" for tie in device.ties)
+        shared = "free to be shared" if view.holders_are_known else "holders not known; can only be shared"
+        yield from (f"{shared}: {tie}" for tie in device.ties)
         if not device.ties:
-            yield "free"
+            yield _free(view)
+
+
+def _free(view: View) -> str:
+    """Return the word for a device without a known holder."""
+    return "free" if view.holders_are_known else "holders not known"
 
 
 def _some(lines: list[str]) -> Iterable[str]:

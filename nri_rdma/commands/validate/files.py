@@ -36,11 +36,12 @@ class CheckedDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A file: its documents, and what is wrong with them, by line."""
+    """A file: its documents, what is wrong with them, and what is probably not meant so, each by line."""
 
     file: str
     documents: tuple[CheckedDocument, ...]
     problems: tuple[Problem, ...]
+    warnings: tuple[Problem, ...] = ()
 
 
 def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
@@ -61,7 +62,12 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
     if not problems and all(item.skipped == _NO_OBJECT for item in found):
         problems.append(_nothing(file, found))
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.column))
-    return Checked(file=file, documents=tuple(found), problems=tuple(ordered))
+    return Checked(
+        file=file,
+        documents=tuple(found),
+        problems=tuple(problem for problem in ordered if not problem.is_warning),
+        warnings=tuple(problem for problem in ordered if problem.is_warning),
+    )
 
 
 def _nothing(file: str, found: list[CheckedDocument]) -> Problem:

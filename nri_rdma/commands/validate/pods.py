@@ -8,7 +8,7 @@ names of containers are not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
@@ -16,7 +16,7 @@ from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
-from nri_rdma.text.manifest import PodManifest, read_pod, unknown_containers
+from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
 from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
@@ -185,8 +185,7 @@ def _of_each(
         try:
             _refuse_long(key, prefix)
             if not isinstance(text, str):
-                hint = f'put it in quotes, such as {key}: "{text}", or below {key}: |'
-                raise refused(key, f"{key} is not text, and Kubernetes takes nothing else", hint)
+                raise no_text(key, key, text)
             request = parse_pod_request({key: text}, prefix)
         except RequestError as error:
             yield checked.problem(error, key)
@@ -211,9 +210,12 @@ def _of_all(
 ) -> Iterator[Problem]:
     if is_sound:
         try:
-            parse_pod_request(pod.annotations, prefix)
+            request = parse_pod_request(pod.annotations, prefix)
         except RequestError as error:
             yield checked.problem(error, _key_of(error, pod))
+        else:
+            for warning in shared_addresses(pod, request):
+                yield replace(checked.problem(warning, _key_of(warning, pod)), is_warning=True)
     for unknown in unknown_containers(pod, PodRequest(requests=tuple(asked)), prefix):
         yield checked.problem(unknown, _key_of(unknown, pod))
 

@@ -12,8 +12,8 @@ from nri_rdma.text.yaml import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong. `line` and `column` count from 1; 0 where there is none, or none is known. `path` is the
-    key as a person would write it."""
+    """One thing that is wrong, or with `is_warning` probably not meant so. `line` and `column` count from 1; 0 where
+    there is none, or none is known. `path` is the key as a person would write it."""
 
     file: str
     line: int
@@ -22,6 +22,7 @@ class Problem:
     code: ErrorCode
     what: str
     hint: str
+    is_warning: bool = False
 
     @classmethod
     def of(cls, error: NriRdmaError, file: str, place: Place, path: str) -> Problem:
@@ -43,6 +44,8 @@ class Problem:
         return f"{self.file}{numbers}{f' {self.path}' if self.path else ''}"
 
     def __str__(self) -> str:
+        if self.is_warning:
+            return f"warning: {self.what}, {self.where}. Next: {self.hint}."
         return str(NriRdmaError(self.code, self.what, where=self.where, hint=self.hint))
 
 

@@ -169,12 +169,12 @@ def unreturnable(ifindex: int, own: Collection[bytes], routes: Collection[Route]
     found: set[str] = set()
     for route in routes:
         if ifindex in route.paths:
-            found.add(f"is a path of the multipath route {route.destination}")
+            found.add(f"is used by the multipath route {route.destination}")
         elif route.link == ifindex:
             if route.get(_RTA_NH_ID):
-                found.add(f"carries the route {route.destination} through a next hop object")
+                found.add(f"is used by the route {route.destination} through a next hop object")
         elif route.table != _RT_TABLE_LOCAL and route.get(_RTA_PREFSRC) in own:
-            found.add(f"has the source address of the route {route.destination} through another link")
+            found.add(f"has the source address for the route {route.destination} through another link")
     return tuple(sorted(found))
 
 

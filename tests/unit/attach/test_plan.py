@@ -82,7 +82,7 @@ def test_shared_devices_do_not_move() -> None:
         (None, ErrorCode.INVENTORY),
         (replace(RAILS[0], mac="02:00:00:00:00:ff"), ErrorCode.INVENTORY),
         (replace(RAILS[0], master=9), ErrorCode.DEVICE_IN_USE),
-        (replace(RAILS[0], unreturnable=("is a path of the multipath route 10.0.0.0/8",)), ErrorCode.DEVICE_IN_USE),
+        (replace(RAILS[0], unreturnable=("is used by the multipath route 10.0.0.0/8",)), ErrorCode.DEVICE_IN_USE),
     ],
 )
 def test_a_netdev_that_changed_since_it_was_chosen_is_refused(now: LinkState | None, code: ErrorCode) -> None:

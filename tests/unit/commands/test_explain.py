@@ -307,3 +307,53 @@ def test_what_kubernetes_would_not_take_is_refused_with_its_place(document: dict
     with pytest.raises(RequestError) as caught:
         read_pods(document, "w.yaml")
     assert caught.value.where == where
+
+
+def test_a_resource_that_only_the_scheduler_counts_makes_no_container_one_with_devices_of_the_kubelet(
+    facts: Facts,
+) -> None:
+    counting = ContainerManifest(name="trainer", resources=((f"{PREFIX}/nic", "2"),))
+    counted = replace(pod("2"), containers=(counting, ContainerManifest(name="sidecar")))
+    told = replace(facts, kubelet_tells=True)
+    assert [bool(item.edits.char_devices) for item in explain(counted, told).containers] == [True, True]
+    plugged = replace(counted, containers=(replace(counting, resources=(("rdma/nic", "2"),)), counted.containers[1]))
+    assert [bool(item.edits.char_devices) for item in explain(plugged, told).containers] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("tells", "note"),
+    [
+        (
+            True,
+            "0 is one word: here it is for trainer only, the containers to which the kubelet gives devices; where the"
+            " daemon does not ask the kubelet, it is for every container. {count: 2, containers: [trainer]} is the"
+            " same everywhere.",
+        ),
+        (
+            False,
+            "0 is one word: here it is for every container; where the daemon asks the kubelet, it is for trainer only,"
+            " the containers to which the kubelet gives devices. {count: 2, containers: [trainer]} is the same"
+            " everywhere.",
+        ),
+    ],
+)
+def test_a_request_of_one_word_whose_containers_depend_on_the_node_has_a_note(
+    tells: bool, note: str, facts: Facts
+) -> None:
+    trainer = ContainerManifest(name="trainer", resources=(("example.com/fpga", "1"),))
+    some = replace(pod("2"), containers=(trainer, ContainerManifest(name="sidecar")))
+    here = replace(facts, kubelet_tells=tells)
+    assert explain(some, here).notes == (f"Request {note}",)
+    for same_everywhere in (
+        pod("2"),  # no container has devices of the kubelet
+        replace(some, containers=(trainer,)),
+        replace(some, annotations={f"{PREFIX}/pod": "{count: 2}"}),
+    ):
+        assert explain(same_everywhere, here).notes == ()
+
+
+def test_addresses_that_several_pods_would_have_are_noted(facts: Facts) -> None:
+    one = pod("{mode: exclusive, interface: {addresses: [10.0.0.2/24]}}")
+    assert explain(one, facts).notes == ()
+    (note,) = explain(replace(one, kind="Deployment", is_of_several=True), facts).notes
+    assert note.startswith("Every pod of this Deployment would have the same addresses (")

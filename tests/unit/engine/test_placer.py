@@ -76,7 +76,7 @@ def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None
 def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon, world: World) -> None:
     add_rail(world, "rail1")
     rail = next(link for link in world.host.links.values() if link.name == "rail0")
-    rail.unreturnable = ("is a path of the multipath route 10.9.0.0/16",)
+    rail.unreturnable = ("is used by the multipath route 10.9.0.0/16",)
     daemon.node.refresh()
     rail.unreturnable = ()  # no news of that: the note is out of date
     reads = daemon.reads

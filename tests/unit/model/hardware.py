@@ -67,7 +67,7 @@ def nic(
     )
 
 
-TIE = "eth0 is a path of the multipath route 10.9.0.0/16"
+TIE = "eth0 is used by the multipath route 10.9.0.0/16"
 
 
 def tied(device: RdmaDevice) -> RdmaDevice:

@@ -1,6 +1,7 @@
 """Recorded spans reach an exporter of the SDK with everything they have."""
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -181,6 +182,55 @@ def test_an_exporter_that_raises_is_counted_and_goes_on() -> None:
     thread.put(some_span())
     thread.close()
     assert thread.failed == 1
+
+
+class ChattyExporter(SpanExporter):
+    """An exporter that says in its own words, several times, why it does not reach its collector."""
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = messages
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        for message in self.messages:
+            logging.getLogger("opentelemetry.exporter.otlp.some.module").warning(message)
+        return SpanExportResult.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("exporter", "why"),
+    [
+        (
+            ChattyExporter("no route (Caused by ('[Errno 113] No route to host')), again in 1s", "gave up"),
+            "No route to host",
+        ),
+        (
+            ChattyExporter("again in 1s", "Failed, code 401, reason: Unauthorized"),
+            "Failed, code 401, reason: Unauthorized",
+        ),
+        (ChattyExporter("x" * 1000), "x" * 300),
+        (ChattyExporter(), "it did not say why"),
+        (BrokenExporter(), "no"),
+    ],
+)
+def test_a_batch_that_is_not_exported_is_one_line_with_the_reason(
+    exporter: SpanExporter, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread = SpanExportThread(exporter, RESOURCE)
+    thread.put(some_span())
+    thread.close()
+    batch, total = caplog.records
+    assert (batch.message, batch.__dict__["spans"], batch.__dict__["error"]) == (
+        "a batch of spans was not exported",
+        1,
+        why,
+    )
+    assert (total.message, total.__dict__["failed"]) == ("spans were not exported", 1)
+
+
+def test_after_the_end_exporters_log_for_themselves_again(caplog: pytest.LogCaptureFixture) -> None:
+    SpanExportThread(ChattyExporter(), RESOURCE).close()
+    logging.getLogger("opentelemetry.exporter.other").warning("hello")
+    assert [record.message for record in caplog.records] == ["hello"]
 
 
 @pytest.mark.parametrize(

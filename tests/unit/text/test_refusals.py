@@ -45,6 +45,8 @@ ANNOTATIONS: tuple[tuple[str, Mapping[str, str], ErrorCode, str], ...] = (
     ("no count", {POD: "0"}, VALUE, POD),
     ("a list in a list", {POD: "[[]]"}, VALUE, f"{POD}[0]"),
     ("an unknown key", {POD: "cuont: 1"}, UNKNOWN, POD),
+    ("a key that is not supported yet", {POD: "routes: [{destination: 0.0.0.0/0}]"}, UNKNOWN, POD),
+    ("one of an interface", {POD: "interface: {dhcp: true}"}, UNKNOWN, f"{POD}.interface"),
     ("a key of strange characters", {POD: '"\\e[31m": 1'}, UNKNOWN, POD),
     ("a name", {POD: "name: Rails"}, VALUE, f"{POD}.name"),
     ("a name twice", {POD: "[{name: a}, {name: a}]"}, ErrorCode.NAME_CONFLICT, f"{POD}[1].name"),
@@ -78,7 +80,7 @@ ANNOTATIONS: tuple[tuple[str, Mapping[str, str], ErrorCode, str], ...] = (
      f"{POD}.interface.addresses"),
     ("devices", {POD: "devices: [verbs]"}, VALUE, f"{POD}.devices[0]"),
     ("devices twice", {POD: "devices: [umad, umad]"}, VALUE, f"{POD}.devices[1]"),
-    ("locked memory", {POD: "memlock: 64Mi"}, VALUE, f"{POD}.memlock"),
+    ("locked memory", {POD: "memlock: 64MB"}, VALUE, f"{POD}.memlock"),
     ("no limit", {POD: "limits: {}"}, VALUE, f"{POD}.limits"),
 )  # fmt: skip
 

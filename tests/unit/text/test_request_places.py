@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode, Scope
+from nri_rdma.text.forms import names_of
 from nri_rdma.text.pools import node_of
-from nri_rdma.text.requests import read_granted, read_parameters, read_requests
+from nri_rdma.text.requests import REQUEST_KEYS, read_granted, read_parameters, read_requests
 
 CHOOSE = {"pool": "a", "match": {}, "count": 1, "containers": ["a"], "align": "gpu", "gpus": ["1b:00.0"]}
 WHERE_A_CLAIM_SAYS_IT = {
@@ -40,6 +43,18 @@ def test_a_cdi_specs_request_chooses_no_devices(key: str) -> None:
     what = "which devices it is about is decided already"
     found = refusal(lambda: read_granted(f"{{{key}: 1}}", "spec", "nic", 1))
     assert found == (ErrorCode.ANNOTATION_VALUE, f"spec.{key}", what, f"leave {key} out")
+
+
+def test_an_unknown_key_is_refused_with_the_keys_that_its_place_takes() -> None:
+    own = [name for name in names_of(REQUEST_KEYS) if name not in CHOOSE]
+    places: dict[str, tuple[str, Callable[[], object]]] = {
+        "claim": (", ".join(own), lambda: read_parameters(node_of({"nonsense": 1}), "claim", 1)),
+        "spec": (", ".join(own), lambda: read_granted("{nonsense: 1}", "spec", "nic", 1)),
+        "pod": (", ".join(names_of(REQUEST_KEYS)), lambda: read_requests("{nonsense: 1}", "pod", Scope(), own=False)),
+    }
+    for place, (keys, read) in places.items():
+        found = refusal(read)
+        assert found == (ErrorCode.ANNOTATION_UNKNOWN_KEY, place, "unknown key 'nonsense'", f"the keys are {keys}")
 
 
 def test_a_cdi_specs_request_has_the_devices_name_unless_it_has_one() -> None:

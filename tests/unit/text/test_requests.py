@@ -176,6 +176,25 @@ def test_unlimited_memlock_is_the_largest_number() -> None:
     assert only("{memlock: unlimited}").memlock == UNLIMITED
 
 
+@pytest.mark.parametrize(
+    ("written", "number"), [("1Gi", 1 << 30), ("'1Gi'", 1 << 30), ("1G", 10**9), ("1.5Gi", 3 << 29), ("4096", 4096)]
+)
+def test_memlock_is_a_number_of_bytes_or_a_quantity_as_kubernetes_writes_it(written: str, number: int) -> None:
+    assert only(f"{{memlock: {written}}}").memlock == number
+
+
+@pytest.mark.parametrize(
+    ("written", "word"),
+    [("0", "index"), ("'1'", "index"), ("GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76", "UUID"), ("MIG-5b", "UUID")],
+)
+def test_another_name_of_a_gpu_is_refused_with_what_to_write(written: str, word: str) -> None:
+    with pytest.raises(RequestError) as refusal:
+        only(f"{{gpus: [{written}]}}")
+    assert word in refusal.value.what
+    assert "leave gpus out" in refusal.value.hint
+    assert "0000:1b:00.0" in refusal.value.hint
+
+
 def test_all_devices_is_no_count() -> None:
     assert only("{count: all}").count is None
 

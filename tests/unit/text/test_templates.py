@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.text.templates import items_of, pod_suffix, ways_to_pods, why_unread
+from nri_rdma.text.templates import items_of, makes_several, pod_suffix, ways_to_pods, why_unread
 
 TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "a"}]}}
 
@@ -103,3 +103,34 @@ def test_the_items_of_lists_are_objects() -> None:
         ({"kind": "Service"}, ("items", 0, "items", 1)),
         (2, ("items", 1)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "spec", "several"),
+    [
+        ("Deployment", "apps/v1", {}, False),
+        ("Deployment", "apps/v1", {"replicas": 1}, False),
+        ("Deployment", "apps/v1", {"replicas": None}, False),
+        ("Deployment", "apps/v1", {"replicas": 4}, True),
+        ("StatefulSet", "apps/v1", {"replicas": 2}, True),
+        ("Job", "batch/v1", {"completions": 4}, False),
+        ("Job", "batch/v1", {"completions": 4, "parallelism": 4}, True),
+        ("Job", "batch.volcano.sh/v1alpha1", {}, True),
+        ("DaemonSet", "apps/v1", {}, True),
+        ("MPIJob", "kubeflow.org/v2beta1", {}, True),
+    ],
+)
+def test_a_template_is_for_several_pods_unless_the_kind_makes_one(
+    kind: str, version: str, spec: dict[str, object], several: bool
+) -> None:
+    document = _object({**spec, "template": TEMPLATE}, kind, version)
+    (way,) = ways_to_pods(document)
+    assert makes_several(document, way) is several
+
+
+def test_a_pod_is_one_and_so_is_the_head_of_a_ray_cluster() -> None:
+    pod = {"kind": "Pod", **TEMPLATE}
+    assert [makes_several(pod, way) for way in ways_to_pods(pod)] == [False]
+    groups = {"headGroupSpec": {"template": TEMPLATE}, "workerGroupSpecs": [{"template": TEMPLATE}]}
+    cluster = _object(groups, "RayCluster", "ray.io/v1")
+    assert [makes_several(cluster, way) for way in ways_to_pods(cluster)] == [False, True]

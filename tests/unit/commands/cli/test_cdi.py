@@ -209,7 +209,7 @@ def test_generate_says_what_it_leaves_out(own_eight: Path) -> None:
 def test_generate_writes_a_file_of_its_own_for_a_pool_with_what_its_devices_ask(eight: Path, tmp_path: Path) -> None:
     config, specs = tmp_path / "config.toml", tmp_path / "cdi"
     config.write_text('[pools.rails]\nselect = { numaNode = 1 }\nmodes = ["exclusive"]\n')
-    asked = ("--mode", "exclusive", "--memlock", "unlimited", "--hca-handles", "4")
+    asked = ("--mode", "exclusive", "--memlock", "1Gi", "--hca-handles", "4")
     given = ("--config", config, "--sysfs-root", eight, "--output", specs)
     done = nri_rdma("cdi", "generate", *given, "--pool", "rails", *asked, columns=200)
     assert done.stdout.splitlines()[0] == f"{specs}/rdma.noderesource.dev-nic-rails.json has 4 of this node's devices:"
@@ -218,7 +218,7 @@ def test_generate_writes_a_file_of_its_own_for_a_pool_with_what_its_devices_ask(
     devices = read_registry([specs]).devices
     assert len(devices) == 12
     assert dict(devices["rdma.noderesource.dev/nic-rails=mlx5_5"].device.annotations) == {
-        "rdma.noderesource.dev": '{"mode": "exclusive", "memlock": "unlimited", "limits": {"hcaHandles": 4}}'
+        "rdma.noderesource.dev": '{"mode": "exclusive", "memlock": 1073741824, "limits": {"hcaHandles": 4}}'
     }
     assert not devices["rdma.noderesource.dev/nic=mlx5_5"].device.annotations
 

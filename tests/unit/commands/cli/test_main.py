@@ -180,3 +180,19 @@ def test_no_color_is_honoured(daemon: InsideDaemon) -> None:
     told = in_a_terminal("status", "--state-dir", str(daemon.settings.state_dir), no_color="1")
     assert "mlx5_0" in told
     assert "\x1b" not in told
+
+
+def test_a_word_with_a_typo_is_refused_with_the_right_one() -> None:
+    text = assert_one_error(nri_rdma("statsu"), "SETTING", 2)
+    assert text.endswith("No such command 'statsu'. Next: write 'status', or see nri-rdma --help.")
+
+
+def test_the_help_of_explain_begins_with_what_authors_need() -> None:
+    text = nri_rdma("explain", "--help").stdout.partition("Options:")[2]
+    assert max(text.index(name) for name in ("--snapshot", "--cdi-device", "--gpu")) < text.index("--sysfs-root")
+
+
+def test_a_configuration_file_that_is_not_there_cannot_be_mended(tmp_path: Path) -> None:
+    text = assert_one_error(nri_rdma("inventory", "--config", tmp_path / "no.toml"), "SETTING", 2)
+    assert "there is no such configuration file" in text
+    assert "Next: name one that exists, or leave --config out" in text

@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 import threading
 from pathlib import Path
 from unittest.mock import patch
@@ -29,8 +31,10 @@ def test_the_inventory_of_a_snapshot_is_that_of_its_machine(name: str, tmp_path:
     nri_rdma("snapshot", "--sysfs-root", tmp_path / "sys", "-o", file)
     machine = inventory("--sysfs-root", tmp_path / "sys")
     seen = inventory("--snapshot", file)
-    assert seen.pop("notes") == [f"Read from the snapshot {file}.", *machine.pop("notes")]
-    assert seen == machine
+    source, saved, *notes = seen.pop("notes")
+    assert source == f"Read from the snapshot {file}."
+    assert re.fullmatch(rf"Saved on {platform.node()}, \d{{4}}-\d\d-\d\d \d\d:\d\d UTC, from {tmp_path}/sys\.", saved)
+    assert (notes, seen) == (machine.pop("notes"), machine)
 
 
 def test_a_snapshot_has_the_names_of_gpus_and_one_from_before_them_is_read(eight: Path, tmp_path: Path) -> None:

@@ -150,9 +150,9 @@ def test_use_by_the_host_is_told(daemon: InsideDaemon) -> None:
 
 def test_that_a_device_can_only_be_shared_is_told(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
-    document["devices"][1]["netdevs"][0]["unreturnable"] = ["is a path of the multipath route 10.9.0.0/16"]
+    document["devices"][1]["netdevs"][0]["unreturnable"] = ["is used by the multipath route 10.9.0.0/16"]
     (devices,) = _tables(document)
-    assert devices.rows[1][-1] == "nobody, can only be shared: rail1 is a path of the multipath route 10.9.0.0/16"
+    assert devices.rows[1][-1] == "nobody, can only be shared: rail1 is used by the multipath route 10.9.0.0/16"
 
 
 def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:

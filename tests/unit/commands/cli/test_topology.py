@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,7 @@ def test_virtual_functions_are_rows_of_the_holders_not_of_the_matrix(snapshots: 
 def test_soft_devices_have_no_place(snapshots: Path) -> None:
     lines = nri_rdma("topology", "--snapshot", snapshots / "small.json").stdout.splitlines()
     assert ["rxe0", "X", "SYS"] in [line.split() for line in lines]
-    assert ["rxe0", "-", "-", "-", "-", "free"] in [line.split() for line in lines]
+    assert ["rxe0", "-", "-", "-", "-", "holders", "not", "known"] in [line.split() for line in lines]
 
 
 def test_a_machine_with_nothing_says_so(tmp_path: Path) -> None:
@@ -98,3 +100,8 @@ def test_a_name_cannot_command_the_terminal(snapshots: Path, tmp_path: Path) -> 
         done = nri_rdma("topology", "--snapshot", tmp_path / "node.json", "-o", output)
         assert "\x1b" not in done.stdout
         assert "\\x1b[2Jmlx5_0" in done.stdout
+
+
+def test_this_machine_is_named_with_the_time(tmp_path: Path) -> None:
+    done = nri_rdma("topology", "--state-dir", tmp_path)
+    assert re.search(rf"^Node {platform.node()}, \d{{4}}-\d\d-\d\d \d\d:\d\d UTC\.$", done.stdout, re.MULTILINE)

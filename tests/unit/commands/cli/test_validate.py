@@ -126,3 +126,21 @@ def test_a_file_without_anything_ends_with_one() -> None:
 def test_names_from_files_do_not_move_the_cursor() -> None:
     done = nri_rdma("validate", "-", text='kind: "\\e[2J\\e[31m"\n')
     assert "\x1b" not in done.stdout
+
+
+def test_a_warning_is_shown_and_counted_and_does_not_fail() -> None:
+    text = (
+        "apiVersion: apps/v1\nkind: DaemonSet\nspec:\n  template:\n    metadata:\n      annotations:\n"
+        "        rdma.noderesource.dev: '{mode: exclusive, interface: {addresses: [10.0.0.2/24]}}'\n"
+        "    spec: {containers: [{name: main}]}\n"
+    )
+    done = nri_rdma("validate", "-", text=text, columns=400)
+    assert (done.returncode, done.stderr) == (0, "")
+    warning, counts = done.stdout.splitlines()
+    assert warning.startswith("warning: every pod of this DaemonSet would have the same addresses, stdin:7:")
+    assert counts == "1 file: 1 document checked, 0 skipped, 0 problems, 1 warning."
+    (file,) = json.loads(nri_rdma("validate", "-", "-o", "json", text=text).stdout)["files"]
+    assert file["problems"] == []
+    assert [(it["line"], it["path"], it["text"]) for it in file["warnings"]] == [
+        (7, "rdma.noderesource.dev.interface.addresses", warning)
+    ]

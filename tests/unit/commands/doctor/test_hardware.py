@@ -32,7 +32,7 @@ def test_devices_that_can_only_be_shared_are_named_and_no_good_to_a_pool_that_do
     found = bench.finds(hardware.devices)
     assert (found.result, found.found) == (
         OK,
-        "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is a path of the multipath route"
+        "1 RDMA device, none in use by the host; nobody can have alone mlx5_0 (eth0 is used by the multipath route"
         " 10.9.0.0/16)",
     )
     for modes, result in (((Mode.EXCLUSIVE, Mode.SHARED), OK), ((Mode.EXCLUSIVE,), WARNING)):

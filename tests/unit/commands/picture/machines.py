@@ -62,7 +62,8 @@ def crowded(virtual: int = 64, scalable: int = 5) -> Node:
     """Two GPUs and two functions: one with virtual functions, one with scalable ones beside its own device."""
     pf, other = PciAddress(0, 0x41, 0, 0), PciAddress(0, 0x61, 0, 0)
     path, far = ("pci0000:40", "0000:40:01.0"), ("pci0000:60", "0000:60:01.0")
-    devices = [at(0, pf, (*path, str(pf)), numa=0, in_use=(f"it has {virtual} VFs, which are given",))]
+    own = at(0, pf, (*path, str(pf)), numa=0, in_use=(f"mlx5_0 has {virtual} virtual functions",))
+    devices = [replace(own, vf_count=virtual)]
     for number in range(virtual):
         address = PciAddress(0, 0x41, 1 + number // 8, number % 8)
         own = at(1 + number, address, (*path, str(address)), numa=0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from nri_rdma.commands.picture.layout import drawing_of
+from nri_rdma.commands.picture.svg import svg_of
+from nri_rdma.commands.picture.view import view_of
 from tests.unit.commands.picture.drawn import svg
 from tests.unit.commands.picture.jobs import JOBS, crowded_with_jobs
 from tests.unit.commands.picture.machines import held
@@ -41,7 +44,7 @@ def test_virtual_functions_are_one_box_with_their_function() -> None:
     picture = read(svg(node, taken))
     assert [block.name for block in picture.of("nic")] == ["mlx5_0", "mlx5_65"]
     assert picture.block("mlx5_0").lines == [
-        *("mlx5_0", "rail 0", "0000:41:00.0 400G RoCE", "+ 64 virtual functions", "20 held, 44 free, 1 used by host"),
+        *("mlx5_0", "rail 0", "0000:41:00.0 400G RoCE", "+ 64 virtual functions", "20 held, 44 free, 1 physical"),
         *("mlx5_1: jobs/pod-0", "mlx5_2: jobs/pod-1", "mlx5_3: jobs/pod-2", "and 17 more"),
     ]
     for number in range(1, 65):
@@ -51,3 +54,18 @@ def test_virtual_functions_are_one_box_with_their_function() -> None:
 def test_several_devices_of_one_function_are_one_box() -> None:
     node, taken = crowded_with_jobs(Path())
     assert read(svg(node, taken)).block("mlx5_65").lines[3:] == ["6 devices", "1 held, 5 free", "mlx5_66: jobs/sf"]
+
+
+def test_where_holders_are_not_known_no_device_is_called_free() -> None:
+    node = hardware.node((hardware.nic(0), hardware.nic(1, in_use=("eth0 has a default route",))))
+    unknown = read(svg_of(drawing_of(view_of(node, {}, holders_are_known=False))))
+    assert unknown.block("mlx5_0").lines[-1] == "holders not known"
+    assert unknown.block("mlx5_1").lines[-1] == "host: eth0 has a default route"
+    assert read(svg(node)).block("mlx5_0").lines[-1] == "free"
+
+
+def test_a_function_with_virtual_functions_is_not_counted_as_used_by_the_host() -> None:
+    physical = replace(hardware.nic(0, in_use=("mlx5_0 has 2 virtual functions",)), vf_count=2)
+    node = hardware.node((physical, hardware.nic(1)))
+    title = drawing_of(view_of(node, {})).title
+    assert title == "RDMA topology: No GPU, 2 RDMA devices, 1 with virtual functions."

@@ -124,6 +124,23 @@ def test_what_is_no_text_is_told_and_the_rest_checked() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("{count: 2, containers: [main]}", """'{"count": 2, "containers": ["main"]}'"""),
+        ("[{count: 2}]", """'[{"count": 2}]'"""),
+        ("true", '"true"'),
+        ("2", '"2"'),
+        ("", '""'),
+        ("{name: it's}", "..."),
+        (f"[{', '.join('a' * 30)}]", "..."),
+    ],
+)
+def test_the_hint_for_what_is_no_text_is_yaml(written: str, text: str) -> None:
+    (problem,) = checked(pod(f"{PREFIX}: {written}")).problems
+    assert problem.hint == f"put it in quotes, such as {PREFIX}: {text}, or below {PREFIX}: |"
+
+
 def test_a_prefix_with_a_typo_is_told_with_the_right_key() -> None:
     found = checked(pod('rdma.nodersource.dev/pod: "2"\nnvidia.com/gpu: "2"')).problems
     assert [(it.line, it.column, it.path, it.code, it.what, it.hint) for it in found] == [
@@ -162,3 +179,42 @@ def test_a_manifest_that_kubernetes_would_not_take_is_told_with_its_line(text: s
     (problem,) = checked(text).problems
     assert (problem.path, problem.line) == (path, line)
     assert problem.code in {ErrorCode.MANIFEST_VALUE, ErrorCode.ANNOTATION_VALUE}
+
+
+FOUR = f"""\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: d}}
+spec:
+  replicas: 4
+  template:
+    metadata:
+      annotations:
+        {PREFIX}/pod: |
+          - count: 1
+            mode: exclusive
+            interface: {{mtu: 9000, addresses: [10.0.0.2/24]}}
+    spec: {{containers: [{{name: main}}]}}
+"""
+
+
+def test_the_addresses_of_several_pods_are_a_warning_with_its_place_and_no_problem() -> None:
+    found = checked(FOUR)
+    assert found.problems == ()
+    (warning,) = found.warnings
+    assert (warning.line, warning.column, warning.path) == (12, 36, f"{PREFIX}/pod[0].interface.addresses")
+    assert warning.what == "every pod of this Deployment would have the same addresses"
+    assert str(warning).startswith("warning: every pod")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FOUR.replace("replicas: 4", "replicas: 1"),
+        FOUR.replace(", addresses: [10.0.0.2/24]", ""),
+        pod(f"{PREFIX}: '{{mode: exclusive, interface: {{addresses: [10.0.0.2/24]}}}}'"),
+    ],
+)
+def test_one_pod_may_have_addresses_and_several_without_are_fine(text: str) -> None:
+    found = checked(text)
+    assert (found.problems, found.warnings) == ((), ())

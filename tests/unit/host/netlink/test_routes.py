@@ -172,9 +172,9 @@ def test_a_host_would_lose_multipath_routes_next_hop_objects_and_others_sources(
         ],
     )
     assert found == (
-        "carries the route 10.5.0.0/17 through a next hop object",
-        "has the source address of the route 10.5.0.0/18 through another link",
-        "is a path of the multipath route 10.5.0.0/16",
+        "has the source address for the route 10.5.0.0/18 through another link",
+        "is used by the multipath route 10.5.0.0/16",
+        "is used by the route 10.5.0.0/17 through a next hop object",
     )
 
 

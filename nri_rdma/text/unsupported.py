@@ -1,0 +1,39 @@
+"""Keys of other network drivers' configurations that nri-rdma does not support yet: DRANET's and those of sriov-cni.
+
+Authors bring them along, so that they are refused with what to do instead, and not as a word that nobody knows.
+docs/requests.md lists them; tests hold both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.text.refusals import MAX_QUOTED, folded, listed, quoted, unknown_key
+
+_IN_THE_POD = "an init container with the capability NET_ADMIN can set it in the pod"
+_ON_THE_HOST = "the node's administrator can set it on the host, for the VF (ip link set PF vf N ...)"
+_NOWHERE = "nothing of nri-rdma does it"
+
+UNSUPPORTED: Mapping[str, str] = {
+    **dict.fromkeys(("routes", "rules", "neighbors", "dhcp", "hardwareAddr", "vrf"), _IN_THE_POD),
+    **dict.fromkeys(("gsoMaxSize", "groMaxSize", "gsoIPv4MaxSize", "groIPv4MaxSize"), _IN_THE_POD),
+    **dict.fromkeys(("arpIgnore", "arpAnnounce", "forwarding"), "a privileged init container can set it in the pod"),
+    "ethtool": "an init container with the capability NET_ADMIN can run ethtool in the pod",
+    **dict.fromkeys(("vlan", "vlanQoS", "vlanProto", "mac", "spoofchk", "trust"), _ON_THE_HOST),
+    **dict.fromkeys(("link_state", "min_tx_rate", "max_tx_rate"), _ON_THE_HOST),
+    "ipam": "an init container with the capability NET_ADMIN can set addresses in the pod",
+    **dict.fromkeys(("profile", "disableEbpfPrograms"), _NOWHERE),
+}
+"""The key, and what can be done instead."""
+_BY_FOLDED = {folded(key): text for key, text in UNSUPPORTED.items()}
+
+
+def unknown_request_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
+    """Make the error for a key that a request does not have: one that is not supported yet, or an unknown one."""
+    instead = _BY_FOLDED.get(folded(key[:MAX_QUOTED]))
+    if instead is None:
+        return unknown_key(key, known, where)
+    hint = f"leave it out; {instead}; the keys are {listed(known)}"
+    what = f"{quoted(key)} is not supported yet"
+    return RequestError(ErrorCode.ANNOTATION_UNKNOWN_KEY, what, where=where, hint=hint, key=key)

@@ -1,0 +1,35 @@
+"""Quantities mean what Kubernetes takes them for."""
+
+import pytest
+
+from nri_rdma.text.quantities import bytes_of
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1Gi", 1 << 30),
+        ("512Mi", 512 << 20),
+        ("64Ki", 64 << 10),
+        ("1G", 1_000_000_000),
+        ("20k", 20_000),
+        ("1.5Gi", 3 << 29),
+        ("2Ei", 2 << 60),
+        ("1E", 10**18),
+        ("4096", 4096),
+        ("0", 0),
+    ],
+)
+def test_a_quantity_is_a_number_of_bytes(text: str, number: int) -> None:
+    assert bytes_of(text) == number
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "1gi", "1KI", "1K", "1GB", "1 Gi", "-1Gi", "0.3", "0.3Ki", "1m", "1Gi\n", "٣Gi"]
+)
+def test_no_quantity(text: str) -> None:
+    assert bytes_of(text) is None
+
+
+def test_a_quantity_without_end_is_none() -> None:
+    assert bytes_of("9" * 5000 + "Gi") is None

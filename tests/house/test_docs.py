@@ -24,3 +24,47 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")
+OUR_NAME = re.compile(r"nri[-_.]rdma(?:\[[^]]*\])?(?:[=<>~!].*)?")
+
+
+def test_no_text_asks_to_install_our_name_from_the_package_index() -> None:
+    """The name is free on PyPI: who registers it would be root on a node. A folder or a file of a wheel is named, or
+    the index is switched off."""
+    folders = ("nri_rdma", "docs", "hooks", "systemd", "api", "bench")
+    texts = [path for folder in folders for path in (PROJECT / folder).rglob("*") if path.is_file()]
+    texts = [path for path in texts if path.suffix in {"", ".py", ".md", ".service", ".toml", ".yaml", ".json"}]
+    wrong = [
+        f"{path.relative_to(PROJECT)}: {line.strip()}"
+        for path in [PROJECT / "README.md", PROJECT / "Dockerfile", PROJECT / "Makefile", *texts]
+        for line in path.read_text().splitlines()
+        if installs_from_the_index(line)
+    ]
+    assert wrong == []
+
+
+def installs_from_the_index(line: str) -> bool:
+    """Whether a line of text is, or has, a command that takes nri-rdma from the package index."""
+    found = INSTALLER.search(line)
+    if found is None or not re.search(r"\b(install|download|wheel|add|run|tool)\b", found[0]) or "--no-index" in line:
+        return False
+    return any(OUR_NAME.fullmatch(word.strip("'\"`,.;:()")) for word in found[0].split())
+
+
+def test_the_check_of_install_commands_knows_wrong_from_right() -> None:
+    wrong = (
+        "hint = \"pip install 'nri-rdma[otlp]'\"",
+        "/opt/nri-rdma/bin/pip install --upgrade nri-rdma",
+        "pipx install nri-rdma==0.1",
+        "uv tool install nri_rdma",
+    )
+    right = (
+        "/opt/nri-rdma/bin/pip install '.[otlp]'",
+        "pip install --no-cache-dir /src[otlp]",
+        "pip install --no-index --find-links wheels 'nri-rdma[otlp]'",
+        "pip install wheels/nri_rdma-0.1.0-py3-none-any.whl",
+        "`pip` comes with python3-venv; nri-rdma needs it",
+    )
+    assert [installs_from_the_index(line) for line in wrong + right] == [True] * len(wrong) + [False] * len(right)

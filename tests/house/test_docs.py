@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from nri_rdma.commands.doctor.kernel import OLDEST_KERNEL
+from nri_rdma.commands.doctor.runtime import CONTAINERD_TOML
+from nri_rdma.commands.doctor.software import OLDEST_PYTHON
 from nri_rdma.errors import ErrorCode
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -24,6 +27,19 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    python = ".".join(map(str, OLDEST_PYTHON))
+    assert f"| Python | {python} or newer" in readme
+    assert f'requires-python = ">={python}"' in (PROJECT / "pyproject.toml").read_text()
+    assert f"| Linux | {'.'.join(map(str, OLDEST_KERNEL[:2]))} or newer |" in readme
+    assert "".join(f"    {line}\n" for line in CONTAINERD_TOML.splitlines()) in readme
+    rows = re.findall(r"^\| (containerd|CRI-O) ([0-9.]+) \(", (PROJECT / "docs/runtimes.md").read_text(), re.MULTILINE)
+    tested = readme[readme.index("Tested: ") :].partition("\n")[0]
+    assert len(rows) == 6
+    assert [version for _, version in rows if version not in tested] == []
 
 
 INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")

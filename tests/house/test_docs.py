@@ -84,3 +84,30 @@ def test_the_check_of_install_commands_knows_wrong_from_right() -> None:
         "`pip` comes with python3-venv; nri-rdma needs it",
     )
     assert [installs_from_the_index(line) for line in wrong + right] == [True] * len(wrong) + [False] * len(right)
+
+
+def test_the_contents_of_the_operations_page_are_its_headings() -> None:
+    page = (PROJECT / "docs/operations.md").read_text()
+    contents, _, rest = page.partition("\n## ")
+    links = re.findall(r"\[([^]]+)\]\(#([^)]+)\)", contents)
+    sections, codes = (re.findall(rf"^{mark} (.+)$", f"## {rest}", re.MULTILINE) for mark in ("##", "###"))
+    assert [title for title, _ in links if title not in codes] == sections
+    assert [title for title, _ in links if title in codes] == sorted(codes)
+    assert [anchor for _, anchor in links] == [anchor_of(title) for title, _ in links]
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    anchors = {
+        page.resolve(): {anchor_of(title) for title in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
+        for page in pages
+    }
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text()):
+            there = (page.parent / target).resolve() if target else page.resolve()
+            assert anchor in anchors[there], f"{page.name} links to {target}#{anchor}"
+
+
+def anchor_of(title: str) -> str:
+    """The name that the page's readers give to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

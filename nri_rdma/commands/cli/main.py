@@ -86,7 +86,7 @@ def commands(context: click.Context) -> int | None:
 
 
 @commands.command()
-@loaded_options()
+@loaded_options(is_start=lambda arguments: not arguments["dry_run"])
 @click.option("--dry-run", is_flag=True, help="Report what would be done for each pod, and do nothing.")
 @click.option(
     "-o",

@@ -25,6 +25,7 @@ from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
 from nri_rdma.daemon.reload import Reloader, contested_words
+from nri_rdma.daemon.service_manager import NOTIFY_SOCKET, ServiceManager
 from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
@@ -164,6 +165,8 @@ class Daemon:
             on_synchronized=self._begin_later,
         )
         self._door: Door = door or self._runner()
+        # A runtime that starts the daemon is the service itself: its own service manager is none of ours.
+        self._service_manager = ServiceManager("" if door else os.environ.get(NOTIFY_SOCKET, ""))
         self._control = ControlServer(
             DaemonFacts(
                 settings=settings,
@@ -178,6 +181,7 @@ class Daemon:
     def run(self) -> None:
         """Recover, open the doors, serve."""
         self.open()
+        self._service_manager.serving()
         try:
             self._door.run()
         finally:
@@ -246,6 +250,7 @@ class Daemon:
 
     def _stop(self, name: str) -> None:
         log.info("stopping", extra={"signal": name})
+        self._service_manager.stopping()
         self._door.stop()
 
     def _reload_later(self) -> None:
@@ -260,6 +265,7 @@ class Daemon:
         self._workers.submit("preload", preload_grammar)
         self._sources.open_later()  # before what may be much: containers wait for it
         self._attachments.take_up()
+        self._service_manager.ready()
 
     def _tell_contested(self) -> None:
         """Log which devices nobody gets because several pools select them; once, until they are others."""

@@ -32,8 +32,7 @@ def attributes_of(span: Span) -> dict[str, Exported]:
     found: dict[str, Exported] = {}
     for key, value in span.attributes.items():
         if key == "k8s.pod.name":
-            namespace, slash, name = str(value).partition("/")
-            found |= {"k8s.namespace.name": namespace, key: name} if slash else {key: namespace}
+            found |= pod_names(str(value))
         elif key in _LISTS:
             found[key] = tuple(it.strip() for it in str(value).split(",") if it.strip())
         else:
@@ -44,6 +43,12 @@ def attributes_of(span: Span) -> dict[str, Exported]:
         code = _CODE.search(span.error)
         found["error.type"] = code[1] if code else _OTHER
     return found
+
+
+def pod_names(pod: str) -> dict[str, str]:
+    """Return the attributes of a pod by its NAMESPACE/NAME, or by its name alone."""
+    namespace, slash, name = pod.partition("/")
+    return {"k8s.namespace.name": namespace, "k8s.pod.name": name} if slash else {"k8s.pod.name": namespace}
 
 
 def is_server(span: Span) -> bool:

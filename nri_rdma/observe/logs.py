@@ -10,6 +10,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+from nri_rdma.observe.conventions import pod_names
+from nri_rdma.observe.spans import current_span
+
 _KNOWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 SYSLOG = Path("/dev/log")
@@ -157,8 +160,25 @@ class Syslog(logging.Handler):
             self._socket = None
 
 
+_NAMES = {"uid": "k8s.pod.uid", "container": "k8s.container.name", "sandbox": "rdma.sandbox", "code": "error.type"}
+"""What a line about a pod calls its facts, and the names that its spans have for them."""
+
+
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    return {key: value for key, value in vars(record).items() if key not in _KNOWN}
+    """Return the facts of a record, and the span it was logged in."""
+    fields = {key: value for key, value in vars(record).items() if key not in _KNOWN}
+    span = current_span()
+    if span is not None:
+        fields |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+    return fields
+
+
+def _named(fields: dict[str, object]) -> dict[str, object]:
+    """Return facts by the names that spans have for them; those of a line that names no pod stay as they are."""
+    if "pod" not in fields:
+        return fields
+    rest = {_NAMES.get(key, key): value for key, value in fields.items() if key != "pod"}
+    return {**pod_names(str(fields["pod"])), **rest}
 
 
 def _moment(record: logging.LogRecord) -> str:
@@ -180,7 +200,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_fields(record),
+            **_named(_fields(record)),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from nri_rdma.commands.doctor.kernel import OLDEST_KERNEL
+from nri_rdma.commands.doctor.runtime import CONTAINERD_TOML
+from nri_rdma.commands.doctor.software import OLDEST_PYTHON
 from nri_rdma.errors import ErrorCode
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -24,3 +27,87 @@ def test_links_between_documents_lead_somewhere() -> None:
     for page in [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_names_what_doctor_checks_and_the_runtimes_that_were_run() -> None:
+    readme = (PROJECT / "README.md").read_text()
+    python = ".".join(map(str, OLDEST_PYTHON))
+    assert f"| Python | {python} or newer" in readme
+    assert f'requires-python = ">={python}"' in (PROJECT / "pyproject.toml").read_text()
+    assert f"| Linux | {'.'.join(map(str, OLDEST_KERNEL[:2]))} or newer |" in readme
+    assert "".join(f"    {line}\n" for line in CONTAINERD_TOML.splitlines()) in readme
+    rows = re.findall(r"^\| (containerd|CRI-O) ([0-9.]+) \(", (PROJECT / "docs/runtimes.md").read_text(), re.MULTILINE)
+    tested = readme[readme.index("Tested: ") :].partition("\n")[0]
+    assert len(rows) == 6
+    assert [version for _, version in rows if version not in tested] == []
+
+
+INSTALLER = re.compile(r"\b(?:pipx?3?|uvx?)\b.*")
+OUR_NAME = re.compile(r"nri[-_.]rdma(?:\[[^]]*\])?(?:[=<>~!].*)?")
+
+
+def test_no_text_asks_to_install_our_name_from_the_package_index() -> None:
+    """The name is free on PyPI: who registers it would be root on a node. A folder or a file of a wheel is named, or
+    the index is switched off."""
+    folders = ("nri_rdma", "docs", "hooks", "systemd", "api", "bench")
+    texts = [path for folder in folders for path in (PROJECT / folder).rglob("*") if path.is_file()]
+    texts = [path for path in texts if path.suffix in {"", ".py", ".md", ".service", ".toml", ".yaml", ".json"}]
+    wrong = [
+        f"{path.relative_to(PROJECT)}: {line.strip()}"
+        for path in [PROJECT / "README.md", PROJECT / "Dockerfile", PROJECT / "Makefile", *texts]
+        for line in path.read_text().splitlines()
+        if installs_from_the_index(line)
+    ]
+    assert wrong == []
+
+
+def installs_from_the_index(line: str) -> bool:
+    """Whether a line of text is, or has, a command that takes nri-rdma from the package index."""
+    found = INSTALLER.search(line)
+    if found is None or not re.search(r"\b(install|download|wheel|add|run|tool)\b", found[0]) or "--no-index" in line:
+        return False
+    return any(OUR_NAME.fullmatch(word.strip("'\"`,.;:()")) for word in found[0].split())
+
+
+def test_the_check_of_install_commands_knows_wrong_from_right() -> None:
+    wrong = (
+        "hint = \"pip install 'nri-rdma[otlp]'\"",
+        "/opt/nri-rdma/bin/pip install --upgrade nri-rdma",
+        "pipx install nri-rdma==0.1",
+        "uv tool install nri_rdma",
+    )
+    right = (
+        "/opt/nri-rdma/bin/pip install '.[otlp]'",
+        "pip install --no-cache-dir /src[otlp]",
+        "pip install --no-index --find-links wheels 'nri-rdma[otlp]'",
+        "pip install wheels/nri_rdma-0.1.0-py3-none-any.whl",
+        "`pip` comes with python3-venv; nri-rdma needs it",
+    )
+    assert [installs_from_the_index(line) for line in wrong + right] == [True] * len(wrong) + [False] * len(right)
+
+
+def test_the_contents_of_the_operations_page_are_its_headings() -> None:
+    page = (PROJECT / "docs/operations.md").read_text()
+    contents, _, rest = page.partition("\n## ")
+    links = re.findall(r"\[([^]]+)\]\(#([^)]+)\)", contents)
+    sections, codes = (re.findall(rf"^{mark} (.+)$", f"## {rest}", re.MULTILINE) for mark in ("##", "###"))
+    assert [title for title, _ in links if title not in codes] == sections
+    assert [title for title, _ in links if title in codes] == sorted(codes)
+    assert [anchor for _, anchor in links] == [anchor_of(title) for title, _ in links]
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    anchors = {
+        page.resolve(): {anchor_of(title) for title in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
+        for page in pages
+    }
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^):#]*)#([^)]+)\)", page.read_text()):
+            there = (page.parent / target).resolve() if target else page.resolve()
+            assert anchor in anchors[there], f"{page.name} links to {target}#{anchor}"
+
+
+def anchor_of(title: str) -> str:
+    """The name that the page's readers give to a heading."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -45,8 +45,9 @@ def config(context: click.Context) -> None:
 def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
     """Show each setting with its value and where it is from, pools, rules and what is adopted.
 
-    It is what a daemon would have that is started now with these flags and this environment. Devices are those of this
-    machine, in use or not. Needs neither root nor a daemon.
+    It is what a daemon would have that is started now with these flags and this environment; where the runtime starts
+    the daemon, with the file that the runtime sends to it. Devices are those of this machine, in use or not. Needs
+    neither root nor a daemon.
 
     \b
     Example:

@@ -19,6 +19,7 @@ import click
 from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.commands.cli.cdi import cdi
+from nri_rdma.commands.cli.completion import completion
 from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
 from nri_rdma.commands.cli.errors import told
@@ -86,7 +87,7 @@ def commands(context: click.Context) -> int | None:
 
 
 @commands.command()
-@loaded_options()
+@loaded_options(is_start=lambda arguments: not arguments["dry_run"])
 @click.option("--dry-run", is_flag=True, help="Report what would be done for each pod, and do nothing.")
 @click.option(
     "-o",
@@ -132,7 +133,7 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (doctor, cdi, inventory, topology, explain, validate, snapshot, status, trace, config):
+for command in (doctor, cdi, inventory, topology, explain, validate, snapshot, status, trace, config, completion):
     commands.add_command(command)
 
 

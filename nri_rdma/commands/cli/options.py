@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, TypeAlias  # Any: click hands commands what their options say
 
 import click
 
+from nri_rdma.commands.doctor.launched import sent_config
 from nri_rdma.config.settings import ENVIRONMENT_PREFIX, Document, Loaded, Settings, load, load_some
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT
@@ -54,7 +55,11 @@ snapshot_option = click.option(
 
 
 def settings_options(*names: str) -> Callable[[Command], Command]:
-    """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`."""
+    """--config and a flag for each of these settings (all without names); the command gets a Settings, `settings`.
+
+    The configuration file is the one of --config, else the one that the runtime sends to a daemon that it starts, else
+    the usual one.
+    """
     return _options(names, "settings", lambda loaded: loaded.settings)
 
 
@@ -65,9 +70,15 @@ def asking_options(*names: str, problem: str = "") -> Callable[[Command], Comman
     return _options(names, "settings", lambda loaded: loaded.settings, is_asking=True, problem=problem)
 
 
-def loaded_options() -> Callable[[Command], Command]:
-    """As settings_options, of all settings; the command gets them with their origins, `loaded`."""
-    return _options((), "loaded", lambda loaded: loaded)
+def loaded_options(
+    *, is_start: Callable[[Mapping[str, Any]], bool] = lambda _arguments: False
+) -> Callable[[Command], Command]:
+    """As settings_options, of all settings; the command gets them with their origins, `loaded`.
+
+    With arguments for which `is_start` holds, the command starts a daemon, which does not read what the runtime sends
+    to another one.
+    """
+    return _options((), "loaded", lambda loaded: loaded, is_start=is_start)
 
 
 def setting_flags(*names: str) -> Callable[[Command], Command]:
@@ -90,6 +101,7 @@ def _options(
     *,
     is_asking: bool = False,
     problem: str = "",
+    is_start: Callable[[Mapping[str, Any]], bool] = lambda _arguments: False,
 ) -> Callable[[Command], Command]:
     settable = [item for item in fields(Settings) if not item.metadata.get("table")]
     chosen = [item for item in settable if not names or item.name in names]
@@ -99,7 +111,7 @@ def _options(
         @functools.wraps(command)
         def with_settings(config: Path | None, **arguments: Any) -> Any:
             given = {item.name: arguments.pop(item.name) for item in chosen}
-            document = Document.read(config)
+            document = Document.read(config if config or is_start(arguments) else sent_config())
             try:
                 loaded = load(given, os.environ, document)
             except SettingError as error:

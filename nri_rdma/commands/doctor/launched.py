@@ -22,7 +22,7 @@ def sent_config(etc: Path = Path("/etc")) -> Path | None:
             if DEFAULT_NAME not in {who.name, program.resolve().name} or not os.access(program, os.X_OK):
                 continue
             names = (f"{who.index}-{who.name}.conf", f"{who.name}.conf")
-            file = next((drop_ins / name for name in names if (drop_ins / name).exists()), None)
+            file = next((drop_ins / name for name in names if _is_there(drop_ins / name)), None)
             return file if file is not None and _is_told(file) else None
     return None
 
@@ -41,6 +41,14 @@ def _folders(etc: Path) -> Iterator[tuple[Path, Path]]:
         plugins = Path(crio.get("nri_plugin_dir") or plugins)
         drop_ins = Path(crio.get("nri_plugin_config_dir") or drop_ins)
     yield plugins, drop_ins
+
+
+def _is_there(file: Path) -> bool:
+    """Return whether the file exists, as far as this user may know."""
+    try:
+        return file.exists()
+    except PermissionError:
+        return False
 
 
 def _is_told(file: Path) -> bool:

@@ -1,5 +1,6 @@
 """Where log lines go."""
 
+import json
 import logging
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 
 from nri_rdma.observe import logs
 from nri_rdma.observe.logs import LogFile, Syslog, set_up_logging
+from nri_rdma.observe.spans import Recorder
 
 
 @pytest.fixture
@@ -111,3 +113,58 @@ def test_a_line_that_is_too_long_for_syslog_is_in_the_file(place: Path) -> None:
         handler.emit(_record("x" * (4 << 20)))
     handler.close()
     assert (place / "daemon.log").stat().st_size > 4 << 20
+
+
+def _lines(place: Path, style: str) -> list[str]:
+    return (place / f"{style}.log").read_text().splitlines()
+
+
+def test_a_line_within_a_span_has_its_ids_by_which_a_log_store_finds_the_trace(place: Path) -> None:
+    for style in ("json", "text"):
+        set_up_logging("info", style, place / f"{style}.log")
+        with Recorder().span("attach") as span:
+            logging.getLogger("x").info("attached", extra={"pod": "default/one"})
+        logging.getLogger("x").info("stopped")
+        ids = {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+        within, outside = _lines(place, style)
+        if style == "json":
+            assert {key: json.loads(within)[key] for key in ids} == ids
+        else:
+            assert within.endswith("".join(f' {key}="{value}"' for key, value in ids.items()))
+        assert "trace_id" not in outside
+
+
+def test_an_unrecorded_span_has_no_ids(place: Path) -> None:
+    set_up_logging("info", "json", place / "json.log")
+    with Recorder(capacity=0).span("attach"):
+        logging.getLogger("x").info("attached")
+    assert "trace_id" not in _lines(place, "json")[0]
+
+
+def test_a_line_for_machines_names_the_pod_as_spans_do(place: Path) -> None:
+    set_up_logging("info", "json", place / "json.log")
+    facts = {"pod": "train/one", "uid": "u-1", "sandbox": "s-1", "container": "main", "code": "DEVICES-EXHAUSTED"}
+    logging.getLogger("x").warning("refused", extra=facts)
+    found = json.loads(_lines(place, "json")[0])
+    named = {
+        "k8s.namespace.name": "train",
+        "k8s.pod.name": "one",
+        "k8s.pod.uid": "u-1",
+        "k8s.container.name": "main",
+        "rdma.sandbox": "s-1",
+        "error.type": "DEVICES-EXHAUSTED",
+    }
+    assert {key: found.get(key) for key in named} == named
+    assert not facts.keys() & found.keys()
+
+
+def test_a_container_without_its_pod_is_a_text_and_no_name(place: Path) -> None:
+    set_up_logging("info", "json", place / "json.log")
+    logging.getLogger("x").warning("cannot remove", extra={"container": "train/one, container main"})
+    assert json.loads(_lines(place, "json")[0])["container"] == "train/one, container main"
+
+
+def test_a_line_for_people_has_the_pod_in_one_word(place: Path) -> None:
+    set_up_logging("info", "text", place / "text.log")
+    logging.getLogger("x").warning("refused", extra={"pod": "train/one", "code": "NOT-READY"})
+    assert _lines(place, "text")[0].endswith(' warning refused pod="train/one" code="NOT-READY"')

@@ -18,6 +18,7 @@ from tests.unit.commands.cli.program import PROJECT, Done, assert_one_error, nri
 COMMANDS = (
     *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
     "config",
+    "completion",
 )
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.doors.control")
 

@@ -1,12 +1,15 @@
 """Options and variables that several commands share."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.manifests import GOOD
-from tests.unit.commands.cli.program import assert_one_error, nri_rdma
+from tests.unit.commands.cli.program import PROJECT, assert_one_error, nri_rdma
 
 
 def test_a_setting_of_the_environment_is_named_when_it_is_wrong() -> None:
@@ -65,3 +68,57 @@ def test_what_changes_the_node_needs_a_sound_file(tmp_path: Path) -> None:
     broken = tmp_path / "config.toml"
     broken.write_text(BROKEN["a value"])
     assert_one_error(nri_rdma("run", "--config", broken), "SETTING", 2)
+
+
+# The file of a daemon that the runtime starts
+
+ASKING = (
+    ("status",),
+    ("trace",),
+    ("inventory",),
+    ("topology",),
+    ("snapshot",),
+    ("cdi", "list"),
+    ("cdi", "generate"),
+    ("config", "show"),
+    ("run", "--dry-run"),
+)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("command", ASKING, ids=" ".join)
+def test_commands_read_the_file_of_the_daemon_that_the_runtime_starts(tmp_path: Path, command: tuple[str, ...]) -> None:
+    assert "unknown setting of_the_runtime" in _told_with_both_files(tmp_path, *command)
+
+
+@pytest.mark.root
+def test_a_daemon_that_is_started_by_hand_reads_the_usual_file(tmp_path: Path) -> None:
+    assert "unknown setting of_the_unit" in _told_with_both_files(tmp_path, "run")
+
+
+@pytest.mark.root
+def test_a_file_that_is_named_goes_before_the_one_of_the_runtime(tmp_path: Path) -> None:
+    named = tmp_path / "named.toml"
+    named.write_text("of_the_flag = 1\n")
+    assert "unknown setting of_the_flag" in _told_with_both_files(tmp_path, "config", "show", "--config", str(named))
+
+
+def _told_with_both_files(folder: Path, *command: str) -> str:
+    """What a command says on stderr where a folder is /etc, with a wrong file for each kind of daemon."""
+    (folder / "plugins").mkdir()
+    (folder / "plugins/90-nri-rdma").touch(0o755)
+    places = f'plugin_path = "{folder}/plugins"\nplugin_config_path = "{folder}/conf"\n'
+    for name, text in {
+        "conf/90-nri-rdma.conf": "of_the_runtime = 1\n",
+        "etc/nri-rdma/config.toml": "of_the_unit = 1\n",
+        "etc/containerd/config.toml": f'[plugins."io.containerd.nri.v1.nri"]\n{places}',
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    script = 'mount --bind "$0" /etc && exec "$@"'
+    program = [sys.executable, "-m", "nri_rdma", *command]
+    inside = ["unshare", "--mount", "sh", "-c", script, str(folder / "etc"), *program]
+    environment = {**os.environ, "NRI_RDMA_STATE_DIR": str(folder / "state")}
+    return subprocess.run(
+        inside, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False, timeout=20
+    ).stderr

@@ -1,6 +1,8 @@
 """The doctor finds the file that the runtime sends to a daemon it has started, as NRI looks for it."""
 
+import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -9,14 +11,18 @@ from nri_rdma.commands.doctor.launched import sent_config
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
+    return made_in(tmp_path)
+
+
+def made_in(place: Path) -> Path:
     """A host whose runtime starts nri-rdma, and another plugin."""
     for folder in ("opt/nri/plugins", "opt/nri-rdma/bin", "etc/nri/conf.d", "etc/containerd", "etc/crio"):
-        (tmp_path / folder).mkdir(parents=True)
+        (place / folder).mkdir(parents=True)
     for program in ("opt/nri-rdma/bin/nri-rdma", "opt/nri/plugins/10-other"):
-        (tmp_path / program).touch(0o755)
-    (tmp_path / "opt/nri/plugins/90-nri-rdma").symlink_to(tmp_path / "opt/nri-rdma/bin/nri-rdma")
-    (tmp_path / "etc/nri/conf.d/10-other.conf").write_text("x = 1\n")
-    return tmp_path
+        (place / program).touch(0o755)
+    (place / "opt/nri/plugins/90-nri-rdma").symlink_to(place / "opt/nri-rdma/bin/nri-rdma")
+    (place / "etc/nri/conf.d/10-other.conf").write_text("x = 1\n")
+    return place
 
 
 def write(host: Path, path: str, text: str = "allow_default_pool = true\n") -> Path:
@@ -69,3 +75,18 @@ def test_folders_that_the_runtime_is_told_count(host: Path, file: str, text: str
     write(host, file, text.format(host))
     sent = write(host, "conf/90-nri-rdma.conf")
     assert sent_config(host / "etc") == sent
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes another user")
+def test_a_folder_that_this_user_may_not_read_is_as_none() -> None:
+    with TemporaryDirectory() as folder:  # unlike tmp_path, below no folder that is root's alone
+        host = made_in(Path(folder))
+        host.chmod(0o755)
+        write(host, "etc/nri/conf.d/90-nri-rdma.conf")
+        (host / "etc/nri/conf.d").chmod(0o700)
+        os.seteuid(65534)
+        try:
+            assert sent_config(host / "etc") is None
+        finally:
+            os.seteuid(0)

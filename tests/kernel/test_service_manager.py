@@ -1,0 +1,76 @@
+"""The daemon as a service of systemd: it is ready when the runtime has reported its pods."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.fakes.runtime import FakeRuntime
+from tests.rig.node import load
+from tests.rig.systree import build_tree
+
+pytestmark = pytest.mark.root
+PROJECT = Path(__file__).resolve().parents[2]
+SOON = 15.0
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="nri-") as name:  # sockets' names are short
+        yield Path(name)
+
+
+@pytest.fixture
+def manager(folder: Path) -> Iterator[socket.socket]:
+    """The socket that systemd gives a service of Type=notify."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
+        opened.bind(str(folder / "notify"))
+        opened.settimeout(SOON)
+        yield opened
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    build_tree(load("small"), tmp_path / "sys")
+    flags = {
+        "nri-socket": folder / "nri.sock",
+        "sysfs-root": tmp_path / "sys",
+        "state-dir": folder / "state",
+        "cgroup-root": tmp_path,
+    }
+    given = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    environment = {**os.environ, "NOTIFY_SOCKET": str(folder / "notify")}
+    with subprocess.Popen([sys.executable, "-m", "nri_rdma", "run", *given], cwd=PROJECT, env=environment) as process:
+        yield process
+        process.kill()
+
+
+def test_it_is_ready_when_the_runtime_has_reported_its_pods_and_says_when_it_ends(
+    folder: Path, manager: socket.socket, daemon: subprocess.Popen[bytes]
+) -> None:
+    with FakeRuntime(folder / "nri.sock") as runtime:
+        runtime.accept(SOON, synchronize=False)
+        manager.settimeout(0.3)
+        with pytest.raises(TimeoutError):  # registered, but kubelet.service would be too early
+            manager.recv(64)
+        manager.settimeout(SOON)
+        runtime.disconnect()
+        runtime.accept(SOON)
+        assert manager.recv(64) == b"READY=1"
+        daemon.send_signal(signal.SIGTERM)
+        assert manager.recv(64) == b"STOPPING=1"
+        assert daemon.wait(SOON) == 0
+
+
+def test_without_a_runtime_it_is_ready_all_the_same(manager: socket.socket, daemon: subprocess.Popen[bytes]) -> None:
+    """Else kubelet.service, which waits for it, would not start on a node whose runtime comes later."""
+    assert manager.recv(64) == b"READY=1"
+    assert daemon.poll() is None

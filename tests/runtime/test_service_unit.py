@@ -1,0 +1,72 @@
+"""The daemon with no more capabilities than its unit leaves it: a pod gets its devices, and the host has them back."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.rig.cri import Cri, CriError
+from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.expect import described_mac, host_link, look
+from tests.rig.fabric import Fabric
+from tests.rig.runtime import Runtime
+from tests.rig.unit_file import OPTIONS, privileges
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime]
+
+POD = "rdma.noderesource.dev/pod"
+NUMBERS = {"CAP_DAC_OVERRIDE": 1, "CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
+"""Of include/uapi/linux/capability.h."""
+SYSCTL = Path("/proc/sys/net/ipv4/conf/rail2/rp_filter")
+
+
+@pytest.fixture
+def service(runtime: Runtime, node: Fabric) -> Iterator[Daemon]:
+    with Daemon(runtime, node, inside=privileges()) as running:
+        yield running
+
+
+def test_a_pod_gets_its_device_and_the_host_has_it_back_with_its_sysctls(
+    host_equal: None, node: Fabric, cri: Cri, service: Daemon
+) -> None:
+    before = SYSCTL.read_text()
+    SYSCTL.write_text("2")
+    try:
+        pod = cri.run_pod("unit", annotations={POD: "- {match: {device: mlx5_2}}"})
+        seen = look(cri, cri.run_container(pod, "main"))
+        assert seen.macs["rdma0"] == described_mac(node, "rail2")
+        assert host_link("rail2") is None
+        cri.delete_pod(pod)
+        assert host_link("rail2") is not None
+        assert SYSCTL.read_text() == "2\n"
+    finally:
+        SYSCTL.write_text(before)
+    assert " error " not in service.log
+
+
+def test_the_leftovers_of_a_refused_pod_are_removed(host_equal: None, cri: Cri, service: Daemon) -> None:
+    with pytest.raises(CriError, match="DEVICES-EXHAUSTED"):
+        cri.run_pod("refused", annotations={POD: "- {count: 9}"})
+    service.stop()  # it looks for them once more before it ends
+    assert "removed what containerd left of a refused sandbox" in service.log
+
+
+def test_it_has_these_capabilities_and_no_way_to_others(service: Daemon) -> None:
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{service.pid}/status").read_text().splitlines())
+    names = OPTIONS["CapabilityBoundingSet"][0].split()
+    assert int(status["CapEff"], 16) == sum(1 << NUMBERS[name] for name in names)
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_it_can_open_the_namespace_of_a_process_that_is_not_root_s() -> None:
+    """Runtimes may name a pod's namespace /proc/PID/ns/net; a pause process is not root's."""
+    nobody = ("setpriv", "--reuid", "65535", "--regid", "65535", "--clear-groups", "sleep", "60")
+    with subprocess.Popen(nobody) as process:
+        try:
+            wait_until(lambda: Path(f"/proc/{process.pid}").stat().st_uid == 65535, "the process to be another user's")
+            done = subprocess.run([*privileges(), "readlink", f"/proc/{process.pid}/ns/net"], check=False)
+            assert done.returncode == 0
+        finally:
+            process.kill()

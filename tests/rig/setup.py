@@ -34,6 +34,8 @@ KNOWN_SUITES = ("bookworm", "trixie")
 OLDEST_PYTHON = (3, 11)
 OLDEST_PIP = (25, 1)  # the first with --group
 LIBRARY_PACKAGES = {"libseccomp.so.2": "libseccomp2"}
+PROGRAMS = {"ip": "iproute2", "ethtool": "ethtool", "umount": "mount", "openssl": "openssl"}
+"""What tests and the demo start on this machine, each with its Debian package."""
 VENV_STAMP = cache.CACHE / "venv.stamp"
 RUNTIME_STAMP = cache.RIG / "root.stamp"
 LOCK = cache.CACHE / "setup.lock"
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def is_current() -> bool:
     """Whether everything the last set-up made is there, and was made for this very state of the project."""
-    return _venv_is_current() and _runtime_is_current() and all(map(shutil.which, ("ip", "ethtool")))
+    return _venv_is_current() and _runtime_is_current() and all(map(shutil.which, PROGRAMS))
 
 
 def set_up() -> None:
@@ -107,14 +109,9 @@ def check_python() -> None:
 
 
 def install_system_packages() -> None:
-    """What the steps and tests call on this machine: venv, ip and ethtool."""
-    wanted = []
-    if not _has_venv():
-        wanted.append("python3-venv")
-    if shutil.which("ip") is None:
-        wanted.append("iproute2")
-    if shutil.which("ethtool") is None:
-        wanted.append("ethtool")
+    """What the steps and tests call on this machine."""
+    wanted = [] if _has_venv() else ["python3-venv"]
+    wanted += [package for program, package in PROGRAMS.items() if shutil.which(program) is None]
     if wanted:
         _apt_install(wanted)
 

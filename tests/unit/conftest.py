@@ -4,10 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 from tests.unit.commands.cli.daemon import InsideDaemon
+
+settings.register_profile("unit", deadline=None)  # what a loaded machine takes long for is no failure
+settings.load_profile("unit")
 
 
 @pytest.fixture(scope="session")

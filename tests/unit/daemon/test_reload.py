@@ -136,7 +136,7 @@ def test_flags_and_environment_still_come_before_the_file(tmp_path: Path) -> Non
 def test_a_file_that_is_gone_is_refused_and_offers_not_what_the_default_does(tmp_path: Path) -> None:
     first, path = loaded(tmp_path)
     path.unlink()
-    with pytest.raises(SettingError, match="it does not exist"):
+    with pytest.raises(SettingError, match="there is no such configuration file"):
         first.again()
 
 

@@ -376,7 +376,10 @@ class Document:
         except FileNotFoundError as error:
             if config_file is None:
                 return cls(name=str(path))
-            what, hint = "there is no such configuration file", "name one that exists, or leave --config out"
+            what, hint = (
+                "the configuration cannot be used: it does not exist",
+                "write it, or name another with --config",
+            )
             raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint) from error
         except (OSError, UnicodeDecodeError) as error:
             raise _bad_document(str(path), str(error)) from error

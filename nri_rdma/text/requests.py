@@ -432,7 +432,7 @@ REQUEST_KEYS = (
         "gpus",
         "gpus",
         some(Form(_gpu, PCI.schema)),
-        "PCI addresses of the pod's GPUs, where the kubelet does not tell them",
+        "PCI addresses of the pod's GPUs; only needed where the kubelet does not report them",
         default="none",
         refused_in=_chosen("in constraints of the claim"),
     ),

@@ -245,10 +245,11 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
             continue
         for name, count in container.resources:
             if is_gpu_resource(name):
-                how_many = f"{name}: {count} of container {container.name} says how many GPUs it gets, and not which"
-                yield f"{how_many}: the kubelet tells the daemon; here --gpu {container.name}=ID[,ID] says it."
+                chosen = "The kubelet chooses the GPUs and reports them to the daemon"
+                here = f"here --gpu {container.name}=ID[,ID] names them"
+                yield f"Container {container.name} gets {name}: {count}. {chosen}; {here}."
         for name in container.claims if any(it.name in awaiting for it in asking) else ():
-            here = f"here --gpu {container.name}=ID[,ID] says it"
+            here = f"here --gpu {container.name}=ID[,ID] names them"
             yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."
 
 

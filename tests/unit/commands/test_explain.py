@@ -88,7 +88,7 @@ def test_what_a_strict_request_gets_is_undetermined_until_its_gpus_are_known(fac
     asked = replace(pod(STRICT), containers=(ContainerManifest(name="trainer", **has),))
     explanation = explain(asked, facts)
     assert (explanation.refusal, explanation.undetermined, given(explanation)) == (None, True, [])
-    assert any("here --gpu trainer=ID[,ID] says it" in note for note in explanation.notes)
+    assert any("here --gpu trainer=ID[,ID] names them" in note for note in explanation.notes)
     known = KnownGpus(gpus=(PciAddress(0, 0x80, 0, 0),), source="--gpu")
     told = explain(asked, replace(facts, gpus={"trainer": known}))
     assert (told.undetermined, given(told)) == (False, ["mlx5_3"])

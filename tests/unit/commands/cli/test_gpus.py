@@ -112,8 +112,8 @@ def test_a_pod_with_a_gpu_gets_the_nearest_and_is_told_why(machine: Machine) -> 
 def test_a_pod_whose_gpu_nobody_names_is_told_so(machine: Machine) -> None:
     (pod,) = machine.explain("aligned-pod.yaml")
     assert pod["notes"] == [
-        "nvidia.com/gpu: 1 of container trainer says how many GPUs it gets, and not which: the kubelet tells the"
-        " daemon; here --gpu trainer=ID[,ID] says it."
+        "Container trainer gets nvidia.com/gpu: 1. The kubelet chooses the GPUs and reports them to the daemon;"
+        " here --gpu trainer=ID[,ID] names them."
     ]
     (given,) = _given(pod)
     assert (given["gpu"], given["distance"]) == (None, None)
@@ -178,7 +178,7 @@ def test_a_strict_request_is_no_refusal_without_its_gpus(eight: Machine) -> None
     done = nri_rdma("explain", EXAMPLES / "ray-cluster.yaml", "--snapshot", eight.file)
     assert (done.returncode, done.stderr) == (0, "")
     assert "RayCluster default/training-gpus-worker: cannot be told without --gpu" in done.stdout.splitlines()
-    assert "here --gpu ray-worker=ID[,ID] says it" in " ".join(done.stdout.split())
+    assert "here --gpu ray-worker=ID[,ID] names them" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("form", ["{uuid}", "{index}", "{pci}", "nvidia{index}", "{short}"])
@@ -222,7 +222,7 @@ def test_people_are_told_in_sentences(eight: Machine) -> None:
     assert "told by the kubelet" not in told
     assert "GPUs 0000:e1:00.0, as --gpu says" in told
     told = " ".join(nri_rdma("explain", *where).stdout.split())
-    assert "says how many GPUs it gets, and not which" in told
+    assert "The kubelet chooses the GPUs and reports them to the daemon" in told
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ class Document:
             if config_file is None:
                 return cls(name=str(path))
             what, hint = (
-                "the configuration cannot be used: it does not exist",
+                "there is no such configuration file",
                 "write it, or name another with --config",
             )
             raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint) from error

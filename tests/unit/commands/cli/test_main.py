@@ -195,5 +195,5 @@ def test_the_help_of_explain_begins_with_what_authors_need() -> None:
 
 def test_a_configuration_file_that_is_not_there_cannot_be_mended(tmp_path: Path) -> None:
     text = assert_one_error(nri_rdma("inventory", "--config", tmp_path / "no.toml"), "SETTING", 2)
-    assert "the configuration cannot be used: it does not exist" in text
+    assert "there is no such configuration file" in text
     assert "Next: write it, or name another with --config" in text

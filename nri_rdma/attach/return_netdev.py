@@ -7,6 +7,7 @@ to its netdev whatever it liked: renamed and readdressed it, or given it names t
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import Final, TypeAlias
@@ -26,6 +27,8 @@ from nri_rdma.attach.ops import (
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_of, sysctls_of
+
+log = logging.getLogger(__name__)
 
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
@@ -313,6 +316,8 @@ class _Returned:
         self._kernel, self._ifindex, self._wanted, self._found = kernel, ifindex, wanted, found
         self._is_current = True
         self._errors: list[KernelError] = []
+        self._read_only: set[str] = set()
+        """Sysctls that this process may not write, at no time: to try again would keep the device for ever."""
 
     def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
         """Apply what a phase finds to do, and return whether nothing of it was refused. `capture`: look at the link
@@ -324,11 +329,16 @@ class _Returned:
             return True
         self._is_current = False
         refused = self._kernel.apply(self._kernel.host, self._ifindex, ops)
-        self._errors += (it.error for it in refused)
+        read_only = [it.op for it in refused if it.error.errno == errno.EROFS and isinstance(it.op, SetSysctl)]
+        self._read_only.update(op.key for op in read_only)
+        self._errors += (it.error for it in refused if it.op not in read_only)
         return not refused
 
     def finish(self) -> None:
-        """Raise the first error, with the others in its text."""
+        """Raise the first error, with the others in its text. Sysctls that cannot be written are a line in the log."""
+        if self._read_only:
+            facts = {"link": self._wanted.name, "sysctls": ", ".join(sorted(self._read_only))}
+            log.warning("sysctls are not restored: /proc/sys is read-only for the daemon", extra=facts)
         if self._errors:
             first, *others = self._errors
             raise KernelError(first.operation, first.errno, "; ".join([first.detail, *map(str, others)]).strip("; "))

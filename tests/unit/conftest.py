@@ -10,7 +10,7 @@ from tests.rig.node import load
 from tests.rig.systree import build_tree
 from tests.unit.commands.cli.daemon import InsideDaemon
 
-settings.register_profile("unit", deadline=None)  # what a loaded machine takes long for is no failure
+settings.register_profile("unit", settings(), deadline=None)  # what a loaded machine takes long for is no failure
 settings.load_profile("unit")
 
 

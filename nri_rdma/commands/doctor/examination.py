@@ -17,6 +17,7 @@ CHECKS: tuple[Check, ...] = (
     software.configuration,
     kernel.release,
     kernel.privileges,
+    kernel.sysctls,
     kernel.rdma_netns,
     kernel.rdma_cgroup,
     hardware.devices,

@@ -10,6 +10,7 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.nri.runtimes import parse_release
 from nri_rdma.errors import InventoryError
 from nri_rdma.host.cgroup import RDMA_PEAK, has_rdma_controller
+from nri_rdma.host.netlink.proc_sys import NET
 from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.edits import RDMA_MAX
 from nri_rdma.model.request import Mode
@@ -47,6 +48,22 @@ def privileges(machine: Machine) -> Finding:
         fix = f"give its container {', '.join(lacking)}, or run it on the host"
         return problem("privileges", words, fix)
     return not_applicable("privileges", f"this user is not root; {words} by it", "run `nri-rdma doctor` as root, too")
+
+
+def sysctls(machine: Machine) -> Finding:
+    """Check that the sysctls of a netdev can be restored when it returns from a pod."""
+    if not machine.is_root:
+        return not_applicable("sysctls", "this user is not root", "run `nri-rdma doctor` as root, too")
+    net = machine.writable_net()
+    if net is None:
+        return problem(
+            "sysctls",
+            "/proc/sys is read-only here, and this process may not mount a procfs: no netdev can be moved into a pod",
+            "run its container privileged, or allow fsopen, fsconfig and fsmount in its seccomp and AppArmor profiles",
+        )
+    if net != NET:
+        return ok("sysctls", "/proc/sys is read-only here; the daemon writes through a procfs of its own")
+    return ok("sysctls", f"{NET} takes writes")
 
 
 def rdma_netns(machine: Machine) -> Finding:

@@ -17,6 +17,7 @@ from nri_rdma.commands.doctor.visit import Visited, visit
 from nri_rdma.config.settings import DEFAULT_CONFIG_FILE, Settings
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import InventoryError, NotReadyError, SettingError
+from nri_rdma.host.netlink.proc_sys import writable_net
 from nri_rdma.model.device import Node
 
 
@@ -36,6 +37,7 @@ class Machine:
     package_folders: tuple[str, ...] = field(default_factory=lambda: tuple(sys.path))
     python: tuple[int, int, int] = field(default_factory=lambda: sys.version_info[:3])
     user: int = field(default_factory=os.geteuid)
+    writable_net: Callable[[], Path | None] = writable_net
 
     @property
     def is_root(self) -> bool:

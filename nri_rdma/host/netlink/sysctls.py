@@ -16,16 +16,16 @@ import struct
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from nri_rdma.attach.ops import SetSysctl
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.proc_sys import NET as _ROOT
+from nri_rdma.host.netlink.proc_sys import writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.host.netlink.routes import Route, read_routes
 from nri_rdma.wire.netlink import NESTED, encode_attribute, encode_u32, read_attributes
 
-_ROOT = Path("/proc/sys/net")
 _GETNEIGHTBL, _SETNEIGHTBL = 66, 67  # RTM_*, include/uapi/linux/rtnetlink.h
 _FIRST_ATTRIBUTE_OF_LINK, _FIRST_ATTRIBUTE_OF_TABLE, _FAMILY_AT = 32, 20, 16
 _AF_SPEC = 26  # IFLA_AF_SPEC
@@ -137,6 +137,11 @@ def read_sysctls(link: bytes, name: str, neighbours: str) -> str:
     return "\n".join([*lines, neighbours]).strip()
 
 
+_READ_ONLY: Final = (
+    "could not get its sysctls back: /proc/sys is read-only for the daemon, which may not mount a procfs of its own"
+)
+
+
 def write_sysctl(route: RouteSocket, ifindex: int, change: SetSysctl) -> None:
     """Set one setting. For a thread inside the link's namespace. Raises KernelError. EBUSY: IPv6 forwarding, which
     would end a default route."""
@@ -159,7 +164,9 @@ def forwarding_of(link: bytes) -> bool:
 
 def costs_of_return(forwards: bool, routes: Iterable[Route]) -> tuple[str, ...]:
     """Return what the host would lose when a link that `forwards` IPv6 is returned and forwards again, given the host's
-    default routes: as LinkState.unreturnable."""
+    default routes; and where no sysctl can be written, that the link would lose its own: as LinkState.unreturnable."""
+    if writable_net() is None:
+        return (_READ_ONLY,)
     if not forwards or _read(f"{_ROOT}/ipv6/conf/default/forwarding") != "0":
         return ()  # it does so from the moment it arrives
     links = _announced_over(routes)
@@ -222,7 +229,7 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
     """Write a file. The error's text has no value: one of them is a secret."""
     family, _, file = key.split("/")
     try:
-        path = _ROOT / family / "conf" / socket.if_indextoname(ifindex) / file
+        path = (writable_net() or _ROOT) / family / "conf" / socket.if_indextoname(ifindex) / file
     except OSError as error:
         raise KernelError(f"set {key} of link {ifindex}", errno.ENODEV) from error
     try:

@@ -1,5 +1,7 @@
 """What brings a netdev back to what it was on the host."""
 
+import errno
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -13,6 +15,7 @@ from nri_rdma.attach.ops import (
     SetSysctl,
 )
 from nri_rdma.attach.plan import NetdevMove
+from nri_rdma.attach.port import KernelError, Namespace, Refused
 from nri_rdma.attach.return_netdev import PHASES, departures, find_on_host, parked_name, restore
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from tests.fakes.kernel import FakeKernel
@@ -106,6 +109,30 @@ def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> 
     parked = replace(wanted, ifindex=900, name=parked_name(wanted), mac="02:00:00:00:00:99")
     assert find_on_host((parked,), move) == parked
     assert find_on_host((replace(parked, kind="macvlan"),), move) is None
+
+
+def test_sysctls_that_can_never_be_written_are_told_and_the_rest_is_restored(caplog: pytest.LogCaptureFixture) -> None:
+    """Another try would fail as well, and the device would be kept for ever."""
+    world = rail_world()
+    kernel, ifindex = ReadOnlySysctls(world), rail(world).ifindex
+    wanted = capture(kernel, kernel.host, ifindex)
+    apply(kernel, kernel.host, ifindex, SetLink(mtu=1400))
+    rail(world).sysctls["ipv4/conf/rp_filter"] = "0"
+    restore(kernel, ifindex, wanted)
+    (line,) = caplog.records
+    assert line.getMessage() == "sysctls are not restored: /proc/sys is read-only for the daemon"
+    assert vars(line)["sysctls"] == "ipv4/conf/rp_filter"
+    assert capture(kernel, kernel.host, ifindex).mtu == wanted.mtu
+
+
+class ReadOnlySysctls(FakeKernel):
+    """A kernel that takes no sysctl."""
+
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        taken = [op for op in ops if not isinstance(op, SetSysctl)]
+        error = KernelError("write a sysctl", errno.EROFS)
+        refused = tuple(Refused(op=op, error=error) for op in ops if isinstance(op, SetSysctl))
+        return (*super().apply(namespace, index, taken), *refused)
 
 
 def virtual_rail() -> LinkState:

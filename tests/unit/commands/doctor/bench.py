@@ -36,6 +36,7 @@ class Bench:
         self.run.mkdir()
         self.node: Node | InventoryError = node
         self.user = 0
+        self.writable_net: Path | None = Path("/proc/sys/net")
         self.python = (3, 12, 1)
         self.setting_error: SettingError | None = None
         self.settings = Settings(
@@ -61,6 +62,7 @@ class Bench:
             package_folders=(str(self.packages),),
             python=self.python,
             user=self.user,
+            writable_net=lambda: self.writable_net,
         )
 
     def finds(self, check: Callable[[Machine], Finding]) -> Finding:

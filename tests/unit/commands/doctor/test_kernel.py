@@ -1,6 +1,7 @@
 """The doctor on the kernel: its release, privileges, the RDMA network namespace mode and the cgroup hierarchy."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from nri_rdma.commands.doctor import kernel
 from nri_rdma.commands.doctor.finding import Finding
@@ -28,6 +29,19 @@ def test_roots_missing_capability_is_a_problem_and_another_users_is_not_applicab
     bench.capabilities(NO_CAPABILITY)
     found = bench.finds(kernel.privileges)
     assert (found.result, found.found.startswith("this user is not root")) == (NA, True)
+
+
+def test_sysctls_that_cannot_be_written_are_a_problem(bench: Bench) -> None:
+    bench.writable_net = Path("/proc/sys/net")
+    assert bench.finds(kernel.sysctls).found == "/proc/sys/net takes writes"
+    bench.writable_net = Path("/proc/self/fd/9/sys/net")
+    found = bench.finds(kernel.sysctls)
+    assert (found.result, "a procfs of its own" in found.found) == (OK, True)
+    bench.writable_net = None
+    found = bench.finds(kernel.sysctls)
+    assert (found.result, "fsmount" in found.fix) == (PROBLEM, True)
+    bench.user = 1000
+    assert bench.finds(kernel.sysctls).result is NA
 
 
 def test_what_the_rdma_netns_mode_means_is_told(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -94,9 +95,13 @@ def attach_key(sandbox_id: str, part: str) -> str:
     return f"{sandbox_id}+{part}" if part else sandbox_id
 
 
+_KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+"""Keys that are safe as names of files, also with an ending."""
+
+
 def refuse_unusable(key: str) -> None:
     """Raise StateError for a key that cannot be the name of a file. Runtimes make hexadecimal ids."""
-    if not key or "/" in key or key.startswith("."):
+    if not _KEY.fullmatch(key):
         raise StateError(
             ErrorCode.STATE_UNREADABLE,
             f"{key!r} cannot be the id of a sandbox",

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -368,7 +370,9 @@ class Document:
         """Read the named file, which must exist; else the usual one, which need not. Raises SettingError."""
         path = config_file or DEFAULT_CONFIG_FILE
         try:
-            with path.open("rb") as file:
+            with open(path, "rb", opener=_open_without_waiting) as file:
+                if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                    raise _bad_document(str(path), "it is a FIFO, not a file")
                 data = file.read(MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 raise _bad_document(str(path), f"it is longer than {MAX_BYTES} bytes")
@@ -397,6 +401,11 @@ class Document:
         """Return name and line of a key."""
         line = self.line_of(path)
         return f"{self.name}:{line}" if line else self.name
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a FIFO without waiting for somebody who writes."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -585,6 +585,10 @@ def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:
     _refused({errno.EBADF}, lambda: machine.kernel.links(pod))
 
 
+def test_a_path_that_no_file_can_have_is_no_namespace(machine: Machine) -> None:
+    _refused({errno.ENOENT}, lambda: machine.kernel.open_namespace("/run/netns/\0"))
+
+
 def test_a_kernel_without_rdma_has_no_devices_and_says_so(machine: Machine) -> None:
     kernel = machine.kernel
     if kernel.rdma_netns() is not RdmaNetns.NONE:

@@ -12,12 +12,15 @@ from pathlib import Path
 from random import Random
 from typing import Any  # Any: generated messages
 
+from nri_rdma.attach.journal import decode_record
 from nri_rdma.doors.nri.messages import PLUGIN_SERVICE, device_numbers, env_names, pod_from
 from nri_rdma.doors.nri.plugin import Plugin, UnknownMethodError
 from nri_rdma.doors.nri.session import RegistrationError, Session
+from nri_rdma.errors import RequestError, StateError
 from nri_rdma.model.device import CharKind
 from nri_rdma.model.nldev import ObjectKind
 from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.text.annotations import PREFIX, parse_pod_request
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
 from nri_rdma.ttrpc.wire import ClientConnection, Data, End, Rejected, Request, Response, ServerConnection
 from nri_rdma.ttrpc.wire.error import ProtocolError
@@ -28,7 +31,9 @@ from nri_rdma.wire.rtnetlink import read_changes
 from nri_rdma.wire.uevent import read_uevent
 from tests.fuzz.mutate import cut, damaged
 
-RECORDED = Path(__file__).resolve().parents[1] / "unit" / "wire" / "data"
+TESTS = Path(__file__).resolve().parents[1]
+RECORDED = TESTS / "unit" / "wire" / "data"
+RECORDED_JOURNALS = (TESTS / "recorded").glob("*/journal/*.json")
 
 
 class BrokenPromiseError(AssertionError):
@@ -263,6 +268,23 @@ def run_uevent(data: bytes, _random: Random) -> None:
         return
 
 
+# What people and earlier daemons write
+
+
+def run_annotations(data: bytes, _random: Random) -> None:
+    text = data.decode(errors="surrogateescape")
+    for key in (f"{PREFIX}/pod", f"{PREFIX}/container.main"):
+        try:
+            parse_pod_request({key: text})
+        except RequestError as error:
+            demand(str(error).isprintable(), "a refusal is one printable line")
+
+
+def run_journal(data: bytes, _random: Random) -> None:
+    with contextlib.suppress(StateError):
+        decode_record(data, where="memory")
+
+
 def _requests() -> list[bytes]:
     payload = nri.RunPodSandboxRequest(
         pod=nri.PodSandbox(id="p", name="pod", annotations={"a": "b"})
@@ -312,11 +334,21 @@ _RTNETLINK = struct.pack("=IHHIIBxHiIIHH8s", 44, 16, 0, 0, 0, 0, 1, 5, 0x1043, 0
 """A link's message and a default route's."""
 _UEVENT = b"add@/devices/virtual/infiniband/rxe0\0ACTION=add\0SUBSYSTEM=infiniband\0MAJOR=231\0MINOR=1\0SEQNUM=1802\0"
 
+_ANNOTATIONS = [
+    b"2",
+    b"rails",
+    b"{count: 2, mode: exclusive, interface: {name: rdma%d, mtu: 9000}}",
+    b"- {match: {device: mlx5_0}, containers: [main]}\n- {count: all, align: {to: gpu, strict: true}}\n",
+    b'[{"gpus": ["0000:18:00.0"], "limits": {"hcaHandles": 8}, "memlock": "unlimited"}]',
+]
+
 TARGETS: dict[str, Target] = {
     "server": Target([*_requests(), *_messages()], run_server),
     "client": Target([*_responses(), *_messages()], run_client),
     "mux": Target([mux_frame(n % 4, bytes(n)) for n in range(0, 40, 3)], run_mux),
     "session": Target(_calls(), run_session),
+    "annotations": Target(_ANNOTATIONS, run_annotations),
+    "journal": Target([path.read_bytes() for path in sorted(RECORDED_JOURNALS)], run_journal),
     "nldev": Target([path.read_bytes() for path in sorted(RECORDED.glob("*.bin"))], run_nldev),
     "uevent": Target([_UEVENT], run_uevent),
     "rtnetlink": Target([_RTNETLINK], run_rtnetlink),

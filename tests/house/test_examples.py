@@ -52,7 +52,8 @@ CONFIGURATIONS = [*(block for page in PAGES for block in blocks(page, "toml")), 
 def test_the_example_is_right(example: str) -> None:
     done = nri_rdma("validate", "-", text=example)
     assert done.returncode == 0, done.stdout + example
-    assert not re.search("^(.*: skipped|warning): ", done.stdout, re.MULTILINE), done.stdout + example
+    told = [line for line in done.stdout.splitlines() if ": no parameters for the driver " not in line]
+    assert not re.search("^(.*: skipped|warning): ", "\n".join(told), re.MULTILINE), done.stdout + example
 
 
 def test_every_key_of_a_request_has_an_example() -> None:

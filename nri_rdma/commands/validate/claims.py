@@ -13,8 +13,10 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.text.annotations import meant_key
 from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
+from nri_rdma.text.refusals import quoted
 from nri_rdma.text.requests import read_parameters
 from nri_rdma.text.yaml import Path
 
@@ -34,23 +36,57 @@ def is_claim(document: Mapping[str, Any]) -> bool:
     return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
+def why_foreign(document: Mapping[str, Any], driver: str) -> str:
+    """Return the sentence about a claim without parameters for that driver, or for one whose name is nearly its; "" for
+    other claims."""
+    if any(_is_for(opaque, driver) or _meant(opaque, driver) for _, opaque in _opaques(document)):
+        return ""
+    return f"kind {document['kind']}: no parameters for the driver {driver}, not read"
+
+
 def claim_problems(document: Mapping[str, Any], at: Path, placed: Placed, file: str, driver: str) -> Iterator[Problem]:
     """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file."""
-    way = DEVICES[document["kind"]]
-    devices: object = document
-    for key in way:
-        devices = devices.get(key) if isinstance(devices, dict) else None
-    if not isinstance(devices, dict):
-        return
-    configs = devices.get("config")
+    for index, opaque in _opaques(document):
+        path = (*at, *DEVICES[document["kind"]], "config", index, "opaque")
+        try:
+            if _meant(opaque, driver):
+                raise _misspelt(opaque, path_text((*path, "driver")), driver)
+            if _is_for(opaque, driver):
+                _check(opaque, path_text((*path, "parameters")), _count(_devices(document), index))
+        except RequestError as error:
+            yield _problem(error, path, placed, file)
+
+
+def _opaques(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the parameters for drivers, each with the number of its config."""
+    configs = _devices(document).get("config")
     for index, config in enumerate(configs if isinstance(configs, list) else ()):
         opaque = config.get("opaque") if isinstance(config, dict) else None
-        if isinstance(opaque, dict) and opaque.get("driver") == driver:
-            path = (*at, *way, "config", index, "opaque")
-            try:
-                _check(opaque, path_text((*path, "parameters")), _count(devices, config))
-            except RequestError as error:
-                yield _problem(error, path, placed, file)
+        if isinstance(opaque, dict):
+            yield index, opaque
+
+
+def _devices(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mapping with `config` and `requests`; an empty one where none is."""
+    devices: object = document
+    for key in DEVICES[document["kind"]]:
+        devices = devices.get(key) if isinstance(devices, dict) else None
+    return devices if isinstance(devices, dict) else {}
+
+
+def _is_for(opaque: Mapping[str, Any], driver: str) -> bool:
+    return opaque.get("driver") == driver
+
+
+def _meant(opaque: Mapping[str, Any], driver: str) -> bool:
+    """Return whether the name of the driver is that name but for a typo."""
+    written = opaque.get("driver")
+    return isinstance(written, str) and meant_key(written, driver) == driver
+
+
+def _misspelt(opaque: Mapping[str, Any], where: str, driver: str) -> RequestError:
+    what = f"{quoted(opaque['driver'])} is our driver's name with a typo: nothing reads these parameters"
+    return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=f"write {driver}")
 
 
 def _check(opaque: Mapping[str, Any], where: str, count: int | None) -> None:
@@ -73,13 +109,13 @@ def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Prob
 # How many devices a config is for
 
 
-def _count(devices: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+def _count(devices: Mapping[str, Any], index: int) -> int | None:
     """Together over its requests; None when that is not a number, or the claim says it elsewhere. A device class does
     not know, and is read as for one."""
     requests = devices.get("requests")
     if not isinstance(requests, list):
         return 1
-    named = config.get("requests")
+    named = devices["config"][index].get("requests")
     chosen = [it for it in requests if isinstance(it, dict) and (not named or it.get("name") in _names(named))]
     counts = [_devices_of(it["exactly"] if isinstance(it.get("exactly"), dict) else it) for it in chosen]
     known = [count for count in counts if count is not None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.asking import inspect_asking
-from nri_rdma.commands.validate.claims import claim_problems, is_claim
+from nri_rdma.commands.validate.claims import claim_problems, is_claim, why_foreign
 from nri_rdma.commands.validate.pods import has_annotations, pod_problems
 from nri_rdma.commands.validate.problem import NOWHERE, Problem
 from nri_rdma.config.problems import problems_of
@@ -153,7 +153,9 @@ def _why_skipped(value: Any, prefix: str) -> str:
         return _NO_OBJECT
     if not is_object(value):
         return "it has no kind"
-    return "" if is_claim(value) or has_annotations(value, prefix) else why_unread(value)
+    if is_claim(value):
+        return why_foreign(value, prefix.partition("/")[0])
+    return "" if has_annotations(value, prefix) else why_unread(value)
 
 
 def _document(value: Any, line: int, skipped: str) -> CheckedDocument:

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any  # Any: JSON documents and generated messages
 
+from google.protobuf.message import DecodeError
+
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, SERVICE
 from nri_rdma.doors.control.status import DaemonFacts, guard_document, status_document
 from nri_rdma.engine.guard import Guard, Subject
 from nri_rdma.observe.spans import Span
 from nri_rdma.pb import control_pb2 as pb
-from nri_rdma.ttrpc import Call, Server
+from nri_rdma.ttrpc import Call, Code, RpcError, Server
 
 TRACE_BYTES = 3 << 20
 """A ttrpc message holds 4 MiB; older spans are left out of an answer."""
@@ -60,7 +62,7 @@ class ControlServer:
         return answer
 
     def _verify(self, call: Call) -> bytes:
-        subject = subject_from(pb.VerifyRequest.FromString(call.payload))
+        subject = subject_from(_decoded(pb.VerifyRequest, call))
         by = time.monotonic() + VERIFY_WAIT_S
         refusal = self._guard.verify(subject, by if call.deadline is None else min(by, call.deadline - _WAY_BACK_S))
         answer: bytes = pb.VerifyReply(complete=not refusal, refusal=refusal).SerializeToString()
@@ -70,7 +72,7 @@ class ControlServer:
         return guard_document(self._guard.contacts, self._facts.engine.attachments.all())
 
     def _trace(self, call: Call) -> bytes:
-        request = pb.TraceRequest.FromString(call.payload)
+        request = _decoded(pb.TraceRequest, call)
         recent = self._facts.spans.recent()
         spans = [json.dumps(_span(span)) for span in choose_spans(recent, request.pod)]
         ring = json.dumps(self._ring(recent))
@@ -85,6 +87,14 @@ class ControlServer:
         capacity = self._facts.spans.capacity
         since = recent[0].end_ns / 1e9 if recent and len(recent) >= capacity else self._started
         return {"spans": len(recent), "capacity": capacity, "since": since}
+
+
+def _decoded(kind: Any, call: Call) -> Any:
+    """Return the message of a call. Raises RpcError when it is none: that is the caller's fault."""
+    try:
+        return kind.FromString(call.payload)
+    except DecodeError as error:
+        raise RpcError(Code.INVALID_ARGUMENT, str(error)) from error
 
 
 def newest_within(texts: Sequence[str], size: int) -> Sequence[str]:

@@ -81,6 +81,8 @@ class HeldNamespace:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise NamespaceError(f"open the network namespace {path}", error.errno or 0) from error
+        except ValueError as error:  # no file can have a path with a null character
+            raise NamespaceError(f"open the network namespace {path!r}", errno.ENOENT) from error
         self._lock = threading.Lock()
         self._is_own = is_own(self._fd)
         self._users = 0

@@ -91,7 +91,7 @@ def test_a_record_is_read_back_the_same(record: SandboxRecord, tmp_path: Path) -
         assert journal.load() == ((), ())
 
 
-@pytest.mark.parametrize("sandbox_id", ["", "../elsewhere", ".hidden", "a/b"])
+@pytest.mark.parametrize("sandbox_id", ["", "../elsewhere", ".hidden", "a/b", "a\0b", "a\nb", "a" * 201, "\ud800"])
 def test_an_id_that_is_no_file_name_is_refused(record: SandboxRecord, tmp_path: Path, sandbox_id: str) -> None:
     with pytest.raises(StateError):
         Journal(tmp_path).write(replace(record, pod=make_pod(sandbox_id)))

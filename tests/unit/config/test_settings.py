@@ -1,5 +1,6 @@
 """Settings from their four sources: which one counts, where it is from, and what is said of one that cannot be used."""
 
+import os
 from dataclasses import fields
 from ipaddress import ip_address
 from pathlib import Path
@@ -214,6 +215,13 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(b"log_level = \xff")
     with pytest.raises(SettingError):
+        load_settings({}, {}, path)
+
+
+def test_a_fifo_in_the_files_place_is_refused_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    os.mkfifo(path)
+    with pytest.raises(SettingError, match="it is a FIFO"):
         load_settings({}, {}, path)
 
 

@@ -88,6 +88,32 @@ def test_one_name_is_for_one_device_whichever_way_the_claim_counts(
     assert paths == ([] if is_for_one else ["spec.devices.config[1].opaque.parameters.interface.name"])
 
 
+def test_the_keys_that_are_offered_are_those_that_a_claim_may_have() -> None:
+    (problem,) = checked(claim("{colour: []}")).problems
+    assert problem.hint == "the keys are name, mode, isolation, interface, devices, memlock, limits"
+
+
+@pytest.mark.parametrize("driver", ["rdma.nodersource.dev", "rdma.noderesources.dev", "RDMA.noderesource.dev"])
+def test_a_driver_whose_name_has_a_typo_is_told_at_its_place(driver: str) -> None:
+    (problem,) = checked(claim("{mdoe: shared}").replace("rdma.noderesource.dev", driver)).problems
+    assert (problem.line, problem.column, problem.code) == (10, 9, ErrorCode.MANIFEST_VALUE)
+    assert problem.path == "spec.devices.config[1].opaque.driver"
+    assert problem.hint == "write rdma.noderesource.dev"
+
+
+def test_parameters_for_other_drivers_are_skipped_with_a_sentence() -> None:
+    found = checked(claim("{mdoe: shared}").replace("rdma.noderesource.dev", "nic.example.com"))
+    assert found.problems == ()
+    sentence = "kind ResourceClaim: no parameters for the driver rdma.noderesource.dev, not read"
+    assert [it.skipped for it in found.documents] == [sentence]
+
+
+def test_another_prefix_is_the_name_of_another_driver() -> None:
+    text = claim("{mdoe: shared}")
+    assert checked(text, "nic.example.com").problems == ()
+    assert [it.skipped for it in checked(text, "dra.example").documents] == [""]
+
+
 @pytest.mark.parametrize(
     "spec", ["", "spec: 1\n", "spec: {devices: []}\n", "spec: {devices: {config: {}, requests: 1}}\n"]
 )

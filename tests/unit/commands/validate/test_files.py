@@ -21,6 +21,7 @@ kind: ResourceClaim
 metadata: {name: c}
 spec: {devices: {config: [{opaque: {driver: rdma.noderesource.dev, parameters: {mode: shared}}}]}}
 """
+TEMPLATE = CLAIM.replace("Claim\n", "ClaimTemplate\n").replace("/v1", "/v1beta1")
 CDI = "cdiVersion: 0.3.0\nkind: ve/cl\ndevices: [{name: a, containerEdits: {env: [A=1]}}]\n"
 _DEVICES = [{"name": "a", "containerEdits": {"env": ["A=1"]}}]
 CDI_JSON = json.dumps({"cdiVersion": "0.3.0", "kind": "ve/cl", "devices": _DEVICES})
@@ -33,8 +34,12 @@ CONFIG = '# ours\n\n[pools.a]\nmodes = ["shared"]\n'
         (POD, "Pod", "a"),
         (json.dumps({"kind": "Pod", "metadata": {"name": "j"}, "spec": {}}, indent="\t"), "Pod", "j"),
         (CLAIM, "ResourceClaim", "c"),
-        (CLAIM.replace("Claim\n", "ClaimTemplate\n").replace("/v1", "/v1beta1"), "ResourceClaimTemplate", "c"),
-        (CLAIM.replace("ResourceClaim\n", "DeviceClass\n"), "DeviceClass", "c"),
+        (TEMPLATE.replace("spec: {", "spec: {spec: {").replace("]}}\n", "]}}}\n"), "ResourceClaimTemplate", "c"),
+        (
+            CLAIM.replace("ResourceClaim\n", "DeviceClass\n").replace("{devices: {", "{").replace("]}}", "]}"),
+            "DeviceClass",
+            "c",
+        ),
         (CDI, "CDI spec", "ve/cl"),
         (CDI_JSON, "CDI spec", "ve/cl"),
         (CONFIG, "configuration", ""),

@@ -13,15 +13,50 @@ from tests.unit.commands.cli.program import assert_one_error, nri_rdma
 from tests.unit.commands.validate.checking import PREFIX, checked
 
 MANIFESTS = Path(__file__).parent / "manifests"
+OURS = "no parameters for the driver rdma.noderesource.dev, not read"
+NO_POD = "no pod template in it, not read"
+TOLD: dict[str, tuple[int, tuple[str, ...]]] = {
+    "argo-workflow": (1, ()),
+    "claim": (1, ()),
+    "configmap": (0, (f"kind ConfigMap: {NO_POD}",)),
+    "crd": (0, (f"kind CustomResourceDefinition: {NO_POD}",)),
+    "dynamographdeployment": (1, ()),
+    "foreign-claim": (0, (f"kind DeviceClass: {OURS}", f"kind ResourceClaimTemplate: {OURS}")),
+    "inferenceservice": (1, ()),
+    "jobset": (1, ()),
+    "knative-service": (1, ()),
+    "kueue-workload": (1, ()),
+    "leaderworkerset": (1, ()),
+    "llm-deployment": (1, ()),
+    "mpijob": (1, ()),
+    "pytorchjob": (1, ()),
+    "ray-shared-device": (1, ()),
+    "raycluster": (1, ()),
+    "rollout": (1, ()),
+    "service": (0, (f"kind Service: {NO_POD}",)),
+    "service-and-pod": (1, (f"kind Service: {NO_POD}",)),
+    "sparkapplication": (1, ()),
+    "sriov-pod": (1, (f"kind NetworkAttachmentDefinition: {NO_POD}",)),
+    "sriov-policy": (0, (f"kind SriovNetworkNodePolicy: {NO_POD}",)),
+    "trainingruntime": (1, ()),
+    "trainjob": (1, ()),
+    "volcano-job": (1, ()),
+}
+"""Of each manifest: how many of its documents are checked, and the sentences about the others."""
+TYPOS = {"{count: 2}": "{cuont: 2}", "{mode: exclusive, interface": "{mdoe: exclusive, interface"}
 PODS = {
     "jobset": ["default/train-driver", "default/train-workers"],
     "kueue-workload": ["default/job-train-main"],
     "leaderworkerset": ["default/vllm-leader", "default/vllm-worker"],
+    "knative-service": ["default/serve"],
+    "llm-deployment": ["serving/llm"],
     "mpijob": ["default/allreduce-launcher", "default/allreduce-worker"],
     "pytorchjob": ["ml/llama-master", "ml/llama-worker"],
+    "ray-shared-device": ["default/shared-head", "default/shared-gpus-worker"],
     "raycluster": ["default/ray-head", "default/ray-gpus-worker"],
     "rollout": ["default/inference"],
     "service-and-pod": ["default/trainer"],
+    "sriov-pod": ["default/vf"],
     "trainingruntime": ["default/torch-distributed-node"],
     "trainjob": ["default/finetune-0"],
     "volcano-job": ["default/horovod-master", "default/horovod-worker"],
@@ -33,12 +68,38 @@ def _text(name: str) -> str:
     return (MANIFESTS / f"{name}.yaml").read_text()
 
 
+def test_every_manifest_has_a_row() -> None:
+    assert sorted(TOLD) == sorted(path.stem for path in MANIFESTS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "told"), TOLD.items())
+def test_each_manifest_is_checked_or_its_sentence_says_why_not(name: str, told: tuple[int, tuple[str, ...]]) -> None:
+    count, sentences = told
+    found = checked(_text(name))
+    assert found.problems == ()
+    assert tuple(it.skipped for it in found.documents if it.skipped) == sentences
+    assert sum(not it.skipped for it in found.documents) == count
+
+
+@pytest.mark.parametrize("name", [name for name, (count, _) in TOLD.items() if count])
+def test_one_typo_in_a_manifest_ends_the_command_with_one(name: str, tmp_path: Path) -> None:
+    text = _text(name)
+    (typo,) = (it for it in TYPOS.items() if it[0] in text)
+    (tmp_path / "typo.yaml").write_text(text.replace(*typo))
+    assert nri_rdma("validate", MANIFESTS / f"{name}.yaml").returncode == 0
+    done = nri_rdma("validate", tmp_path / "typo.yaml")
+    assert done.returncode == 1
+    assert done.stdout.count("nri-rdma: ANNOTATION-UNKNOWN-KEY: ") == 1
+    assert done.stdout.endswith(" 1 problem.\n")
+
+
 @pytest.mark.parametrize("name", PODS)
 def test_its_pods_are_found(name: str) -> None:
     documents = [it.value for it in read_documents(_text(name).encode()) if isinstance(it, Placed)]
     pods = [pod for document in documents for pod in read_pods(document, "FILE")]
     assert [str(pod) for pod in pods] == PODS[name]
-    assert [pod.annotations.get(f"{PREFIX}/pod", "") for pod in pods] == [*[""] * (len(pods) - 1), ASKED]
+    asked = [pod.annotations.get(f"{PREFIX}/pod") or pod.annotations.get(f"{PREFIX}/container.server") for pod in pods]
+    assert asked == [*[None] * (len(pods) - 1), ASKED]
 
 
 @pytest.mark.parametrize("name", [*PODS, "argo-workflow"])
@@ -50,7 +111,7 @@ def test_what_is_wrong_in_its_annotation_is_told_at_its_place(name: str) -> None
     assert text.splitlines()[problem.line - 1][problem.column - 1 :].startswith("cuont")
 
 
-@pytest.mark.parametrize("name", sorted(PODS.keys() - {"service-and-pod"}))
+@pytest.mark.parametrize("name", sorted(PODS.keys() - {"service-and-pod", "sriov-pod"}))
 def test_an_annotation_of_the_object_itself_is_told(name: str) -> None:
     ours = f'annotations: {{{PREFIX}/pod: "1"}}, name: '
     (problem,) = checked(_text(name).replace("name: ", ours, 1)).problems
@@ -91,7 +152,11 @@ def test_a_kind_without_a_pod_is_said_not_to_be_read(eight: Path, tmp_path: Path
 @pytest.mark.parametrize(("name", "pods"), PODS.items())
 def test_explain_says_of_each_of_its_pods_what_it_gets(name: str, pods: list[str], eight: Path, tmp_path: Path) -> None:
     done = nri_rdma("explain", MANIFESTS / f"{name}.yaml", "--sysfs-root", eight, "--state-dir", tmp_path)
-    titles = [line.split(" ", 1)[1] for line in done.stdout.splitlines() if "default/" in line or "ml/" in line]
+    titles = [
+        line.split(" ", 1)[1]
+        for line in done.stdout.splitlines()
+        if any(it in line for it in ("default/", "ml/", "serving/"))
+    ]
     assert titles == [
         *(f"{pod}: asks for nothing and gets nothing" for pod in pods[:-1]),
         f"{pods[-1]}: gets 2 devices",

@@ -2,9 +2,13 @@
 
 import time
 
+import pytest
+
 from nri_rdma.doors.control.client import ask_trace
+from nri_rdma.doors.control.document import SERVICE
 from nri_rdma.doors.control.server import choose_spans, newest_within
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.ttrpc import Client, Code, RpcError
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
@@ -34,6 +38,16 @@ def test_a_trace_says_how_far_back_the_daemon_remembers(daemon: InsideDaemon) ->
     for number in range(10):
         daemon.spans.span(f"step {number}").__enter__().__exit__(None, None, None)
     assert ring() == {**started, "spans": 4096, "since": daemon.spans.recent()[0].end_ns / 1e9}
+
+
+@pytest.mark.parametrize("method", ["Verify", "Trace"])
+def test_what_is_no_message_is_the_callers_fault(
+    daemon: InsideDaemon, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    with Client(daemon.settings.control_path) as client, pytest.raises(RpcError) as caught:
+        client.call(SERVICE, method, b"\xff", timeout_s=5)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    assert caplog.records == []
 
 
 def test_spans_are_chosen_with_their_whole_trace() -> None:

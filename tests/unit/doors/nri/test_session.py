@@ -7,9 +7,10 @@ import pytest
 from google.protobuf.message import Message
 
 from nri_rdma.decide.policy import Rule, policy_of
+from nri_rdma.doors.nri import plugin
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.pb import nri_pb2 as nri
-from nri_rdma.ttrpc import Code, RpcError
+from nri_rdma.ttrpc import Code, ConnectionClosed, RpcError
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
 from tests.unit.doors.nri.door import ASKS, SOON, Door, GatedPlugin, connected, create, door, make_pod
@@ -142,6 +143,14 @@ def test_a_list_of_pods_in_several_messages_is_one_list(door: Door) -> None:
     wait_until(lambda: door.facts, "the list to be complete")
     assert len(door.facts) == 1
     assert door.inside.sandboxes.get(attached.sandbox_id) is not None
+
+
+def test_a_list_of_pods_without_end_ends_the_session(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "MAX_LISTED", 4)
+    pods = [make_pod(door.inside, f"p{number}", {}) for number in range(5)]
+    with pytest.raises(ConnectionClosed):
+        connected(door, pods=pods, sync_chunk=2)
+    assert door.facts == []
 
 
 def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door) -> None:

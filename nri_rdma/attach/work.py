@@ -184,7 +184,8 @@ class Work:
                 "k8s.pod.uid": pod.uid,
                 "sandbox": pod.sandbox_id,
             }
-            with self._spans.span("undo", attributes):
+            # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
+            with self._spans.span("undo", attributes, origin=attachment.parent):
                 steps = steps_of(attachment.record.plan)
                 errors = undo_steps(self._kernel, attachment.namespace, steps, self._spans, self._boundary)
             if errors:

@@ -187,7 +187,7 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     """Return the span in the SDK's form."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
     return ReadableSpan(
         name=span.name,
@@ -196,6 +196,7 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
         resource=resource,
         kind=SpanKind.SERVER if is_server(span) else SpanKind.INTERNAL,
         attributes=attributes_of(span),
+        links=tuple(Link(_context(*link)) for link in span.links),
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
         start_time=span.start_ns,
         end_time=span.end_ns,

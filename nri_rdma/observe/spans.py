@@ -24,7 +24,8 @@ _random_bits = random.Random().getrandbits  # ids need to be distinct, not secre
 class Span:
     """One timed operation; use it in a ``with`` statement.
 
-    Times are nanoseconds since the epoch; ids are the integers of a W3C trace context; `error` is "" when it went well.
+    Times are nanoseconds since the epoch; ids are the integers of a W3C trace context; `error` is "" when it went well;
+    `links` are trace id and span id of spans in other traces that it goes back to.
     """
 
     __slots__ = (
@@ -33,6 +34,7 @@ class Span:
         "attributes",
         "end_ns",
         "error",
+        "links",
         "name",
         "parent_id",
         "span_id",
@@ -50,6 +52,7 @@ class Span:
         self.span_id = _random_bits(64) or 1
         self.parent_id = parent_id
         self.attributes = attributes
+        self.links: tuple[tuple[int, int], ...] = ()
         self.start_ns = 0
         self.end_ns = 0
         self.error = ""
@@ -113,16 +116,26 @@ class Recorder:
         self._sink = sink
         self.enabled = capacity > 0 or sink is not None
 
-    def span(self, name: str, attributes: Mapping[str, AttributeValue] | None = None, *, traceparent: str = "") -> Span:
-        """Start a span below the current one; without one, below `traceparent`; without that, the root of a new
-        trace."""
+    def span(
+        self,
+        name: str,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        traceparent: str = "",
+        origin: Span | None = None,
+    ) -> Span:
+        """Start a span below the current one; without one, below `traceparent`; without that, the root of a new trace,
+        which has a link to the span `origin`, if there is one."""
         if not self.enabled:
             return _UNRECORDED
         parent = _current.get()
         if parent is not None:
             return Span(self, name, parent.trace_id, parent.span_id, dict(attributes or {}))
         trace_id, parent_id = parse_traceparent(traceparent) if traceparent else (0, 0)
-        return Span(self, name, trace_id or _random_bits(128) or 1, parent_id, dict(attributes or {}))
+        span = Span(self, name, trace_id or _random_bits(128) or 1, parent_id, dict(attributes or {}))
+        if origin is not None:
+            span.links = ((origin.trace_id, origin.span_id),)
+        return span
 
     def finish(self, span: Span) -> None:
         """Keep a span that has ended."""

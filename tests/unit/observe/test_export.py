@@ -7,20 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -32,6 +21,7 @@ from nri_rdma.errors import ErrorCode, PlacementError, SettingError
 from nri_rdma.observe import export as export_module
 from nri_rdma.observe.export import CLOSE_S, PAUSE_S, SpanExportThread, make_exporter, make_resource
 from nri_rdma.observe.spans import Recorder, Span
+from tests.rig.collector import Collector
 
 RESOURCE = Resource({})
 
@@ -107,6 +97,19 @@ def test_a_root_has_no_parent(memory: InMemorySpanExporter, export: SpanExportTh
     export.close()
     (there,) = memory.get_finished_spans()
     assert there.parent is None
+
+
+def test_a_root_goes_back_to_its_origin_and_a_child_to_its_parent(
+    memory: InMemorySpanExporter, export: SpanExportThread
+) -> None:
+    recorder, origin = Recorder(sink=export.put), some_span()
+    with recorder.span("root", origin=origin) as root, recorder.span("child", origin=origin):
+        pass
+    export.close()
+    child, there = memory.get_finished_spans()
+    assert [(it.context.trace_id, it.context.span_id) for it in there.links] == [(origin.trace_id, origin.span_id)]
+    assert root.trace_id != origin.trace_id
+    assert list(child.links) == []
 
 
 def test_an_error_becomes_the_status(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
@@ -294,24 +297,9 @@ def test_a_missing_extra_is_a_sentence() -> None:
     assert "its extra `otlp`" in done.stdout
 
 
-class Collector(TraceServiceServicer):
-    """A receiver of OTLP over gRPC: the service that OpenTelemetry generates, not ours."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-
-    def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:  # noqa: N802
-        self.requests.append(request)
-        return ExportTraceServiceResponse()
-
-
 def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = Collector()
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call] # generated
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{collector.address}")
     exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert exporter is not None
     recorder = Recorder(sink=exporter.put)
@@ -320,14 +308,11 @@ def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: p
         place.attributes["rdma.devices"] = "mlx5_0,mlx5_1"
         raise PlacementError(ErrorCode.NOT_ALIGNED, "too far", hint="wait")
     exporter.close()
-    server.stop(None).wait()
-    (request,) = collector.requests
-    ((scope,),) = [resource.scope_spans for resource in request.resource_spans]
-    by_name = {span.name: span for span in scope.spans}
+    collector.close()
+    by_name = {span.name: span for span in collector.spans}
     event, place_span = by_name["RunPodSandbox"], by_name["place"]
-    assert place_span.parent_span_id == event.span_id
-    found = {it.key: it.value.string_value for it in event.attributes}
-    assert found == {
+    assert place_span.parent_id == event.span_id
+    assert event.attributes == {
         "k8s.namespace.name": "ml",
         "k8s.pod.name": "train",
         "k8s.pod.uid": "u-1",
@@ -337,10 +322,8 @@ def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: p
         "rpc.method": "RunPodSandbox",
         "error.type": "NOT-ALIGNED",
     }
-    devices = {it.key: it.value for it in place_span.attributes}["rdma.devices"].array_value
-    assert [value.string_value for value in devices.values] == ["mlx5_0", "mlx5_1"]
-    assert event.kind == OtlpSpan.SPAN_KIND_SERVER
-    assert place_span.kind == OtlpSpan.SPAN_KIND_INTERNAL
+    assert place_span.attributes["rdma.devices"] == ("mlx5_0", "mlx5_1")
+    assert (event.kind, place_span.kind) == ("SERVER", "INTERNAL")
 
 
 def test_the_sdk_is_imported_only_when_something_is_exported() -> None:

@@ -189,14 +189,15 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
+    is_call = is_server(span)  # whose parent, or what it has a link to, is the runtime's
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
-        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        parent=_context(span.trace_id, span.parent_id, is_remote=is_call) if span.parent_id else None,
         resource=resource,
-        kind=SpanKind.SERVER if is_server(span) else SpanKind.INTERNAL,
+        kind=SpanKind.SERVER if is_call else SpanKind.INTERNAL,
         attributes=attributes_of(span),
-        links=tuple(Link(_context(*link)) for link in span.links),
+        links=tuple(Link(_context(*link, is_remote=is_call)) for link in span.links),
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
         start_time=span.start_ns,
         end_time=span.end_ns,
@@ -204,10 +205,10 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     )
 
 
-def _context(trace_id: int, span_id: int) -> SpanContext:
+def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return SpanContext(trace_id, span_id, is_remote=is_remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:

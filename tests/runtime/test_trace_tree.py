@@ -3,6 +3,7 @@
 The runtime and the daemon export to one collector. Runtimes that send no trace context are shown to send none.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from tests.rig.collector import Collector, SeenSpan
 from tests.rig.containerd import Containerd
-from tests.rig.cri import Cri, Sandbox
+from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.crio import Crio
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
@@ -143,3 +144,29 @@ def check_runtimes(tree: Tree, call: SeenSpan) -> None:
     kubelets = others[-1]
     assert kubelets.name == f"runtime.v1.RuntimeService/{call.name}"
     assert (kubelets.kind, kubelets.trace_id, kubelets.parent_id) == ("SERVER", TRACE, KUBELET)
+
+
+def test_a_kubelet_that_does_not_sample_a_trace_gets_failures_only(
+    traced: Runtime, node: Fabric, collector: Collector
+) -> None:
+    with Daemon(traced, node) as daemon:
+        traced.cri.traceparent = UNSAMPLED
+        run_and_remove(traced.cri, daemon)
+        kept = json.loads(daemon.cli("trace", "traced", "-o", "json").stdout)["spans"]
+        assert {*CALLS, "attach"} <= {it["name"] for it in kept}, "nothing is recorded, either"
+        with pytest.raises(CriError):
+            traced.cri.run_pod("refused", annotations={"rdma.noderesource.dev/pod": "- {match: {device: nosuch}}"})
+    traced.terminate()
+    theirs = {it.span_id for it in collector.spans if it.service != OURS and it.trace_id == TRACE}
+    assert theirs == set()
+    ours = collector.of(OURS)
+    if not sends_context(traced):
+        assert {*CALLS, "attach"} <= {it.name for it in ours}
+        return
+    failed, *steps = ours
+    assert (failed.name, failed.attributes["k8s.pod.name"]) == ("RunPodSandbox", "refused")
+    assert (failed.parent_id, failed.is_failed) == ("", True)
+    ((trace_id, client_id),) = failed.links
+    assert (trace_id, failed.trace_id == TRACE) == (TRACE, False)
+    assert client_id not in {"", KUBELET}, "not the runtime's own span"
+    assert {(it.trace_id, it.parent_id) for it in steps} == {(failed.trace_id, failed.span_id)}

@@ -18,6 +18,7 @@ from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
+from tests.rig.watched_daemon import WatchedDaemon
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
@@ -25,7 +26,8 @@ OURS = "nri-rdma"
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 KUBELET = "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{KUBELET}-01", f"00-{TRACE}-{KUBELET}-00"
-ASKS = {"rdma.noderesource.dev/pod": "- {match: {device: mlx5_2}}"}
+REQUEST = "rdma.noderesource.dev/pod"
+ASKS = {REQUEST: "- {match: {device: mlx5_2}}"}
 STEPS = {
     "RunPodSandbox": ("parse", "place", "plan", "attach"),
     "CreateContainer": ("inject",),
@@ -36,6 +38,10 @@ STEPS = {
 }
 """The spans below each of ours, in their order; all others have none. RemovePodSandbox finds nothing to do any more."""
 CALLS = tuple(name for name in STEPS if name[0].isupper())
+NO_STEPS = {"", *CALLS, "attach", "undo"}
+"""What has steps below it does nothing by itself."""
+NOT_FOR_PODS = ("MainThread", "node-reader")
+"""Threads that read the node: at the start of the daemon, and whenever it changes."""
 LATER = {"attach"}
 """What goes on when its call has been answered."""
 CLOCKS_NS = 1_000_000
@@ -155,7 +161,7 @@ def test_a_kubelet_that_does_not_sample_a_trace_gets_failures_only(
         kept = json.loads(daemon.cli("trace", "traced", "-o", "json").stdout)["spans"]
         assert {*CALLS, "attach"} <= {it["name"] for it in kept}, "nothing is recorded, either"
         with pytest.raises(CriError):
-            traced.cri.run_pod("refused", annotations={"rdma.noderesource.dev/pod": "- {match: {device: nosuch}}"})
+            traced.cri.run_pod("refused", annotations={REQUEST: "- {match: {device: nosuch}}"})
     traced.terminate()
     theirs = {it.span_id for it in collector.spans if it.service != OURS and it.trace_id == TRACE}
     assert theirs == set()
@@ -170,3 +176,33 @@ def test_a_kubelet_that_does_not_sample_a_trace_gets_failures_only(
     assert (trace_id, failed.trace_id == TRACE) == (TRACE, False)
     assert client_id not in {"", KUBELET}, "not the runtime's own span"
     assert {(it.trace_id, it.parent_id) for it in steps} == {(failed.trace_id, failed.span_id)}
+
+
+def test_every_call_of_the_kernel_for_a_pod_is_made_in_the_span_of_a_step(
+    runtime: Runtime, node: Fabric, cri: Cri
+) -> None:
+    """Also for pods that an earlier daemon left, and for one that started while there was none."""
+    with WatchedDaemon(runtime, node) as daemon:
+        run_and_remove(cri, daemon)
+        shaped = "- {match: {device: mlx5_3}, interface: {name: fab0, mtu: 1400, addresses: [10.9.0.2/24]}}"
+        left = cri.run_pod("left", annotations={REQUEST: shaped})
+        cri.run_container(left, "main")
+        ended = cri.run_pod("ended", annotations={REQUEST: "- {mode: shared, count: 2}"})
+        cri.run_container(ended, "main")
+        daemon.stop()
+        calls = list(daemon.calls)
+        cri.stop_pod(ended)
+        unseen = cri.run_pod("unseen", annotations=ASKS)
+        daemon.start()
+        wait_until(lambda: " attached " in daemon.log, f"the pod to be served; the log:\n{daemon.log}")
+        cri.run_container(unseen, "main")
+        for pod in (left, ended, unseen):
+            cri.delete_pod(pod)
+        calls += daemon.calls
+    for_pods = [it for it in calls if not it.thread.startswith(NOT_FOR_PODS)]
+    outside = {(it.span, it.what, it.stack) for it in for_pods if it.span in NO_STEPS}
+    assert outside == set()
+    assert {"plan", "capture", "move-netdev", "configure-netdev", "resolve-numbers", "undo move-netdev", "recover"} == {
+        it.span for it in for_pods
+    }
+    assert {"setns", "send netlink 0", "send netlink 4", "send netlink 16"} <= {it.what for it in for_pods}

@@ -14,17 +14,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import attach, placement, quiet, recovery, start, synchronize
+from bench import attach, collector, placement, quiet, recovery, start, synchronize
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
-from bench.processes import Place, resident_kib, started
+from bench.processes import Place, on_one_cpu, resident_kib, started
 from nri_rdma.doors.control.client import ask_trace
 
 REPORT = Path("build/bench.json")
@@ -105,6 +105,7 @@ SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
     "synchronize": lambda folder, options: synchronize.rows(Place(folder), 4 * options.attaches),
     "placement": lambda _folder, options: placement.rows(options.rounds),
     "attach": lambda folder, options: attach.rows(folder, options.attaches),
+    "collector": lambda folder, options: collector.rows(folder, options.rounds, options.events),
     "quiet": lambda folder, options: quiet.rows(folder, max(2, options.attaches // 2)),
     "recovery": lambda folder, options: recovery.rows(folder, max(2, options.attaches // 2)),
 }
@@ -120,7 +121,7 @@ def event_rows(place: Place, rounds: int, events: int) -> tuple[list[Row], float
     names = (FLOOR, DEFAULT, UNTRACED, EXPORTING)
     command = [sys.executable, "-m", "bench.driver", str(place.folder), str(rounds), str(events), *names]
     with ExitStack() as stack:
-        stack.enter_context(_on_one_cpu())
+        stack.enter_context(on_one_cpu())
         driver = stack.enter_context(started(command, place.folder / "driver.log"))
         _wait_for_sockets(place, names, driver)
         plugins = {
@@ -138,17 +139,6 @@ def event_rows(place: Place, rounds: int, events: int) -> tuple[list[Row], float
         _check_tracing(place)  # after that: its answer, all spans as one text, takes more memory than the events did
     measured = json.loads((place.folder / RESULT).read_text())
     return [row for case in measured for row in _rows_of(case)], memory
-
-
-@contextmanager
-def _on_one_cpu() -> Iterator[None]:
-    """What is started meanwhile stays on one CPU."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _rows_of(measured: dict[str, Any]) -> list[Row]:

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any  # Any: generated messages
+from typing import Any  # Any: generated messages, and the document that main leaves
 
 from bench.messages import ANNOTATION, ONE_SHARED, Call, create_container, pod, run_pod, start_container
 from bench.peer import HEADERS, Listener, Peer
@@ -81,13 +81,13 @@ def main() -> None:
         Path(folder, RESULT).write_text(json.dumps(measured))
 
 
-def measure(peers: dict[str, Peer], measured: Sequence[Case], rounds: int, events: int) -> list[dict[str, object]]:
+def measure(peers: dict[str, Peer], measured: Sequence[Case], rounds: int, events: int) -> list[dict[str, Any]]:
     """Per case: the times in ns per round, of the floor and of ours, and the CPU time in ns that an event took each."""
     for case in measured:
         _check(case, peers[case.ours])
         for name in (FLOOR, case.ours):
             _block(peers[name], case.call, WARM_UP_EVENTS)
-    result: list[dict[str, object]] = []
+    result: list[dict[str, Any]] = []
     times: dict[tuple[str, str], list[list[int]]] = {}
     cpu: dict[tuple[str, str], int] = {}
     for number in range(rounds):
@@ -100,7 +100,7 @@ def measure(peers: dict[str, Peer], measured: Sequence[Case], rounds: int, event
                     time.sleep(case.rest_s)
                 cpu[case.name, side] = cpu.get((case.name, side), 0) + _cpu_ns(peer.pid) - before
     for case in measured:
-        row: dict[str, object] = {"case": case.name}
+        row: dict[str, Any] = {"case": case.name}
         for side in ("floor", "ours"):
             row[side] = times[case.name, side]
             row[f"{side}_cpu_ns"] = cpu[case.name, side] / (rounds * events)

@@ -94,6 +94,17 @@ def started(
                 process.kill()
 
 
+@contextmanager
+def on_one_cpu() -> Iterator[None]:
+    """What is started meanwhile stays on one CPU."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def resident_kib(pid: int, field: str = "VmRSS") -> int:
     """VmRSS (now) or VmHWM (at most, ever) of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

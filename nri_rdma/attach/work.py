@@ -29,7 +29,7 @@ from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
-from nri_rdma.observe.spans import Recorder
+from nri_rdma.observe.spans import AttributeValue, Recorder
 
 log = logging.getLogger(__name__)
 
@@ -76,16 +76,18 @@ class Work:
         that cannot be seen."""
         record = attachment.record
         assert record is not None  # an earlier daemon wrote it
-        namespace = self._ends.open_again(record)
-        attachment.change(namespace=namespace)
-        is_there = record.state is not Phase.RETURNING and self._ends.is_there(record, namespace)
+        with self._spans.span("recover", _names(attachment.pod)):
+            namespace = self._ends.open_again(record)
+            attachment.change(namespace=namespace)
+            is_there = record.state is not Phase.RETURNING and self._ends.is_there(record, namespace)
         if is_there and record.state is Phase.ATTACHED:
             return Event.THERE
         return Event.HALF if is_there and not record.part else Event.ABSENT
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace can be opened. Raises KernelError when that cannot be seen."""
-        return self._ends.can_be_opened(pod.netns_path)
+        with self._spans.span("recover", _names(pod)):
+            return self._ends.can_be_opened(pod.netns_path)
 
     def close(self) -> None:
         """Start no more second looks."""
@@ -112,13 +114,7 @@ class Work:
     def attach(self, attachment: Attachment) -> None:
         """Do what is planned; its record then has what the containers get. Raises AttachError, and NotReadyError when
         the attachment ends meanwhile; the caller undoes."""
-        attributes: dict[str, str | int | float | bool] = {
-            "k8s.pod.name": str(attachment.pod),
-            "k8s.pod.uid": attachment.pod.uid,
-            "sandbox": attachment.pod.sandbox_id,
-            "rdma.attempt": attachment.attempt,
-        }
-        with self._spans.span("attach", attributes) as span:
+        with self._spans.span("attach", _names(attachment.pod) | {"rdma.attempt": attachment.attempt}) as span:
             record = self._begun(attachment)
             steps = steps_of(record.plan)
             boundary = counting(attachment, steps, self._boundary)
@@ -146,15 +142,12 @@ class Work:
 
     def look_again(self, attachment: Attachment) -> None:
         """Reread names and numbers of what is attached. Raise AttachError when a device is gone."""
-        record, newest = attachment.record, self._event_sequence()
+        record = attachment.record
         if record is None or attachment.state is not Phase.ATTACHED:
             return  # not yet, or no longer: nobody gets these numbers
-        attributes: dict[str, str | int | float | bool] = {
-            "k8s.pod.name": str(attachment.pod),
-            "sandbox": attachment.pod.sandbox_id,
-        }
         try:
-            with self._spans.span("resolve-numbers", attributes):
+            with self._spans.span("resolve-numbers", _names(attachment.pod)):
+                newest = self._event_sequence()
                 now = self._presence.again(record, attachment.namespace)
         finally:
             _rest(attachment)
@@ -179,12 +172,8 @@ class Work:
         if attachment.record is not None:
             if attachment.ends:  # else it is tried again, and a daemon that starts anew begins it anew
                 self._journal.note_returning(attachment, attachment.record)
-            attributes: dict[str, str | int | float | bool] = {
-                "k8s.pod.name": str(pod),
-                "k8s.pod.uid": pod.uid,
-                "sandbox": pod.sandbox_id,
-            }
-            with self._spans.span("undo", attributes):
+            # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
+            with self._spans.span("undo", _names(pod), origin=attachment.parent):
                 steps = steps_of(attachment.record.plan)
                 errors = undo_steps(self._kernel, attachment.namespace, steps, self._spans, self._boundary)
             if errors:
@@ -234,9 +223,9 @@ class Work:
 
     def _confirm(self, attachment: Attachment, record: SandboxRecord) -> SandboxRecord:
         """Reread the numbers, which the moves have changed; from here on containers get them."""
-        attachment.change(numbers_from=self._event_sequence())
-        self._boundary(f"before resolve-numbers {attachment.key}")
         with self._spans.span("resolve-numbers"):
+            attachment.change(numbers_from=self._event_sequence())
+            self._boundary(f"before resolve-numbers {attachment.key}")
             resolved = self._presence.at_the_end(record, attachment.namespace)
         self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED)
@@ -246,6 +235,11 @@ class Work:
         _rest(attachment)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
+
+
+def _names(pod: Pod) -> dict[str, AttributeValue]:
+    """Return the attributes of a span that may be the root of its trace."""
+    return {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
 
 
 def _rest(attachment: Attachment) -> None:

@@ -174,6 +174,7 @@ class Daemon:
                 spans=self._spans,
                 runtime=self._sessions.view,
                 reload_error=lambda: self._reloader.error,
+                traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
                 pinned=lambda: asdict(self._kernel.held()),
             )
         )

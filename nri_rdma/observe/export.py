@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,29 @@ interpreter."""
 CLOSE_S = 2.0
 MAX_REASON = 300
 """Characters of the reason that an exporter gives."""
+SILENCE_S = 60.0
+"""Shortest time between two log lines that spans are lost."""
+_SLOW = "the collector is slower than spans come"
 
 _OTLP_MODULES = {
     "http/protobuf": "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "grpc": "opentelemetry.exporter.otlp.proto.grpc.trace_exporter",
 }
 """By the protocol that OpenTelemetry's variables name; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportCounts:
+    """What became of the spans since the start."""
+
+    waiting: int
+    exported: int
+    dropped: int
+    """Spans that found the queue full."""
+    failed: int
+    """Spans that the exporter did not take."""
+    error: str
+    """Why spans were lost the last time; "" when none were."""
 
 
 class SpanExportThread:
@@ -57,22 +75,24 @@ class SpanExportThread:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closing = False
-        self.dropped = 0
-        """Spans that found the queue full."""
-        self.failed = 0
-        """Spans that the exporter did not take."""
+        self._exported = 0
+        self._dropped = 0
+        self._failed = 0
+        self._error = ""
+        self._losses = Losses()
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
 
     def put(self, span: Span) -> None:
-        """Queue a finished span for export; drop it when too many wait."""
-        with self._lock:
-            if len(self._queue) >= self._capacity or self._closing:
-                self.dropped += 1
-                return
-            self._queue.append(span)
-            many = len(self._queue) >= BATCH
-        if many:
+        """Queue a finished span for export; drop it when too many wait. Without a lock, which would be a hundredth of
+        an answer: what is queued while it is closed is counted as lost."""
+        waiting = len(self._queue)
+        if waiting >= self._capacity or self._closing:
+            with self._lock:
+                self._dropped += 1
+            return
+        self._queue.append(span)
+        if waiting == BATCH:
             self._wake.set()
 
     def close(self) -> None:
@@ -88,12 +108,21 @@ class SpanExportThread:
         self._exporter.shutdown()  # ends the retries of one that waits for its collector
         self._thread.join(max(0.0, deadline - time.monotonic()))
         self._overheard.end()
-        if self._thread.is_alive() or self.dropped or self.failed:
-            log.warning("spans were not exported", extra={"dropped": self.dropped, "failed": self._lost()})
+        counts = self.counts()
+        if self._thread.is_alive() or counts.dropped or counts.failed:
+            facts = {"dropped": counts.dropped, "failed": counts.failed + counts.waiting}
+            log.warning("spans were not exported", extra=facts)
 
-    def _lost(self) -> int:
+    def counts(self) -> ExportCounts:
+        """Return what became of the spans. May be called by any thread."""
         with self._lock:
-            return self.failed + len(self._queue)
+            return ExportCounts(
+                waiting=len(self._queue),
+                exported=self._exported,
+                dropped=self._dropped,
+                failed=self._failed,
+                error=self._error,
+            )
 
     # -- in the thread -----------------------------------------------------------------------------------------------
 
@@ -108,8 +137,7 @@ class SpanExportThread:
                 return
 
     def _take(self) -> list[Span]:
-        with self._lock:
-            return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+        return [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
 
     def _export(self, batch: Sequence[Span]) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
@@ -117,13 +145,47 @@ class SpanExportThread:
         try:
             result = self._exporter.export([readable_span(span, self._resource) for span in batch])
         except Exception as error:  # noqa: BLE001 - an exporter is foreign code, and pods must not wait for its health
-            result, why = SpanExportResult.FAILURE, str(error)
+            result, why = SpanExportResult.FAILURE, str(error) or type(error).__name__
         else:
             why = self._overheard.why()
         self._overheard.messages.clear()
-        if result is not SpanExportResult.SUCCESS:
-            self.failed += len(batch)
-            log.warning("a batch of spans was not exported", extra={"spans": len(batch), "error": why})
+        self._count(len(batch), "" if result is SpanExportResult.SUCCESS else why)
+
+    def _count(self, spans: int, why: str) -> None:
+        """Count a batch; `why` says why it was not exported, and is "" when it was."""
+        with self._lock:
+            if why:
+                self._failed += spans
+                self._error = why
+            else:
+                self._exported += spans
+                if self._dropped > self._losses.dropped:
+                    self._error = _SLOW
+        self._losses.tell(self.counts(), time.monotonic())
+
+
+class Losses:
+    """Logs that spans are lost, and that they no longer are; not for every batch."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.failed = 0
+        self._is_told = False
+        self._silent_until = 0.0
+
+    def tell(self, counts: ExportCounts, now: float) -> None:
+        """Log what has changed after a batch. `now` is in seconds of `time.monotonic`."""
+        dropped, failed = counts.dropped - self.dropped, counts.failed - self.failed
+        self.dropped, self.failed = counts.dropped, counts.failed
+        totals = {"dropped": counts.dropped, "failed": counts.failed}
+        if dropped or failed:
+            if not self._is_told and now >= self._silent_until:
+                self._is_told, self._silent_until = True, now + SILENCE_S
+                message = "a batch of spans was not exported" if failed else "spans were dropped"
+                log.warning(message, extra={"spans": failed or dropped, "error": counts.error, **totals})
+        elif self._is_told:
+            self._is_told = False
+            log.info("spans are exported again", extra=totals)
 
 
 class _Overheard(logging.Handler):
@@ -132,6 +194,7 @@ class _Overheard(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.messages: deque[str] = deque(maxlen=16)
+        self._before = "it did not say why"
         self._logger = logging.getLogger("opentelemetry.exporter")
         self._logger.addHandler(self)
         self._logger.propagate = False
@@ -141,11 +204,14 @@ class _Overheard(logging.Handler):
         self.messages.append(record.getMessage())
 
     def why(self) -> str:
-        """Return the system's error that one of them names, else the last one."""
-        for message in self.messages:
-            if named := _ERRNO.search(message):
-                return named[1]
-        return self.messages[-1][:MAX_REASON] if self.messages else "it did not say why"
+        """Return the system's error that one of them names, else the last one. Without any it is the reason of the
+        batch before: exporters do not repeat a line within 20 s."""
+        named = next(filter(None, map(_ERRNO.search, self.messages)), None)
+        if named is not None:
+            self._before = named[1]
+        elif self.messages:
+            self._before = self.messages[-1][:MAX_REASON]
+        return self._before
 
     def end(self) -> None:
         """Let exporters log for themselves again."""
@@ -187,15 +253,17 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     """Return the span in the SDK's form."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanKind, Status, StatusCode
+    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
+    is_call = is_server(span)  # whose parent, or what it has a link to, is the runtime's
     return ReadableSpan(
         name=span.name,
         context=_context(span.trace_id, span.span_id),
-        parent=_context(span.trace_id, span.parent_id) if span.parent_id else None,
+        parent=_context(span.trace_id, span.parent_id, is_remote=is_call) if span.parent_id else None,
         resource=resource,
-        kind=SpanKind.SERVER if is_server(span) else SpanKind.INTERNAL,
+        kind=SpanKind.SERVER if is_call else SpanKind.INTERNAL,
         attributes=attributes_of(span),
+        links=tuple(Link(_context(*link, is_remote=is_call)) for link in span.links),
         status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
         start_time=span.start_ns,
         end_time=span.end_ns,
@@ -203,10 +271,10 @@ def readable_span(span: Span, resource: Resource) -> ReadableSpan:
     )
 
 
-def _context(trace_id: int, span_id: int) -> SpanContext:
+def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
     from opentelemetry.trace import SpanContext, TraceFlags
 
-    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    return SpanContext(trace_id, span_id, is_remote=is_remote, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 
 
 def _otlp_exporter(environment: Mapping[str, str]) -> SpanExporter:

@@ -8,23 +8,44 @@ its own (docs/adr/0003). Names and ids are OpenTelemetry's, so nothing is lost o
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Final
 
 AttributeValue = str | int | float | bool
 
 _current: ContextVar[Span | None] = ContextVar("nri_rdma_span", default=None)
 _random_bits = random.Random().getrandbits  # ids need to be distinct, not secret
 
+SLOW_NS: Final = 1_000_000_000
+"""Duration from which a span is slow: half of the time that runtimes give a plugin for its answer."""
+
+_SAMPLED: Final = 0x01
+
+
+class Unsampled:
+    """What the spans of an event share whose caller has its trace not sampled: they are kept in the ring, and go to the
+    sink only when one of them fails or is slow."""
+
+    __slots__ = ("is_exported", "since_ns")
+
+    def __init__(self) -> None:
+        self.is_exported = False
+        self.since_ns = time.time_ns()
+
 
 class Span:
     """One timed operation; use it in a ``with`` statement.
 
-    Times are nanoseconds since the epoch; ids are the integers of a W3C trace context; `error` is "" when it went well.
+    Times are nanoseconds since the epoch; ids are the integers of a W3C trace context; `error` is "" when it went well;
+    `links` are trace id and span id of spans in other traces that it goes back to; `unsampled` is None when it is
+    exported in any case.
     """
 
     __slots__ = (
@@ -33,11 +54,13 @@ class Span:
         "attributes",
         "end_ns",
         "error",
+        "links",
         "name",
         "parent_id",
         "span_id",
         "start_ns",
         "trace_id",
+        "unsampled",
     )
 
     def __init__(
@@ -50,6 +73,8 @@ class Span:
         self.span_id = _random_bits(64) or 1
         self.parent_id = parent_id
         self.attributes = attributes
+        self.links: tuple[tuple[int, int], ...] = ()
+        self.unsampled: Unsampled | None = None
         self.start_ns = 0
         self.end_ns = 0
         self.error = ""
@@ -111,28 +136,75 @@ class Recorder:
         self._ring: deque[Span] = deque(maxlen=capacity)
         self.capacity = capacity
         self._sink = sink
+        self._lock = threading.Lock()
         self.enabled = capacity > 0 or sink is not None
 
-    def span(self, name: str, attributes: Mapping[str, AttributeValue] | None = None, *, traceparent: str = "") -> Span:
-        """Start a span below the current one; without one, below `traceparent`; without that, the root of a new
-        trace."""
+    def span(
+        self,
+        name: str,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        *,
+        traceparent: str = "",
+        origin: Span | None = None,
+    ) -> Span:
+        """Start a span below the current one; without one, below `traceparent`; without that, the root of a new trace,
+        which has a link to the span `origin`, if there is one.
+
+        Where `traceparent` says that its trace is not sampled, the span is the root of a new trace with a link to it.
+        """
         if not self.enabled:
             return _UNRECORDED
         parent = _current.get()
         if parent is not None:
-            return Span(self, name, parent.trace_id, parent.span_id, dict(attributes or {}))
-        trace_id, parent_id = parse_traceparent(traceparent) if traceparent else (0, 0)
-        return Span(self, name, trace_id or _random_bits(128) or 1, parent_id, dict(attributes or {}))
+            span = Span(self, name, parent.trace_id, parent.span_id, dict(attributes or {}))
+            span.unsampled = parent.unsampled
+            return span
+        caller = parse_traceparent(traceparent) if traceparent else None
+        if caller is not None and caller.is_sampled:
+            return Span(self, name, caller.trace_id, caller.span_id, dict(attributes or {}))
+        span = Span(self, name, _random_bits(128) or 1, 0, dict(attributes or {}))
+        before = caller or origin
+        if before is not None:
+            span.links = ((before.trace_id, before.span_id),)
+        if caller is not None or (origin is not None and origin.unsampled is not None):
+            span.unsampled = Unsampled()
+        return span
 
     def finish(self, span: Span) -> None:
-        """Keep a span that has ended."""
+        """Keep a span that has ended, and hand it on."""
+        if span.unsampled is not None:
+            self._finish_unsampled(span, span.unsampled)
+            return
         self._ring.append(span)
         if self._sink is not None:
             self._sink(span)
 
+    def _finish_unsampled(self, span: Span, event: Unsampled) -> None:
+        """Keep the span; hand it on, with those of its event that ended before it, when it failed or was slow."""
+        with self._lock:
+            if self._sink is not None and not event.is_exported and (span.error or _is_slow(span)):
+                event.is_exported = True
+                for each in self._kept(event):
+                    self._sink(each)
+            if self._sink is not None and event.is_exported:
+                self._sink(span)
+            self._ring.append(span)
+
+    def _kept(self, event: Unsampled) -> Iterator[Span]:
+        """Return the spans of an event that are still in the ring, the newest first."""
+        for span in reversed(self.recent()):
+            if span.end_ns < event.since_ns:
+                return
+            if span.unsampled is event:
+                yield span
+
     def recent(self) -> tuple[Span, ...]:
         """Return the finished spans that are still kept, oldest first."""
         return tuple(self._ring)
+
+
+def _is_slow(span: Span) -> bool:
+    return span.end_ns - span.start_ns >= SLOW_NS
 
 
 def current_span() -> Span | None:
@@ -150,16 +222,25 @@ def under(span: Span | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def parse_traceparent(text: str) -> tuple[int, int]:
-    """Return trace id and parent span id of a W3C ``traceparent``; (0, 0) when the text is none.
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The span of a caller in another program."""
+
+    trace_id: int
+    span_id: int
+    is_sampled: bool
+
+
+def parse_traceparent(text: str) -> Caller | None:
+    """Return what a W3C ``traceparent`` says; None when the text is none.
 
     Source: W3C Trace Context, version 00; later versions are read by their first four fields.
     """
     fields = text.split("-")
     if len(fields) < 4 or [len(field) for field in fields[:4]] != [2, 32, 16, 2] or fields[0] == "ff":
-        return 0, 0
+        return None
     try:
-        trace_id, parent_id = int(fields[1], 16), int(fields[2], 16)
+        trace_id, span_id, flags = (int(field, 16) for field in fields[1:4])
     except ValueError:
-        return 0, 0
-    return (trace_id, parent_id) if trace_id and parent_id else (0, 0)
+        return None
+    return Caller(trace_id, span_id, bool(flags & _SAMPLED)) if trace_id and span_id else None

@@ -1,4 +1,4 @@
-"""The floor of an attach does what an attach has to do, no less."""
+"""The floor of an attach does what an attach has to do, no less; and no pod waits for a collector."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any  # Any: the JSON of `ip`
 
 import pytest
 
+from bench.collector import GROWN_MIB, STATES, TAKES, beside
 from bench.hosts import Host
 from bench.moves import Moves, compile_moves
 from tests.rig.deadline import wait_until
@@ -87,3 +88,20 @@ def test_without_a_compiler_the_bench_says_what_to_install(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="Next: apt-get install gcc"):
         compile_moves(tmp_path)
+
+
+def test_no_pod_waits_for_a_collector_and_what_it_does_not_take_is_counted(tmp_path: Path) -> None:
+    """The bench asks for 1.05 in more rounds; a test's machine has others on it."""
+    found = beside(tmp_path, rounds=15, events=50)
+    for state in STATES:
+        it = found[state]
+        assert it.row.ratio < 1.3, state
+        assert it.grown_kib < GROWN_MIB * 1024, state
+        log = (tmp_path / f"default-{STATES.index(state) + 1}.log").read_text()
+        if state == TAKES:
+            assert it.traces["exported"] > 0, it.traces
+        else:
+            assert it.traces["dropped"] > 0, it.traces
+            assert it.traces["waiting"] <= 4096, it.traces
+            assert "a batch of spans was not exported" in log or "spans were dropped" in log, state
+        assert log.count("a batch of spans was not exported") <= 2, state  # one in a minute

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.rig import cache
+from tests.rig.collector import Collector
 from tests.rig.containerd_toml import Choices, containerd_toml
 from tests.rig.guard import write_guarded_spec
 from tests.rig.runtime import Runtime
@@ -17,7 +18,8 @@ _CAP_SYS_RESOURCE = 24
 
 
 class Containerd(Runtime):
-    """`runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`.
+    """`runtime_toml` goes into the table of the runtime `runc`, for instance `pod_annotations = ["a/*"]`. Its spans are
+    sent to a `collector`, if there is one.
 
     The runtime handler `guarded` is the same with the guard, which asks the rig's daemon."""
 
@@ -29,8 +31,10 @@ class Containerd(Runtime):
         runtime_toml: str = "",
         nri_request_timeout: str = "",
         required_plugins: Sequence[str] = (),
+        collector: Collector | None = None,
     ) -> None:
         super().__init__(work, release)
+        self._collector = collector
         choices = Choices(
             run=self.run,
             root=self._record.root,
@@ -42,6 +46,7 @@ class Containerd(Runtime):
             nri_request_timeout=nri_request_timeout,
             required_plugins=tuple(required_plugins),
             guarded_spec=self.run / "guarded.json",
+            collector=collector.address if collector is not None else "",
         )
         write_guarded_spec(choices.guarded_spec, self.run / "nri-rdma/control.sock")
         self._record.config.write_text(containerd_toml(release, choices))
@@ -51,8 +56,10 @@ class Containerd(Runtime):
         return (str(self.release.server), "--config", str(self._record.config))
 
     def environment(self) -> Mapping[str, str]:
-        """A PATH that the release's folder leads: containerd takes the shim from there."""
-        return {"PATH": f"{self.release.folder}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"}
+        """A PATH that the release's folder leads: containerd takes the shim from there. And where its spans go: 2.x
+        reads OpenTelemetry's variables only."""
+        path = {"PATH": f"{self.release.folder}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"}
+        return path | (self._collector.sender_environment if self._collector is not None else {})
 
     def import_image(self, archive: Path) -> None:
         """With ctr, and --local: what containerd 1.7's transfer service imports it does not unpack for CRI."""

@@ -14,15 +14,17 @@ _quoted = json.dumps  # a JSON string is a TOML basic string
 _UNUSED = """\
 disabled_plugins = [
   "io.containerd.internal.v1.opt",
-  "io.containerd.internal.v1.tracing",
-  "io.containerd.tracing.processor.v1.otlp",
   "io.containerd.snapshotter.v1.aufs",
   "io.containerd.snapshotter.v1.blockfile",
   "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs",
   "io.containerd.snapshotter.v1.zfs",
-]"""
+{}]"""
+_TRACING = """\
+  "io.containerd.internal.v1.tracing",
+  "io.containerd.tracing.processor.v1.otlp",
+"""
 
 # Else a namespace that was made just before a kill, with nothing in it yet, could not be told from another runtime's.
 _NETNS = "netns_mounts_under_state_dir = true"
@@ -43,6 +45,8 @@ class Choices:
     nri_request_timeout: str
     required_plugins: tuple[str, ...]
     guarded_spec: Path
+    collector: str = ""
+    """The address of a receiver of OTLP over grpc; "": no spans are recorded."""
 
 
 def containerd_toml(release: cache.Release, choices: Choices) -> str:
@@ -65,6 +69,7 @@ conf_dir = {_quoted(str(choices.run / "net.d"))}
 snapshotter = {_quoted(choices.snapshotter)}
 {_runc(cri, choices)}
 {_nri(choices)}
+{_tracing(choices)}
 """
 
 
@@ -89,7 +94,7 @@ conf_dir = {_quoted(str(choices.run / "net.d"))}
 def _places(choices: Choices) -> str:
     return f"""root = {_quoted(str(choices.root))}
 state = {_quoted(str(choices.state))}
-{_UNUSED}
+{_UNUSED.format("" if choices.collector else _TRACING)}
 [grpc]
 address = {_quoted(str(choices.address))}"""
 
@@ -128,3 +133,18 @@ socket_path = {_quoted(str(choices.run / "nri.sock"))}
 plugin_path = {_quoted(str(choices.run / "nri-plugins"))}
 plugin_config_path = {_quoted(str(choices.run / "nri-conf"))}
 {f"plugin_request_timeout = {_quoted(timeout)}" if timeout else ""}{required}"""
+
+
+def _tracing(choices: Choices) -> str:
+    """For 1.7; 2.x takes OpenTelemetry's variables only, and warns of these keys."""
+    return (
+        f"""[plugins."io.containerd.tracing.processor.v1.otlp"]
+endpoint = {_quoted(choices.collector)}
+protocol = "grpc"
+insecure = true
+[plugins."io.containerd.internal.v1.tracing"]
+service_name = "containerd"
+sampling_ratio = 1.0"""
+        if choices.collector
+        else ""
+    )

@@ -105,6 +105,8 @@ class Cri:
         self._channel = grpc.insecure_channel(f"unix://{socket}")
         self._cgroup_parent = cgroup_parent
         self._log_directory = log_directory
+        self.traceparent = ""
+        """The W3C context of the caller's span, which the calls carry: a kubelet that is traced sends one."""
 
     def __enter__(self) -> Self:
         return self
@@ -351,7 +353,7 @@ class Cri:
             response_deserializer=response.FromString,
         )
         try:
-            return call(request, timeout=seconds)
+            return call(request, timeout=seconds, metadata=[("traceparent", self.traceparent)] * bool(self.traceparent))
         except grpc.RpcError as error:
             raise CriError(method, error.code().name, error.details()) from error
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.rig import cache
+from tests.rig.collector import Collector
 from tests.rig.image import IMAGE, PAUSE
 from tests.rig.runtime import Runtime
 
@@ -17,8 +18,9 @@ _ANY_IMAGE = {"default": [{"type": "insecureAcceptAnything"}]}
 class Crio(Runtime):
     """CRI-O with conmon and the rig's runc; storage, sockets and what it pins are below the rig's own folders."""
 
-    def __init__(self, work: Path, *, release: cache.Release) -> None:
+    def __init__(self, work: Path, *, release: cache.Release, collector: Collector | None = None) -> None:
         super().__init__(work, release)
+        self._collector = collector
         for folder in ("attach", "exits", "hooks", "logs", "pinned", "storage"):
             (self.run / folder).mkdir()
         (self.run / "policy.json").write_text(json.dumps(_ANY_IMAGE))
@@ -31,8 +33,10 @@ class Crio(Runtime):
         return (str(self.release.server), "--config", str(self._record.config), "--config-dir", "")
 
     def environment(self) -> Mapping[str, str]:
-        """A PATH, and the files that the machine's own /etc/containers would otherwise give."""
+        """A PATH, and the files that the machine's own /etc/containers would otherwise give. Its configuration says
+        where spans go, OpenTelemetry's variables how often."""
         return {
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
             "PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
             "CONTAINERS_STORAGE_CONF": str(self.run / "storage.conf"),
             "CONTAINERS_REGISTRIES_CONF": str(self.run / "registries.conf"),
@@ -100,4 +104,13 @@ enable_nri = true
 nri_listen = {_quoted(str(self.nri_socket))}
 nri_plugin_dir = {_quoted(str(run / "nri-plugins"))}
 nri_plugin_config_dir = {_quoted(str(run / "nri-conf"))}
+{self._tracing()}"""
+
+    def _tracing(self) -> str:
+        if self._collector is None:
+            return ""
+        return f"""[crio.tracing]
+enable_tracing = true
+tracing_endpoint = {_quoted(self._collector.address)}
+tracing_sampling_rate_per_million = 1000000
 """

@@ -113,9 +113,18 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "RDMA netns", document["rdma_netns"]
     yield "rdma cgroup", "yes" if document["rdma_cgroup"] else "no (limits are refused)"
     yield "Memlock", f"{_memlock(document['memlock']['bytes'])}: {document['memlock']['reason']}"
+    if traces := document.get("traces"):
+        yield from _traces(traces)
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+
+
+def _traces(traces: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "Traces", f"{traces['exported']} spans exported, {traces['waiting']} wait"
+    if lost := traces["dropped"] + traces["failed"]:
+        how = f"{traces['failed']} not taken, {traces['dropped']} dropped because too many waited"
+        yield "", f"WARNING, {lost} lost ({how}): {traces['error']}"
 
 
 def _devices_of(pool: dict[str, Any]) -> str:

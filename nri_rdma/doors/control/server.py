@@ -140,6 +140,7 @@ def _span(span: Span) -> dict[str, Any]:
         "trace_id": f"{span.trace_id:032x}",
         "span_id": f"{span.span_id:016x}",
         "parent_id": f"{span.parent_id:016x}" if span.parent_id else "",
+        "links": [{"trace_id": f"{trace:032x}", "span_id": f"{linked:016x}"} for trace, linked in span.links],
         "start_ns": span.start_ns,
         "end_ns": span.end_ns,
         "attributes": span.attributes,

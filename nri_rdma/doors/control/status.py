@@ -54,6 +54,8 @@ class DaemonFacts:
     spans: Recorder
     runtime: Callable[[], RuntimeView]
     reload_error: Callable[[], str]
+    traces: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """What became of the spans that are sent to a collector, as ExportCounts has it; None: none are sent."""
     pinned: Callable[[], Mapping[str, int]] = dict
     """What pins network namespaces: how many there are, the threads and sockets inside, and how many a call that
     hangs keeps from closing."""
@@ -93,6 +95,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "kubelet_tells": view.kubelet_tells,
         "reload_error": facts.reload_error(),
         "memlock": _memlock(view.memlock, automatic=facts.settings.memlock.automatic),
+        "traces": facts.traces(),
         "namespaces_held": view.namespaces_held,
         "pinned": dict(facts.pinned()),
         **node,

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
@@ -94,10 +95,10 @@ class Worker(Protocol):
 
 class Insider:
     """A thread that enters a namespace, and runs work there for one caller at a time. Callers do not wait for the
-    entry: the first result, or the error, comes later instead."""
+    entry: the first result, or the error, comes later instead. The caller's span is the thread's meanwhile."""
 
     def __init__(self) -> None:
-        self._place: SimpleQueue[int | None] = SimpleQueue()
+        self._place: SimpleQueue[tuple[int, Context] | None] = SimpleQueue()
         self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
         self._entered: Future[Inside] = Future()
         self._thread = threading.Thread(target=self._serve, name="netns-spare", daemon=True)
@@ -106,7 +107,7 @@ class Insider:
     def enter(self, fd: int) -> None:
         """Have the thread enter the namespace of a descriptor; once."""
         self._thread.name = "netns"
-        self._place.put(fd)
+        self._place.put((fd, copy_context()))
 
     def dismiss(self) -> None:
         """End the thread without an entry, and wait for its end."""
@@ -144,21 +145,28 @@ class Insider:
         self._thread.join()
 
     def _serve(self) -> None:
-        fd = self._place.get()
-        if fd is None:
+        place = self._place.get()
+        if place is None:
             return
+        fd, context = place
         try:
-            _away.entered = True
-            enter(fd)
-            inside = Inside()
+            inside = context.run(_open_inside, fd)
         except BaseException as error:  # noqa: BLE001 - handed to the threads that ask, nothing is lost
             self._entered.set_exception(error)
             return
+        del place, context  # with the caller's span: this thread may live for long
         self._entered.set_result(inside)
         while (job := self._jobs.get()) is not None:
             job.do(inside)
             del job  # with what its caller gave and got: this thread may be idle for long
         inside.close()
+
+
+def _open_inside(fd: int) -> Inside:
+    """Have the calling thread enter the namespace of a descriptor, and open its socket."""
+    _away.entered = True
+    enter(fd)
+    return Inside()
 
 
 class Spare:
@@ -236,11 +244,12 @@ class _Job(Generic[T]):
 
     def __init__(self, work: Callable[[Inside], T]) -> None:
         self._work = work
+        self._context = copy_context()
         self._outcome: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
 
     def do(self, inside: Inside) -> None:
         try:
-            self._outcome.put(([self._work(inside)], None))
+            self._outcome.put(([self._context.run(self._work, inside)], None))
         except BaseException as error:  # noqa: BLE001 - handed to the thread that asked, nothing is lost
             self.fail(error)
 

@@ -51,6 +51,18 @@ def test_the_sandboxes_of_a_removed_namespace_end_and_no_others(
     assert (gone.state, left.state) == (Phase.GONE, Phase.ATTACHED)
 
 
+def test_the_undo_of_a_removed_namespace_goes_back_to_the_call_that_began_the_attach(
+    start: Start, world: World, paths: tuple[str, ...]
+) -> None:
+    rig = start(world)
+    with rig.spans.span("RunPodSandbox") as call:
+        attachment = _attached(rig, 0, paths[0])
+    namespace_removed(rig.sandboxes, paths[0])
+    attachment.undo_done.result(SOON)
+    (undo,) = [span for span in rig.spans.recent() if span.name == "undo"]
+    assert (undo.parent_id, undo.links) == (0, ((call.trace_id, call.span_id),))
+
+
 def test_lost_news_of_namespaces_end_the_sandboxes_whose_path_is_gone(
     start: Start, world: World, paths: tuple[str, ...]
 ) -> None:

@@ -2,25 +2,16 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
-    TraceServiceServicer,
-    add_TraceServiceServicer_to_server,
-)
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as OtlpSpan
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
@@ -30,8 +21,19 @@ from opentelemetry.trace import StatusCode
 from nri_rdma import __version__
 from nri_rdma.errors import ErrorCode, PlacementError, SettingError
 from nri_rdma.observe import export as export_module
-from nri_rdma.observe.export import CLOSE_S, PAUSE_S, SpanExportThread, make_exporter, make_resource
+from nri_rdma.observe.export import (
+    CLOSE_S,
+    PAUSE_S,
+    SILENCE_S,
+    ExportCounts,
+    Losses,
+    SpanExportThread,
+    make_exporter,
+    make_resource,
+)
 from nri_rdma.observe.spans import Recorder, Span
+from tests.rig.collector import Collector
+from tests.rig.deadline import wait_until
 
 RESOURCE = Resource({})
 
@@ -39,14 +41,15 @@ RESOURCE = Resource({})
 class HangingExporter(SpanExporter):
     """A collector that takes its time: until it is told to go on, or shut down."""
 
-    def __init__(self) -> None:
+    def __init__(self, result: SpanExportResult = SpanExportResult.FAILURE) -> None:
         self.entered = threading.Event()
         self.go_on = threading.Event()
+        self._result = result
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         self.entered.set()
         self.go_on.wait()
-        return SpanExportResult.FAILURE
+        return self._result
 
     def shutdown(self) -> None:
         self.go_on.set()
@@ -109,6 +112,19 @@ def test_a_root_has_no_parent(memory: InMemorySpanExporter, export: SpanExportTh
     assert there.parent is None
 
 
+def test_a_root_goes_back_to_its_origin_and_a_child_to_its_parent(
+    memory: InMemorySpanExporter, export: SpanExportThread
+) -> None:
+    recorder, origin = Recorder(sink=export.put), some_span()
+    with recorder.span("root", origin=origin) as root, recorder.span("child", origin=origin):
+        pass
+    export.close()
+    child, there = memory.get_finished_spans()
+    assert [(it.context.trace_id, it.context.span_id) for it in there.links] == [(origin.trace_id, origin.span_id)]
+    assert root.trace_id != origin.trace_id
+    assert list(child.links) == []
+
+
 def test_an_error_becomes_the_status(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
     with pytest.raises(ValueError, match="why"), Recorder(sink=export.put).span("step"):
         raise ValueError("why")
@@ -153,10 +169,10 @@ def test_a_full_queue_drops_and_counts_and_never_blocks() -> None:
     for _ in range(25):
         thread.put(some_span())
     assert time.monotonic() - started < 1
-    assert thread.dropped == 15
+    assert thread.counts().dropped == 15
     exporter.go_on.set()
     thread.close()
-    assert thread.failed == 11
+    assert thread.counts().failed == 11
 
 
 @pytest.mark.usefixtures("hurried")
@@ -174,14 +190,14 @@ def test_close_ends_in_its_time_when_the_collector_hangs() -> None:
 def test_nothing_is_taken_after_close(memory: InMemorySpanExporter, export: SpanExportThread) -> None:
     export.close()
     export.put(some_span())
-    assert (memory.get_finished_spans(), export.dropped) == ((), 1)
+    assert (memory.get_finished_spans(), export.counts().dropped) == ((), 1)
 
 
 def test_an_exporter_that_raises_is_counted_and_goes_on() -> None:
     thread = SpanExportThread(BrokenExporter(), RESOURCE)
     thread.put(some_span())
     thread.close()
-    assert thread.failed == 1
+    assert (thread.counts().failed, thread.counts().error) == (1, "no")
 
 
 class ChattyExporter(SpanExporter):
@@ -294,24 +310,9 @@ def test_a_missing_extra_is_a_sentence() -> None:
     assert "its extra `otlp`" in done.stdout
 
 
-class Collector(TraceServiceServicer):
-    """A receiver of OTLP over gRPC: the service that OpenTelemetry generates, not ours."""
-
-    def __init__(self) -> None:
-        self.requests: list[ExportTraceServiceRequest] = []
-
-    def Export(self, request: ExportTraceServiceRequest, context: object) -> ExportTraceServiceResponse:  # noqa: N802
-        self.requests.append(request)
-        return ExportTraceServiceResponse()
-
-
 def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: pytest.MonkeyPatch) -> None:
     collector = Collector()
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call] # generated
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{collector.address}")
     exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
     assert exporter is not None
     recorder = Recorder(sink=exporter.put)
@@ -320,14 +321,11 @@ def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: p
         place.attributes["rdma.devices"] = "mlx5_0,mlx5_1"
         raise PlacementError(ErrorCode.NOT_ALIGNED, "too far", hint="wait")
     exporter.close()
-    server.stop(None).wait()
-    (request,) = collector.requests
-    ((scope,),) = [resource.scope_spans for resource in request.resource_spans]
-    by_name = {span.name: span for span in scope.spans}
+    collector.close()
+    by_name = {span.name: span for span in collector.spans}
     event, place_span = by_name["RunPodSandbox"], by_name["place"]
-    assert place_span.parent_span_id == event.span_id
-    found = {it.key: it.value.string_value for it in event.attributes}
-    assert found == {
+    assert place_span.parent_id == event.span_id
+    assert event.attributes == {
         "k8s.namespace.name": "ml",
         "k8s.pod.name": "train",
         "k8s.pod.uid": "u-1",
@@ -337,10 +335,93 @@ def test_spans_arrive_over_grpc_with_the_names_of_the_conventions(monkeypatch: p
         "rpc.method": "RunPodSandbox",
         "error.type": "NOT-ALIGNED",
     }
-    devices = {it.key: it.value for it in place_span.attributes}["rdma.devices"].array_value
-    assert [value.string_value for value in devices.values] == ["mlx5_0", "mlx5_1"]
-    assert event.kind == OtlpSpan.SPAN_KIND_SERVER
-    assert place_span.kind == OtlpSpan.SPAN_KIND_INTERNAL
+    assert place_span.attributes["rdma.devices"] == ("mlx5_0", "mlx5_1")
+    assert (event.kind, place_span.kind) == ("SERVER", "INTERNAL")
+
+
+REFUSALS = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda it: it.name)
+@pytest.mark.usefixtures("hurried")
+def test_a_collector_that_refuses_is_counted_and_logged_once_and_taken_again(
+    refusal: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    exporters = logging.getLogger("opentelemetry.exporter.otlp.proto.grpc.exporter")
+    monkeypatch.setattr(exporters, "filters", [])  # it logs nothing twice within 20 s: other tests are in the process
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.5")  # the time for all attempts of a batch
+    with Collector() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        collector.refusal = refusal
+        exporter = make_exporter(os.environ)
+        assert exporter is not None
+        for batches in (1, 2):
+            exporter.put(some_span())
+            wait_until(lambda wanted=batches: exporter.counts().failed == wanted, "the batch to fail")  # type: ignore[misc]
+        assert refusal.name in exporter.counts().error
+        collector.refusal = None
+        exporter.put(some_span())
+        wait_until(lambda: exporter.counts().exported == 1, "the collector to take a batch")
+        exporter.close()
+    assert [it.message for it in caplog.records] == [
+        "a batch of spans was not exported",
+        "spans are exported again",
+        "spans were not exported",
+    ]
+    assert refusal.name in vars(caplog.records[0])["error"]
+    assert {name: vars(caplog.records[1])[name] for name in ("dropped", "failed")} == {"dropped": 0, "failed": 2}
+    assert len(collector.spans) == 1
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_collector_that_is_away_is_one_line_in_the_log_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over http the exporter has two lines for each batch, and its last one gives no reason."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1.5")  # it tries again after a second, and says why
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")  # the port of `discard`: nobody listens
+    exporter = make_exporter({"OTEL_TRACES_EXPORTER": "otlp"})
+    assert exporter is not None
+    exporter.put(some_span())
+    wait_until(lambda: exporter.counts().failed == 1, "the batch to fail")
+    exporter.close()
+    first, last = caplog.records
+    assert (first.message, last.message) == ("a batch of spans was not exported", "spans were not exported")
+    assert vars(first)["error"] == "Connection refused"
+
+
+def counts(*, dropped: int = 0, failed: int = 0) -> ExportCounts:
+    return ExportCounts(waiting=0, exported=0, dropped=dropped, failed=failed, error="why")
+
+
+def test_losses_that_come_and_go_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    losses = Losses()
+    for number in range(100):
+        losses.tell(counts(failed=number + number % 2), now=1.0 + number)
+    levels = [it.levelname for it in caplog.records]
+    assert levels == ["WARNING", "INFO"] * 2
+    losses.tell(counts(failed=1000, dropped=3), now=1.0 + 3 * SILENCE_S)
+    last = vars(caplog.records[-1])
+    assert (last["spans"], last["failed"], last["dropped"], last["error"]) == (900, 1000, 3, "why")
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_collector_that_is_too_slow_is_the_reason_for_what_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    exporter = HangingExporter(SpanExportResult.SUCCESS)
+    thread = SpanExportThread(exporter, RESOURCE, capacity=10)
+    thread.put(some_span())
+    assert exporter.entered.wait(5)
+    for _ in range(25):
+        thread.put(some_span())
+    exporter.go_on.set()
+    thread.close()
+    after = thread.counts()
+    assert (after.exported, after.dropped, after.failed) == (11, 15, 0)
+    assert after.error == "the collector is slower than spans come"
+    assert (caplog.records[0].message, vars(caplog.records[0])["spans"]) == ("spans were dropped", 15)
 
 
 def test_the_sdk_is_imported_only_when_something_is_exported() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,7 @@ from nri_rdma.model.device import Node, RdmaNetns
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.model.pod import Pod
+from nri_rdma.observe.export import ExportCounts
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, World
@@ -101,6 +103,7 @@ class InsideDaemon:
             memlock=MemlockBounds(default=MEMLOCK),
         )
         self.settings_now = self.settings
+        self.export_counts: ExportCounts | None = None
         self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
         self.facts = DaemonFacts(
             settings=self.settings,
@@ -110,6 +113,7 @@ class InsideDaemon:
                 link="disconnected", name="", version="", nri="", lacks=(), launched=False, error=""
             ),
             reload_error=lambda: self.reloader.error,
+            traces=lambda: asdict(self.export_counts) if self.export_counts else None,
         )
         self._control = ControlServer(self.facts)
 

@@ -15,6 +15,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
+from nri_rdma.observe.export import ExportCounts
 from tests.unit.attach.rig import SOON
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
@@ -102,6 +103,18 @@ def test_a_runtime_is_told_with_what_it_does_not_apply(daemon: InsideDaemon) -> 
     ]
     document["runtime"]["nri"] = ""
     assert "NRI of a release that is not known" in [value for _name, value in _facts(document)]
+
+
+def test_spans_that_no_collector_took_are_told(daemon: InsideDaemon) -> None:
+    assert not [name for name, _value in _facts(ask_status(daemon.settings.control_path)) if name == "Traces"]
+    daemon.export_counts = ExportCounts(waiting=4, exported=90, dropped=0, failed=0, error="")
+    facts = list(_facts(ask_status(daemon.settings.control_path)))
+    at = facts.index(("Traces", "90 spans exported, 4 wait"))
+    assert facts[at + 1][0] == "Namespaces"
+    daemon.export_counts = replace(daemon.export_counts, dropped=7, failed=512, error="no route")
+    facts = list(_facts(ask_status(daemon.settings.control_path)))
+    how = "512 not taken, 7 dropped because too many waited"
+    assert facts[at + 1] == ("", f"WARNING, 519 lost ({how}): no route")
 
 
 def test_the_last_error_of_the_connection_has_its_time(daemon: InsideDaemon) -> None:

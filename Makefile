@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes lab lab-shell cluster cluster-shell bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -32,7 +32,7 @@ test-faults: setup ## daemon, runtime and shims killed at every boundary, netdev
 mutants: setup ## COUNT mistakes planted in the code, one at a time, chosen by SEED: how many the tests notice (minutes)
 	@nice -n 10 $(PYTHON) -m tests.mutants --seed $(or $(SEED),1) --count $(or $(COUNT),40)
 
-runtimes: setup ## the runtime tests on containerd 2.2, 2.3 and CRI-O, built with Go (root; minutes; not in check)
+runtimes: setup ## the runtime tests on containerd 2.2, 2.3 and CRI-O, built with Go (root; minutes; check has one a day)
 	@nice -n 10 $(PYTHON) -m tests.rig.build_runtimes
 	@$(PYTEST) tests/runtime -m every_runtime --built-runtimes
 
@@ -58,7 +58,10 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
 	@$(PYTHON) -m tests.rig.ttrpc_wheel
 
-check: ttrpc test lab ## what CI runs
+rotation: setup ## another runtime and another kernel, by the day (root; minutes); NRI_RDMA_ROTATION=2026-11-23: of that day
+	@$(PYTHON) -m tests.rotation
+
+check: ttrpc test lab rotation ## what CI runs
 
 generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of their pages, the picture of a node
 	@$(PYTHON) api/generate.py

@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import durations, namespaces
@@ -75,6 +77,8 @@ _NOTHING_COLLECTED = 5  # pytest.ExitCode.NO_TESTS_COLLECTED, which this file do
 _INTERRUPTED = 130
 _FAILURES = ("FAILED ", "ERROR ")
 """How the lines of pytest's short summary begin that name a test that failed."""
+_SKIPPED = re.compile(r"SKIPPED \[(\d+)\] \S+: (.+)")
+"""A line of that summary: how many tests were skipped at a place, and the reason."""
 
 
 def names(count: int = PARTS, *, one_host: bool = False) -> tuple[str, ...]:
@@ -134,6 +138,7 @@ class Ended:
     seconds: float
     took: Mapping[str, float]  # by file
     failures: Sequence[str] = ()  # pytest's short lines
+    skipped: Mapping[str, int] = field(default_factory=dict)  # by reason
 
 
 class _Running:
@@ -146,6 +151,7 @@ class _Running:
         self._begun = time.monotonic()
         self._ended = self._begun
         self._failures: list[str] = []
+        self._skipped: Counter[str] = Counter()
         command = [sys.executable, "-m", "pytest", *arguments, "--part", part, "--record", str(self._record)]
         if has_own_host(part):
             command = namespaces.wrapped(command)
@@ -161,7 +167,14 @@ class _Running:
         code = self._process.wait()
         self._printer.join()
         took = read_seed(self._record) if self._record.exists() else {}
-        return Ended(part=self._part, code=code, seconds=self._ended - self._begun, took=took, failures=self._failures)
+        return Ended(
+            part=self._part,
+            code=code,
+            seconds=self._ended - self._begun,
+            took=took,
+            failures=self._failures,
+            skipped=self._skipped,
+        )
 
     def stop(self) -> None:
         """Let pytest tear its fixtures down; again is no error."""
@@ -178,6 +191,8 @@ class _Running:
             sys.stdout.flush()
             if line.startswith(_FAILURES):
                 self._failures.append(line.rstrip())
+            if skipped := _SKIPPED.fullmatch(line.rstrip()):
+                self._skipped[skipped[2]] += int(skipped[1])
         self._ended = time.monotonic()
 
 
@@ -225,10 +240,13 @@ def _have(files: Iterable[str], arguments: Sequence[str]) -> bool:
 
 
 def summary(ended: Sequence[Ended], took: Mapping[str, float]) -> Iterator[str]:
-    """Return the last lines of a run: what took long, how each part ended, and every test that failed."""
+    """Return the last lines of a run: what took long and was skipped, how each part ended, every test that failed."""
     if len(took) > 1:
         yield f"--- the {durations.SHOWN_FILES} slowest files of all parts"
         yield from durations.slowest(took)
+    skipped = sum((Counter(part.skipped) for part in ended), Counter[str]())
+    for reason, count in sorted(skipped.items()):
+        yield f"--- skipped {count}: {reason}"
     for part in ended:
         yield f"--- part {part.part}: {part.seconds:.0f} s, exit code {part.code}"
         yield from part.failures

@@ -6,11 +6,12 @@ Nothing here imports the product: it is seen as its users see it, and the host b
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,7 +20,7 @@ from typing import Any
 
 from tests.faults.places import ROLLBACK_AFTER, Place, Way, is_between_the_steps
 from tests.faults.tally import Outcome, Tally
-from tests.rig import hoststate
+from tests.rig import hoststate, netnamespaces
 from tests.rig.control import ask_status
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.daemon import Daemon
@@ -34,6 +35,8 @@ from tests.rig.runtime import Runtime
 ASKS = {"rdma.noderesource.dev/pod": "- {count: 2}"}
 _SMALL = 256 << 10
 POD = "victim"
+OURS = re.compile(r"nri-rdma: [A-Z]+(-[A-Z]+)*: ")
+"""How every error of the product begins, wherever in the runtime's text."""
 HOME_S = 10.0
 """An undo that failed once is tried again after half a second, then after one; a busy machine needs some more."""
 
@@ -164,6 +167,13 @@ class Arena:
         assert self.outcome(pod) is Outcome.COMPLETE
         return pod
 
+    def assert_next_is_complete(self) -> None:
+        """A pod that comes when everything is over has its devices, and gives them back."""
+        self.started_pod()
+        self.assert_owned_once()
+        self.delete_pods()
+        self.assert_given_back()
+
     def listed_pod(self) -> Sandbox | None:
         """The pod as the runtime has it now, if it is one that a kubelet would go on with."""
         config = self.cri.config or self._config
@@ -172,12 +182,12 @@ class Arena:
                 return replace(pod, config=config)
         return None
 
-    def outcome(self, pod: Sandbox, name: str = "main") -> Outcome:
-        """What becomes of a container of the pod; half a pod is an error."""
+    def outcome(self, pod: Sandbox, name: str = "main", theirs: str = "") -> Outcome:
+        """What becomes of a container of the pod; half a pod is an error, and so is an error that is not ours."""
         try:
             container = self.cri.run_container(pod, name)
-        except CriError:
-            return Outcome.REFUSED
+        except CriError as error:
+            return refusal(error, theirs)
         return self.seen(container)
 
     def seen(self, container: Container) -> Outcome:
@@ -239,12 +249,12 @@ class Arena:
         except DeadlineError as error:
             raise AssertionError(f"{error}\nthe daemon's log:\n{self.daemon.log}") from error
 
-    def answer(self, asked: "Future[Any]") -> Sandbox | None:
-        """The pod that was started, if one was."""
+    def answer(self, asked: "Future[Any]", theirs: str = "") -> Sandbox | None:
+        """The pod that was started, if one was; else it was refused by us, or failed in `theirs` words."""
         try:
             pod = asked.result(60)
         except CriError as error:
-            print(f"the runtime: {error}")
+            refusal(error, theirs)
             return None
         return pod if isinstance(pod, Sandbox) else None
 
@@ -312,10 +322,24 @@ class Arena:
 
     # -- what must be true -------------------------------------------------------------------------------------------
 
-    def assert_owned_once(self) -> None:
-        """No device has two owners, and each of the netdevs is in one namespace at most."""
+    def assert_owned_once(self, *, lost: Collection[str] = ()) -> None:
+        """No device has two owners, and each netdev is in one namespace; of those that may be lost, in one at most."""
         for device in self.status()["devices"]:
             assert len(device["holders"]) <= 1, device
+        macs = {netdev.mac: netdev.name for netdev in self.fabric.node.netdevs}
+
+        def found() -> dict[str, tuple[int, ...]]:
+            daemons = [self.daemon.pid] if self.daemon.runs else []
+            places = netnamespaces.places(macs, cgroup=self.runtime.cgroup_parent, pids=daemons)
+            return {macs[mac]: where for mac, where in places.items()}
+
+        def is_right() -> bool:
+            return all(len(where) == 1 or (not where and name in lost) for name, where in found().items())
+
+        try:  # again: a netdev that moves meanwhile can be in neither of two namespaces that are looked at in turn
+            wait_until(is_right, "each netdev to be in one namespace", HOME_S)
+        except DeadlineError as error:
+            raise AssertionError(f"{error}: {found()}") from None
 
     def assert_reported(self) -> None:
         """The pod that runs without what it asks for is told of."""
@@ -350,6 +374,16 @@ class Arena:
     def differences(self, but: Callable[[str], bool] = lambda _difference: False) -> list[str]:
         """From the host before the first pod."""
         return [it for it in hoststate.difference(self.before, hoststate.take()) if not but(it)]
+
+
+def refusal(error: CriError, theirs: str = "") -> Outcome:
+    """Whose error it is: ours, or the runtime's in `theirs` words (a pattern) because of what the test did to it."""
+    print(f"the runtime: {error}")
+    if OURS.search(error.text):
+        return Outcome.REFUSED
+    if theirs and re.search(theirs, error.text):
+        return Outcome.FAILED
+    raise AssertionError(f"the runtime failed, and nri-rdma did not refuse: {error}") from error
 
 
 def fill(folder: Path) -> Path:

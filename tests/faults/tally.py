@@ -10,6 +10,9 @@ class Outcome(StrEnum):
 
     COMPLETE = "complete"
     REFUSED = "refused"
+    """With an error of ours that says why."""
+    FAILED = "failed, not by us"
+    """The test took from the runtime what a pod needs."""
     WITHOUT = "without, and reported"
 
 

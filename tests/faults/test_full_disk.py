@@ -20,15 +20,13 @@ def test_a_pod_that_cannot_be_written_down_is_refused_and_the_same_pod_starts_wh
         arena.delete_pods()
         arena.assert_given_back()
         filler.unlink()
-        arena.started_pod()
-        arena.delete_pods()
-        arena.assert_given_back()
+        arena.assert_next_is_complete()
 
 
 def test_a_pod_whose_attach_cannot_be_written_down_when_it_is_done_gives_everything_back(arena: Arena) -> None:
     with arena.small_state_directory() as folder:
         with arena.paused_at(PLANNED) as asked:
-            fill(folder)
+            filler = fill(folder)
         pod = arena.answer(asked)
         outcome = Outcome.REFUSED if pod is None else arena.outcome(pod)
         assert outcome is Outcome.REFUSED
@@ -36,12 +34,16 @@ def test_a_pod_whose_attach_cannot_be_written_down_when_it_is_done_gives_everyth
         arena.assert_owned_once()
         arena.delete_pods()
         arena.assert_given_back()
+        filler.unlink()
+        arena.assert_next_is_complete()
 
 
 def test_a_pod_gives_everything_back_though_its_return_cannot_be_written_down(arena: Arena) -> None:
     with arena.small_state_directory() as folder:
         arena.started_pod()
-        fill(folder)
+        filler = fill(folder)
         arena.count("no room when the pod stops", Outcome.COMPLETE)
         arena.delete_pods()
         arena.assert_given_back()
+        filler.unlink()
+        arena.assert_next_is_complete()

@@ -26,6 +26,9 @@ PROJECT = Path(__file__).resolve().parents[2]
 NODE = PROJECT / "docs/examples/node.json"
 PAGES = ("README.md", "docs/requests.md", "docs/configuration.md")
 
+OTHERS_CLASSES = {"gpu.nvidia.com"}
+"""Device classes that come with other projects' drivers."""
+
 
 def blocks(page: str, language: str) -> list[str]:
     """The examples of a page in a language; annotations alone become a pod's."""
@@ -54,6 +57,13 @@ def test_the_example_is_right(example: str) -> None:
     assert done.returncode == 0, done.stdout + example
     told = [line for line in done.stdout.splitlines() if ": no parameters for the driver " not in line]
     assert not re.search("^(.*: skipped|warning): ", "\n".join(told), re.MULTILINE), done.stdout + example
+
+
+@pytest.mark.parametrize("example", files(".yaml"))
+def test_a_device_class_of_an_example_file_is_in_it_or_another_drivers_own(example: str) -> None:
+    asked = set(re.findall(r"deviceClassName: ([^\s,}]+)", example))
+    made = set(re.findall(r"^kind: DeviceClass\nmetadata:\n  name: (\S+)$", example, re.MULTILINE))
+    assert asked - made <= OTHERS_CLASSES
 
 
 def test_every_key_of_a_request_has_an_example() -> None:

@@ -177,6 +177,15 @@ def test_the_last_lines_name_every_test_that_failed(tmp_path: Path, capsys: pyte
     assert [line for line in last if line.startswith("FAILED ") and "test_planted.py::test_planted" in line]
 
 
+def test_the_last_lines_count_what_was_skipped_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, number in (("one", 2), ("two", 1)):
+        lines = (f"def test_{name}{it}() -> None:\n    pytest.skip('no: such thing')\n" for it in range(number))
+        (tmp_path / f"test_{name}.py").write_text("import pytest\n" + "".join(lines))
+    ours = ["-p", "tests.conftest", "-c", str(PROJECT / "pyproject.toml"), "--rootdir", str(tmp_path)]
+    parts.run([str(tmp_path), "-q", *ours], tmp_path)
+    assert "--- skipped 3: no: such thing" in capsys.readouterr().out.splitlines()
+
+
 def test_a_seed_has_the_files_that_are_there(tmp_path: Path) -> None:
     kept, seed = tmp_path / "kept.json", tmp_path / "seed.json"
     durations.keep(kept, {"a.py": 1.26, "gone.py": 2.0, "short.py": 0.02})

@@ -72,14 +72,18 @@ def add_vlan(linux: LinuxMachine, name: str) -> None:
     try:
         linux.ip(HOST, f"link add {name} link lower0 address {MAC} type vlan id 5")
     except RuntimeError as error:
-        pytest.skip(f"this kernel has no VLAN devices (CONFIG_VLAN_8021Q): {error}")
+        if "Unknown device type" not in str(error):
+            raise
+        pytest.skip("this kernel has no VLAN devices (CONFIG_VLAN_8021Q)")
 
 
 def add_dummy(linux: LinuxMachine, name: str) -> None:
     try:
         linux.ip(HOST, f"link add {name} address {MAC} type dummy")
     except RuntimeError as error:
-        pytest.skip(f"this kernel has no dummy devices (CONFIG_DUMMY): {error}")
+        if "Unknown device type" not in str(error):
+            raise
+        pytest.skip("this kernel has no dummy devices (CONFIG_DUMMY)")
 
 
 KINDS: dict[str, Callable[[LinuxMachine, str], None]] = {

@@ -1,7 +1,8 @@
-"""Builds runtimes that Debian does not have: `python -m tests.rig.build_runtimes`, for `make runtimes`.
+"""Builds runtimes that Debian does not have: `python -m tests.rig.build_runtimes [NAME...]`, for `make runtimes`.
 
 Their sources come from the Go module proxy; CRI-O's monitor, conmon, is Debian's package, unpacked and not installed.
-It needs Go, gcc and make, and takes minutes. What was built is kept; nothing of it is part of `make test`.
+It needs Go, gcc and make, and takes minutes. What was built is kept. `make test` uses none of it, `make check` one
+each day (tests/rotation.py).
 """
 
 import json
@@ -56,12 +57,15 @@ SOURCES = {
 }
 
 
-def main() -> int:
-    """Builds what is missing, or says in one sentence why it cannot."""
+def main(names: Sequence[str] = ()) -> int:
+    """Builds what is missing of these, or of all, or says in one sentence why it cannot."""
+    if unknown := [name for name in names if name not in SOURCES]:
+        print(f"runtimes: no {unknown[0]}. Next: name some of {', '.join(SOURCES)}.", file=sys.stderr)
+        return 2
     complete = {release.name for release in cache.built()}
     try:
         for name, source in SOURCES.items():
-            if name not in complete:
+            if name not in complete and (not names or name in names):
                 print(f"runtimes: building {name} ({source.version})", flush=True)
                 build(cache.Release(name, cache.BUILT_RUNTIMES / name), source)
     except BuildError as failure:
@@ -110,4 +114,4 @@ def _run(command: Sequence[str], where: Path, environment: Mapping[str, str] | N
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -68,6 +68,14 @@ def look(cri: Cri, container: Container) -> Seen:
     )
 
 
+def assert_no_nodes(cri: Cri, container: Container) -> None:
+    """Have busybox in the container say that there is no folder of RDMA nodes; that it fails for another reason is no
+    answer."""
+    shown = cri.exec(container, ["ls", "/dev/infiniband"])
+    assert shown.exit_code != 0, shown.stdout
+    assert shown.stderr.strip() == "ls: /dev/infiniband: No such file or directory", shown
+
+
 def tree_number(fabric: Fabric, name: str) -> str:
     """major:minor of a character device, read from the tree's own `dev` file."""
     found = list(Path(fabric.sysfs).glob(f"class/*/{name}/dev"))

@@ -4,6 +4,7 @@ import json
 import subprocess
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,67 @@ from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
-_AGAIN_S = 20.0
+_AGAIN_S, _LONG_S = 20.0, 120.0
+"""How long a number is waited for, and with --long."""
+
+
+class Numbers:
+    """Namespaces that have the numbers below a wanted one: the kernel gives the lowest that is free.
+
+    They are of UTS, whose number is free at once when they end; all kinds have their numbers from one list."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self._folder = folder
+        self._seconds = seconds
+        self._held: list[Path] = []
+        self._pods = 0
+
+    def pod_with(self, cri: Cri, number: int) -> Sandbox:
+        """A pod that asks for nothing, in a namespace with that number; skips the test when there is none in time."""
+        end = time.monotonic() + self._seconds
+        while time.monotonic() < end:
+            if self._hold_until(number, end):
+                self._release(self._held.pop())
+                pod = cri.run_pod(f"later-{uuid.uuid4().hex[:8]}")
+                self._pods += 1
+                if netns_of(cri, pod).stat().st_ino == number:
+                    return pod
+                cri.delete_pod(pod)
+        pytest.skip(
+            f"others on this host have the number of the namespace that is gone: not had in {self._seconds:.0f} s with "
+            f"{self._pods} pods; --long tries for {_LONG_S:.0f} s"
+        )
+
+    def close(self) -> None:
+        """Ends what is held."""
+        while self._held:
+            self._release(self._held.pop())
+
+    def _hold_until(self, number: int, end: float) -> bool:
+        """Takes numbers until the last one taken is the wanted one."""
+        while time.monotonic() < end:
+            path = self._folder / f"held-{uuid.uuid4().hex}"
+            path.touch()
+            subprocess.run(["unshare", f"--uts={path}", "true"], check=True)
+            self._held.append(path)
+            if (got := path.stat().st_ino) == number:
+                return True
+            if got > number:  # not yet free: the kernel ends namespaces in its own time
+                self._release(self._held.pop())
+        return False
+
+    @staticmethod
+    def _release(path: Path) -> None:
+        subprocess.run(["umount", str(path)], check=True)
+        path.unlink()
+
+
+@pytest.fixture
+def numbers(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[Numbers]:
+    """None is held afterwards."""
+    made = Numbers(tmp_path, _LONG_S if pytestconfig.getoption("--long") else _AGAIN_S)
+    yield made
+    made.close()
 
 
 def test_what_a_pod_held_that_was_removed_while_the_daemon_was_away_is_forgotten_at_the_next_start(
@@ -99,7 +160,7 @@ def test_a_shared_device_of_a_host_network_pod_is_free_when_the_pod_is_gone_thou
 
 
 def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
-    runtime: Runtime, eight: Fabric, cri: Cri
+    runtime: Runtime, eight: Fabric, cri: Cri, numbers: Numbers
 ) -> None:
     """Numbers of namespaces repeat. What is in the later one looks like what was in the earlier one."""
     with Daemon(runtime, eight) as daemon:
@@ -109,7 +170,7 @@ def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
         (rail,) = links_in(netns_of(cri, pod), "rdma0")
         daemon.kill()
         cri.delete_pod(pod)
-        later = pod_with_inode(cri, inode)
+        later = numbers.pod_with(cri, inode)
         netns = netns_of(cri, later)
         bait = ["ip", "link", "add", "rdma0", "index", str(rail["ifindex"]), "address", str(rail["address"])]
         inside(netns, *bait, "type", "veth", "peer", "name", "beside")
@@ -118,17 +179,6 @@ def test_a_pod_whose_namespace_has_the_number_of_one_that_is_gone_is_left_alone(
         wait_until(lambda: daemon.status()["sandboxes"] == [], "what is gone to be forgotten")
         assert links_in(netns) == before
         cri.delete_pod(later)
-
-
-def pod_with_inode(cri: Cri, inode: int) -> Sandbox:
-    """A pod that asks for nothing, in a namespace with that number; the kernel gives low ones first."""
-    end = time.monotonic() + _AGAIN_S
-    while time.monotonic() < end:
-        pod = cri.run_pod(f"later-{uuid.uuid4().hex[:8]}")
-        if netns_of(cri, pod).stat().st_ino == inode:
-            return pod
-        cri.delete_pod(pod)
-    pytest.skip("needs a host on which nobody else makes namespaces: others have the number of the pod that is gone")
 
 
 def netns_of(cri: Cri, pod: Sandbox) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,37 +11,68 @@ import pytest
 
 from nri_rdma.cdi.reading import parse
 from nri_rdma.host.cdi.write import write_spec
+from tests.rig import private_dev
 from tests.rig.containerd import Containerd
 from tests.rig.cri import Container, Cri, CriError, Sandbox
 from tests.rig.deadline import wait_until
+from tests.rig.expect import assert_no_nodes
 from tests.rig.node import Node, load
 from tests.rig.systree import build_tree
 from tests.unit.commands.cli.program import nri_rdma
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
 
-FOLDER = Path("/dev/infiniband")
 NIC = "rdma.noderesource.dev/nic="
 
 
+class WithNodes(Containerd):
+    """A containerd that has a folder of the test as /dev/infiniband, whatever this machine has there."""
+
+    @property
+    def nodes(self) -> Path:
+        """That folder."""
+        return self.work / "infiniband"
+
+    def command(self) -> tuple[str, ...]:
+        return private_dev.wrapped(self.nodes, super().command())
+
+
+@pytest.fixture(scope="module")
+def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WithNodes]:
+    """The runtime of this module."""
+    runtime = WithNodes(tmp_path_factory.mktemp("with-nodes"))
+    runtime.nodes.mkdir()
+    with runtime:
+        yield runtime
+
+
 @pytest.fixture
-def nodes() -> Iterator[Node]:
-    """The character devices of the node "eight" where the runtime looks for them: on this host."""
+def cri(containerd: WithNodes) -> Iterator[Cri]:
+    """Its CRI; what a test leaves of pods is removed after it."""
+    yield containerd.cri
+    for pod in containerd.cri.pods():
+        containerd.cri.delete_pod(pod)
+
+
+@pytest.fixture
+def folder(containerd: WithNodes) -> Path:
+    """What containerd has as /dev/infiniband."""
+    return containerd.nodes
+
+
+@pytest.fixture
+def nodes(folder: Path) -> Iterator[Node]:
+    """The character devices of the node "eight" where the runtime looks for them."""
     node = load("eight")
-    try:
-        FOLDER.mkdir()
-    except FileExistsError:
-        pytest.skip(f"this machine has a {FOLDER} of its own, in which nothing may be made")
-    try:
-        for device in node.char_devices:
-            make(device.name, device.major, device.minor)
-        yield node
-    finally:
-        shutil.rmtree(FOLDER)
+    for device in node.char_devices:
+        make(folder / device.name, device.major, device.minor)
+    yield node
+    for path in folder.iterdir():
+        path.unlink()
 
 
 @pytest.fixture
-def generated(containerd: Containerd, nodes: Node, tmp_path: Path) -> Iterator[Path]:
+def generated(containerd: WithNodes, nodes: Node, tmp_path: Path) -> Iterator[Path]:
     """The spec of that node, where containerd reads specs."""
     build_tree(nodes, tmp_path / "sys")
     done = nri_rdma("cdi", "generate", "--sysfs-root", tmp_path / "sys", "--output", containerd.cdi_dir)
@@ -52,8 +82,8 @@ def generated(containerd: Containerd, nodes: Node, tmp_path: Path) -> Iterator[P
     path.unlink()
 
 
-def make(name: str, major: int, minor: int) -> None:
-    os.mknod(FOLDER / name, 0o020666, os.makedev(major, minor))
+def make(path: Path, major: int, minor: int) -> None:
+    os.mknod(path, 0o020666, os.makedev(major, minor))
 
 
 def run(cri: Cri, pod: Sandbox, name: str, *devices: str) -> Container:
@@ -79,7 +109,7 @@ def test_a_container_has_the_nodes_of_the_devices_it_asks_for_and_another_has_no
     none = run(cri, pod, "none")
     assert numbers(cri, one) == {name: expected[name] for name in ("rdma_cm", "uverbs2")}
     assert numbers(cri, two) == {name: expected[name] for name in ("rdma_cm", "uverbs2", "uverbs5")}
-    assert cri.exec(none, ["ls", "/dev/infiniband"]).exit_code != 0
+    assert_no_nodes(cri, none)
 
 
 def test_a_node_may_be_opened_and_another_of_the_same_driver_may_not(cri: Cri, generated: Path, nodes: Node) -> None:
@@ -95,14 +125,14 @@ def test_a_node_may_be_opened_and_another_of_the_same_driver_may_not(cri: Cri, g
 
 
 def test_a_device_that_has_another_number_comes_with_that_once_the_spec_is_written_anew(
-    cri: Cri, generated: Path
+    cri: Cri, folder: Path, generated: Path
 ) -> None:
     """As after its return from a network namespace. containerd looks at the host's node at the first injection, and
     remembers the number until a file of the folder changes: the library fills it into the spec that it keeps."""
     pod = cri.run_pod("moved")
     assert numbers(cri, run(cri, pod, "before", "mlx5_2"))["uverbs2"] != "231:250"
-    (FOLDER / "uverbs2").unlink()
-    make("uverbs2", 231, 250)
+    (folder / "uverbs2").unlink()
+    make(folder / "uverbs2", 231, 250)
     remembered = numbers(cri, run(cri, pod, "remembered", "mlx5_2"))["uverbs2"]
     assert remembered != "231:250", "containerd looks each time by now: docs/cdi.md says it does not"
 
@@ -114,11 +144,11 @@ def test_a_device_that_has_another_number_comes_with_that_once_the_spec_is_writt
     )
 
 
-def test_a_device_that_is_gone_is_refused_not_left_out(cri: Cri, generated: Path) -> None:
-    (FOLDER / "uverbs2").unlink()
+def test_a_device_that_is_gone_is_refused_not_left_out(cri: Cri, folder: Path, generated: Path) -> None:
+    (folder / "uverbs2").unlink()
     pod = cri.run_pod("gone")
     with pytest.raises(CriError, match="/dev/infiniband/uverbs2"):
         run(cri, pod, "main", "mlx5_2")
-    (FOLDER / "uverbs2").touch()
+    (folder / "uverbs2").touch()
     with pytest.raises(CriError, match="not a device node"):
         run(cri, pod, "main", "mlx5_2")

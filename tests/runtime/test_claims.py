@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 KEY = "rdma.noderesource.dev"
 OURS, FOREIGN = "dra.example.com/nic", "sriovnetwork.k8snetworkplumbingwg.io/vf"
 TELLS_NAMES = "containerd-2.3"
-READS_1_1 = ("containerd-2.3",)
+READS_1_1 = ("containerd-2.2", "containerd-2.3")
 MOVE = "{mode: exclusive, interface: {name: fab0, mtu: 4200}}"
 
 

@@ -35,6 +35,8 @@ NAMED_NAMESPACES = Path("/run/netns")
 LONG_S, LONG_ATTACHES, SHORT_ATTACHES = 120, 30, 3
 PATIENCE_S = 240
 """A machine that has not attached as many by its time goes on for so long."""
+OPEN = 'for node in /dev/infiniband/uverbs*; do [ -c "$node" ] && exec 3<>"$node" || exit 1; done'
+"""In a container: what it has can be opened, and it has one."""
 _COMMAND = 200  # characters of a command line that are enough to know it
 
 
@@ -110,7 +112,7 @@ class Pods:
                 self.failed += not is_attached
 
     def _one(self, name: str) -> bool:
-        """From nothing to nothing; whether its container had its device meanwhile."""
+        """From nothing to nothing; whether its container could open its device meanwhile."""
         uid = str(uuid.uuid4())
         text = f"- {{mode: exclusive, match: {{device: {name}.0}}}}"
         try:
@@ -118,11 +120,14 @@ class Pods:
             pod = self._cri.run_pod(name, annotations=annotations, uid=uid, runtime_handler=verbs.NOWHERE)
             container = self._cri.create_container(pod, "main", image=WORKLOAD)
             self._cri.start(container)
-            nodes = self._cri.exec(container, ["ls", "/dev/infiniband"]).stdout.split()
-            return any(node.startswith("uverbs") for node in nodes)
+            opened = self._cri.exec(container, ["sh", "-c", OPEN])
         except CriError as error:
             print(f"{name}: {error}"[:300])
             return False
+        else:
+            if opened.exit_code != 0:
+                print(f"{name}: no device that opens: {opened.stderr}")
+            return opened.exit_code == 0
         finally:
             wait_until(lambda: _delete(self._cri, uid), f"{name} to be deleted", seconds=60)
 

@@ -1,0 +1,26 @@
+"""Without Go the tests against Go peers are skipped with a reason, and in CI they fail."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "of_file"),
+    [("test_ttrpc_example.py", r"no `go` on the PATH: Go peers"), ("test_cdi.py", r"no `go` on the PATH: the Go lib")],
+)
+@pytest.mark.parametrize(("ci", "code", "ending"), [("true", 1, "FAILED|ERROR"), ("", 0, "SKIPPED")])
+def test_a_machine_without_go(file: str, of_file: str, ci: str, code: int, ending: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytest", f"tests/interop/{file}", "-q", "-rsfE", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PATH": str(tmp_path), "CI": ci}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout
+    assert re.search(of_file, done.stdout)
+    assert re.search(rf"^({ending}) ", done.stdout, re.MULTILINE)
+    assert "passed" not in done.stdout.splitlines()[-1]

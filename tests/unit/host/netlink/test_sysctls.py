@@ -47,6 +47,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         for name in ("default", "lo"):
             (tmp_path / family / "conf" / name).mkdir(parents=True)
     monkeypatch.setattr(sysctls, "_ROOT", tmp_path)
+    monkeypatch.setattr(sysctls, "writable_net", lambda: tmp_path)
     sysctls._untold.cache_clear()
     yield tmp_path
     sysctls._untold.cache_clear()

@@ -11,11 +11,13 @@ Server takes. The kind of each method is the descriptor's:
 | yes            | yes            | the same                           | `M(requests, call)` returns or yields replies |
 
 A message of another type than the method's is refused with TypeError, before anything is sent: the bytes would often
-decode, to something else. An implementation that returns one fails its call with UNKNOWN and the same text.
+decode, to something else. An implementation that returns one fails its call with INTERNAL and the same text, and the
+server logs one line.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
@@ -33,6 +35,8 @@ from .wire import Code
 
 MessageType = type[Message]
 
+log = logging.getLogger(__name__)
+
 
 class Stub:
     """Calls the methods of one service by their names; AttributeError for one that it does not have."""
@@ -48,6 +52,9 @@ class Stub:
         if method.client_streaming:
             return partial(self._stream, method, None)
         return partial(self._stream if method.server_streaming else self._call, method)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._service.methods_by_name})
 
     def _call(
         self,
@@ -179,7 +186,11 @@ def _request(method: MethodDescriptor, request: Message | None) -> bytes:
 def _reply(method: MethodDescriptor, reply: Message | None) -> bytes:
     if reply is None:
         raise RpcError(Code.UNKNOWN, NIL_ANSWER)
-    return _encoded(method, reply, "returns", method.output_type)
+    try:
+        return _encoded(method, reply, "returns", method.output_type)
+    except TypeError as exc:
+        log.error("a handler returned a value of the wrong type", extra={"error": str(exc)})  # noqa: TRY400 - no trace
+        raise RpcError(Code.INTERNAL, str(exc)) from exc
 
 
 def _encoded(method: MethodDescriptor, message: Message | None, verb: str, expected: Descriptor) -> bytes:

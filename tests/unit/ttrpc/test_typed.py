@@ -143,6 +143,10 @@ def test_a_method_that_the_service_has_not(service: Stub) -> None:
         service.Nope(timeout_s=1)
 
 
+def test_a_stub_lists_the_methods_of_its_service(service: Stub) -> None:
+    assert {"Say", "Count", "Sum", "Talk", "Broken", "Missing"} <= set(dir(service))
+
+
 @pytest.mark.parametrize(
     ("method", "request_", "refusal"),
     [
@@ -174,7 +178,7 @@ def test_a_message_of_another_type_is_refused_and_its_stream_goes_on(service: St
 
 @pytest.mark.parametrize(("method", "asked"), [("Say", text("x")), ("Count", number(1))])
 def test_a_reply_of_another_type_is_refused_with_both_names(
-    tmp_path: Path, method: str, asked: StringValue | Int64Value
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, asked: StringValue | Int64Value
 ) -> None:
     class Wrong:
         def Say(self, request: StringValue, call: Call) -> Int64Value:  # noqa: N802
@@ -184,13 +188,15 @@ def test_a_reply_of_another_type_is_refused_with_both_names(
             yield text("1")
 
     wanted, given = ("StringValue", "Int64Value") if method == "Say" else ("Int64Value", "StringValue")
-    refusal = f"UNKNOWN: /test.Typed/{method} returns google.protobuf.{wanted}, not google.protobuf.{given}"
+    refusal = f"/test.Typed/{method} returns google.protobuf.{wanted}, not google.protobuf.{given}"
     with Server(handlers(SERVICE, Wrong())) as server:
         server.serve_unix(tmp_path / "t.sock")
         with Client(tmp_path / "t.sock") as client, pytest.raises(RpcError) as caught:
             answer = getattr(stub(client, SERVICE), method)(asked, timeout_s=SOON_S)
             list(answer)
-    assert str(caught.value) == refusal
+    assert str(caught.value) == f"INTERNAL: {refusal}"
+    logged = [(record.levelname, record.message, vars(record)["error"]) for record in caplog.records]
+    assert logged == [("ERROR", "a handler returned a value of the wrong type", refusal)]
 
 
 def test_a_message_of_the_same_name_from_another_pool_is_taken(service: Stub) -> None:

@@ -94,7 +94,7 @@ class SpecCache:
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
         """Wait until the specs are read, or until `deadline` (seconds of `time.monotonic`): then raise
         NotReadyError."""
-        if self.now.majors is None and not self._ready.wait(max(0.0, deadline - time.monotonic())):
+        if not self._ready.is_set() and not self._ready.wait(max(0.0, deadline - time.monotonic())):
             raise specs_not_read(pod)
 
     def unread(self, names: Iterable[str]) -> list[str]:

@@ -1,5 +1,7 @@
 """Typed values are read from plain ones, and nothing that does not fit is taken."""
 
+from ipaddress import IPv4Interface, IPv6Interface
+
 import pytest
 
 from nri_rdma.attach.plain import from_plain
@@ -37,3 +39,13 @@ def test_a_tuple_of_any_length_is_a_list(value: object) -> None:
     assert from_plain(tuple[int, ...], [1, 2, 3]) == (1, 2, 3)
     with pytest.raises(ValueError, match="tuple"):
         from_plain(tuple[int, ...], value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [(IPv4Interface, "fd00::1/64"), (IPv6Interface, "10.0.0.1/24"), (IPv4Interface, 167772161)]
+)
+def test_an_address_is_the_text_of_one_of_its_family(kind: type, other: object) -> None:
+    text = "10.0.0.1/24" if kind is IPv4Interface else "fd00::1/64"
+    assert from_plain(kind, text) == kind(text)
+    with pytest.raises(ValueError, match="Interface"):
+        from_plain(kind, other)

@@ -12,6 +12,7 @@ from nri_rdma.model.nldev import ObjectKind, RdmaObject
 from nri_rdma.model.request import Isolation, Mode
 from nri_rdma.model.usage import HostSocket
 from tests.fakes.kernel import Address, World
+from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rdma_life import attach, begin, device_of
 from tests.unit.attach.rig import SOON, Rig, add_rail, placed_on
 
@@ -30,6 +31,14 @@ def test_a_shared_device_stays_and_needs_no_namespace(rig: Rig, world: World) ->
     attach(rig, placed_on(world, "rail0", mode=Mode.SHARED))
     assert device_of(world).netns is world.host
     assert rig.sandboxes.held() == 0
+
+
+def test_a_pod_on_the_hosts_network_is_refused_and_its_namespace_let_go(rig: Rig, world: World) -> None:
+    world.remove_namespace(POD_PATH)
+    world.host.paths.add(POD_PATH)
+    placed, before = placed_on(world, "rail0"), world.host.descriptors
+    assert refusal(rig, placed).code is ErrorCode.HOST_NETWORK
+    assert world.host.descriptors == before
 
 
 def refusal(rig: Rig, placed: tuple[Placed, ...] | None = None) -> PlacementError:

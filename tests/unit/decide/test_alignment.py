@@ -71,6 +71,11 @@ def test_a_container_without_gpus_or_without_devices_is_not_judged() -> None:
     assert alignment_of((_given(0, align=Align(to=AlignTo.NONE)),), "main", _shown(7), NAMES) is None
 
 
+def test_a_gpu_that_the_node_does_not_know_has_no_distance() -> None:
+    found = _judged(_given(0, gpus=(0,)), shown=_shown(0, 99))
+    assert found.words == "aligned: PHB"
+
+
 def test_what_a_strict_request_does_not_take_is_refused_with_the_place() -> None:
     found = _judged(_given(0, gpus=(0,), align=STRICT), shown=_shown(4))
     with pytest.raises(PlacementError, match=r"mlx5_0 is SYS from GPU 0001:14:00\.0") as caught:

@@ -153,6 +153,12 @@ def test_a_list_of_pods_without_end_ends_the_session(door: Door, monkeypatch: py
     assert door.facts == []
 
 
+def test_a_list_of_pods_may_be_as_long_as_its_bound(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "MAX_LISTED", 4)
+    runtime = connected(door, pods=[make_pod(door.inside, f"p{number}", {}) for number in range(4)], sync_chunk=2)
+    runtime.close()
+
+
 def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door) -> None:
     runtime = connected(door)
     with pytest.raises(RpcError) as refused:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import platform
 import re
+import sys
 import threading
 import time
 from collections import deque
@@ -230,7 +231,8 @@ def make_exporter(environment: Mapping[str, str]) -> SpanExportThread | None:
     if kind == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
-        return SpanExportThread(ConsoleSpanExporter(), make_resource(environment))
+        console = ConsoleSpanExporter(out=sys.stdout)  # else what was stdout when the SDK was imported
+        return SpanExportThread(console, make_resource(environment))
     if kind == "otlp":
         return SpanExportThread(_otlp_exporter(environment), make_resource(environment))
     raise _refused("OTEL_TRACES_EXPORTER", kind, "set it to none, console or otlp")

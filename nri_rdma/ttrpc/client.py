@@ -11,7 +11,7 @@ from typing import Self
 
 from .channel import Channel
 from .clientstream import ClientStream
-from .endpoint import adopted
+from .endpoint import adopted, name_path
 from .error import RpcError
 from .outgoing import ClientInterceptor, Outgoing, through
 from .wire import Code, Response
@@ -124,8 +124,10 @@ def _connect(path: str | os.PathLike[str]) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(os.fspath(path))
-    except BaseException:
+    except BaseException as error:
         connection.close()
+        if isinstance(error, OSError):
+            name_path(error, path)
         raise
     return connection
 

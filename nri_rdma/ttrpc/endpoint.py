@@ -122,3 +122,9 @@ def _remove_stale(path: str) -> None:
         except TimeoutError:
             pass
     raise OSError(errno.EADDRINUSE, "another server listens here", path)
+
+
+def name_path(error: OSError, path: str | os.PathLike[str]) -> None:
+    """Add the path to an error of connect(2), which the kernel gives without one."""
+    if error.errno is not None:  # else the words are Python's own, as for a path that is too long
+        error.filename = os.fspath(path)

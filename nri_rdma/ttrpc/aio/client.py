@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-from ..endpoint import adopted
+from ..endpoint import adopted, name_path
 from ..error import ConnectionClosed, RpcError
 from ..outgoing import Outgoing
 from ..wire import ClientConnection, Code, Data, End, OversizedMessage, Response
@@ -46,14 +46,18 @@ class AsyncClient:
         self._link = ClientLink(on_close)
 
     async def connect(self) -> None:
-        """Connect, once. Raises OSError as the kernel gives it."""
+        """Connect, once. Raises OSError as the kernel gives it, with the path."""
         if self._link.is_connected or self._link.closed is not None:
             raise RuntimeError("an AsyncClient connects once")
         given, loop = self._given, asyncio.get_running_loop()
         if isinstance(given, socket.socket | int):
             await loop.create_unix_connection(lambda: self._link, sock=adopted(given))
         else:
-            await loop.create_unix_connection(lambda: self._link, os.fspath(given))
+            try:
+                await loop.create_unix_connection(lambda: self._link, os.fspath(given))
+            except OSError as error:
+                name_path(error, given)
+                raise
 
     async def call(
         self,

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -223,3 +224,15 @@ def test_a_deadline_is_sent_as_what_is_left_of_it(pair: tuple[socket.socket, Pee
             client.call("s", "m", b"", timeout_s=0.2)
         assert 0.2 <= time.monotonic() - before < 5
         assert 0.1e9 < pb.Request.FromString(peer.frame().data).timeout_nano <= 0.2e9
+
+
+def test_the_error_of_a_path_without_a_server_names_the_path(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nosuch.sock")
+    with pytest.raises(FileNotFoundError) as caught:
+        Client(missing)
+    assert str(caught.value) == f"[Errno 2] No such file or directory: {missing!r}"
+
+
+def test_a_path_that_no_socket_can_have_is_refused_in_the_systems_words() -> None:
+    with pytest.raises(OSError, match=r"^AF_UNIX path too long$"):
+        Client("x" * 200)

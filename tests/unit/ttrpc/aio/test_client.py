@@ -66,3 +66,14 @@ def test_a_client_connects_once(path: Path) -> None:
                 await client.connect()
 
     run(test())
+
+
+def test_the_error_of_a_path_without_a_server_names_the_path(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nosuch.sock")
+
+    async def work() -> None:
+        with pytest.raises(FileNotFoundError) as caught:
+            await AsyncClient(missing).connect()
+        assert str(caught.value) == f"[Errno 2] No such file or directory: {missing!r}"
+
+    run(work())

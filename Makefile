@@ -61,7 +61,7 @@ ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc
 rotation: setup ## another runtime and another kernel, by the day (root; minutes); NRI_RDMA_ROTATION=2026-11-23: of that day
 	@$(PYTHON) -m tests.rotation
 
-check: ttrpc test lab rotation ## what CI runs
+check: ttrpc test lab ## what CI runs
 
 generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of their pages, the picture of a node
 	@$(PYTHON) api/generate.py

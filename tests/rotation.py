@@ -1,4 +1,4 @@
-"""What CI adds each day to the tests that it always runs: another runtime, and another kernel in the lab.
+"""What is tested besides, by the day: another runtime, and another kernel in the lab.
 
 `python -m tests.rotation`. The day decides which, so that all of them have had their turn within six days.
 NRI_RDMA_ROTATION=2026-11-23 takes the turn of that day, to repeat a failure of it.

@@ -247,7 +247,9 @@ def _unknown_pool(policy: Policy, request: DeviceRequest) -> PlacementError:
 
 
 def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> PlacementError:
-    who = f"pod of namespace {asker.namespace or 'unknown'}"
+    # Kubernetes allows no other characters in it; a client of the runtime itself may send any.
+    namespace = asker.namespace if asker.namespace.isprintable() else ascii(asker.namespace)
+    who = f"pod of namespace {namespace or 'unknown'}"
     handler = f" with runtime handler {asker.runtime_handler}" if asker.runtime_handler else ""
     if rule is None:
         what = f"no rule lets a {who}{handler} ask pool {request.pool}"

@@ -112,6 +112,10 @@ def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int 
     if first["scope"] is not scope:
         first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     request = DeviceRequest(**{"name": "", "where": where, **first, **given(written, _REST, first["count"])})
+    mtu, addresses = request.interface.mtu, request.interface.addresses
+    if mtu is not None and mtu < _IPV6_MTU and any(it.version == _IPV6 for own in addresses for it in own):
+        what = f"{mtu} is too small for the IPv6 addresses of interface.addresses"
+        raise refused(f"{where}.interface.mtu", what, f"write {_IPV6_MTU} or more, or leave the IPv6 addresses out")
     if request.mode is not None:  # else the pool says it
         misfit = interface_misfit(request, request.mode) or isolation_misfit(request, request.mode)
         if misfit is not None:
@@ -147,6 +151,8 @@ def _containers(node: Node, where: str) -> Scope:
 
 # Values
 
+_IPV6, _IPV6_MTU = 6, 1280
+"""RFC 8200, 5; the kernel takes IPv6 away from a link with a smaller MTU."""
 POOL_NAME = re.compile(r"[A-Za-z][-A-Za-z0-9_.]{0,62}")
 POOL_NAME_HINT = "name a pool: a letter, then letters, digits, dots, - and _"
 KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")

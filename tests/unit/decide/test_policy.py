@@ -240,6 +240,12 @@ def test_where_there_are_rules_and_none_is_for_the_pod_it_is_refused() -> None:
     )
 
 
+def test_a_namespace_that_no_kubernetes_would_take_is_printed_without_its_control_characters() -> None:
+    error = asked(ruled(rule(namespaces=("other",))), Asker(namespace="a\nb\x1b[2J"))
+    assert r"a pod of namespace 'a\nb\x1b[2J' ask pool rails" in str(error)
+    assert str(error).isprintable()
+
+
 def test_the_first_rule_that_is_for_the_pod_decides() -> None:
     no, yes = rule(name="no", namespaces=("train-*",), allow=False), rule(name="yes")
     error = asked(ruled(no, yes))

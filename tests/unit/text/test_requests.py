@@ -203,6 +203,15 @@ def test_one_limit_alone_is_allowed() -> None:
     assert only("{limits: {hcaHandles: 2}}").limits == RdmaLimits(hca_handles=2)
 
 
+def test_an_mtu_that_ipv6_cannot_have_is_refused_with_the_addresses() -> None:
+    error = refusal('{interface: {mtu: 1279, addresses: ["10.0.0.1/24", "fd00::1/64"]}}')
+    assert error.where.endswith("interface.mtu")
+    assert error.what == "1279 is too small for the IPv6 addresses of interface.addresses"
+    assert error.hint == "write 1280 or more, or leave the IPv6 addresses out"
+    assert only('{interface: {mtu: 1280, addresses: ["fd00::1/64"]}}').interface.mtu == 1280
+    assert only('{interface: {mtu: 68, addresses: ["10.0.0.1/24"]}}').interface.mtu == 68
+
+
 def test_a_refusal_quotes_little_of_what_was_written() -> None:
     error = refusal("{pool: '" + "x\\n" * 80 + "'}")
     assert len(error.what) < 100

@@ -1,6 +1,8 @@
 """What the product says of the machine, beside what lspci, ip and rdma say, and what it was built from."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,10 +164,11 @@ def test_in_the_snapshot_each_device_is_on_its_netdev_and_where_that_one_is(
 def test_the_inventory_of_the_snapshot_is_the_inventory(saved: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "node.json"
     file.write_text(json.dumps(saved))
-    assert json.loads(nri_rdma("inventory", "--snapshot", str(file), "-o", "json")) == {
-        **saved,
-        "notes": [f"Read from the snapshot {file}."],
-    }
+    told = json.loads(nri_rdma("inventory", "--snapshot", str(file), "-o", "json"))
+    read_from, saved_on = told["notes"]
+    assert told == {**saved, "notes": [read_from, saved_on]}
+    assert read_from == f"Read from the snapshot {file}."
+    assert re.fullmatch(rf"Saved on {os.uname().nodename}, \d{{4}}-\d\d-\d\d \d\d:\d\d UTC\.", saved_on)
 
 
 def identity(device: dict[str, Any]) -> tuple[str, str, str]:

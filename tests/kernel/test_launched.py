@@ -196,6 +196,7 @@ def test_two_daemons_of_one_runtime_refuse_each_other_whatever_their_state_direc
 def test_it_waits_for_a_predecessor_that_is_about_to_end(place: Path, runtime: FakeRuntime) -> None:
     """The runtime was restarted: its first child still closes its doors when the second is configured."""
     runtime.configuration.config = config(place)
+    runtime.configuration.request_timeout = int(SOON * 1000)  # a busy machine may take 2 s to end a daemon
     with launch(place) as first, launch(place) as second:
         runtime.adopt(first.connection, SOON)
         first.signal(signal.SIGSTOP)

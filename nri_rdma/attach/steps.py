@@ -79,6 +79,8 @@ class MoveNetdev:
         with _explained(f"bring netdev {self.move.link.name} home", self.move, namespace):
             home = bring_home(kernel, namespace, self.move)
             if home is None:
+                lost = {"device": self.move.device, "netdev": self.move.link.name, "kind": self.move.link.kind}
+                log.warning("the host has lost a virtual netdev: it is neither there nor in the pod", extra=lost)
                 return
             left = left_changed(home, self.move.link)
             if left:

@@ -18,6 +18,7 @@ from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of, concerned, moved_netdevs
 from nri_rdma.engine.placer import Placer
 from nri_rdma.engine.refusals import RefusedLately, failed_late, not_attached, not_decided
+from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.text.annotations import asks_for_devices
@@ -53,8 +54,11 @@ class ContainerCreation:
         If the container's CDI devices ask for more than was attached at pod start, that is attached here. Only strict
         requests are checked for GPUs here; the others are checked when the container starts.
         """
-        with self._refused.noting("CreateContainer", container.pod, container.name):
+        try:
             return self._create(container, deadline)
+        except NriRdmaError as error:
+            self._refused.note("CreateContainer", container.pod, error, container.name)
+            raise
 
     def _create(self, container: Container, deadline: float) -> ContainerEdits:
         sandbox_id, present = container.sandbox_id, container.devices

@@ -11,8 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nri_rdma.attach.record import refuse_unusable
@@ -140,15 +139,6 @@ class RefusedLately:
             )
             if len(self._rows) > KEPT:
                 self._rows.popitem(last=False)
-
-    @contextmanager
-    def noting(self, call: str, pod: Pod, container: str = "") -> Iterator[None]:
-        """Note the refusal that is raised within, and let it pass."""
-        try:
-            yield
-        except NriRdmaError as error:
-            self.note(call, pod, error, container)
-            raise
 
     def rows(self) -> tuple[RefusalRow, ...]:
         """Return what was refused within the last ten minutes, the latest first."""

@@ -46,8 +46,11 @@ class PodStart:
     def run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
         wait for it."""
-        with self.refused.noting("RunPodSandbox", pod):
+        try:
             self._run(pod, annotations, deadline, asker)
+        except NriRdmaError as error:
+            self.refused.note("RunPodSandbox", pod, error)
+            raise
 
     def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         asked = self._placer.asked(pod, annotations)

@@ -10,6 +10,7 @@ from nri_rdma.engine.container import ShowGpus
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.refusals import RefusedLately
+from nri_rdma.errors import NriRdmaError
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,10 @@ class ContainerStart:
             return
         pod = parts[0].pod
         parts[0].started(container)
-        with self._refused.noting("StartContainer", pod, container):
+        try:
             self._limiter.limit_all(parts, container, cgroups_path)
             if gpus is not None:
                 self._alignment.check(pod, attached_of(parts)[0], container, gpus)
+        except NriRdmaError as error:
+            self._refused.note("StartContainer", pod, error, container)
+            raise

@@ -35,6 +35,19 @@ def test_xdp_that_the_pod_attached_does_not_come_home(start: Start) -> None:
     assert world.snapshot() == before
 
 
+def test_a_virtual_netdev_that_the_pod_deleted_is_told_as_lost(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    world = make_world()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    pod.links.clear()
+    end_sandbox(rig)
+    (line,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert line.message == "the host has lost a virtual netdev: it is neither there nor in the pod"
+    assert (line.__dict__["netdev"], line.__dict__["kind"]) == ("rail0", "veth")
+
+
 def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(start: Start) -> None:
     world = make_world()
     before = world.snapshot()

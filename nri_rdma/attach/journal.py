@@ -111,6 +111,8 @@ def encode_record(record: SandboxRecord) -> bytes:
     for attached in body["attached"]:
         for name in _OF_THE_CHOICE:
             attached["admitted"]["request"].pop(name)
+        if not attached["admitted"]["request"]["shares"]:
+            del attached["admitted"]["request"]["shares"]  # as above, for all requests of other doors
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from nri_rdma.attach.plan import Plan
 from nri_rdma.attach.port import NamespaceIdentity, ProcessIdentity
 from nri_rdma.decide.inject import AttachedRequest
-from nri_rdma.decide.placement import Holding
+from nri_rdma.decide.placement import Holding, holdings_of
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import CharDevice, DeviceId
 from nri_rdma.model.pod import Pod
@@ -49,11 +49,11 @@ class SandboxRecord:
     @property
     def holdings(self) -> tuple[tuple[DeviceId, Holding], ...]:
         """Return the devices that this attachment holds, and how."""
-        return tuple((item.device.id, self._holding(request)) for request in self.attached for item in request.devices)
-
-    def _holding(self, attached: AttachedRequest) -> Holding:
-        gpus = frozenset(attached.admitted.request.gpus)
-        return Holding(owner=str(self.pod), mode=attached.admitted.mode, gpus=gpus)
+        return tuple(
+            holding
+            for request in self.attached
+            for holding in holdings_of(str(self.pod), request.admitted, (item.device.id for item in request.devices))
+        )
 
     @property
     def isolation(self) -> Isolation | None:

@@ -272,6 +272,12 @@ class Settings:
         _path,
         "PATH",
     )
+    device_plugin_dir: Path = _setting(
+        Path("/var/lib/kubelet/device-plugins"),
+        "The kubelet's folder for sockets of device plugins, where pools with door = resource are served.",
+        _path,
+        "DIR",
+    )
     kubelet_wait: float = _setting(
         0.05,
         "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"

@@ -21,6 +21,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.device_plugins import make_device_plugins
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
@@ -155,6 +156,7 @@ class Daemon:
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
+        self._device_plugins = make_device_plugins(settings, self._engine, self._workers, self._listeners)
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
             self._engine,
@@ -164,7 +166,7 @@ class Daemon:
             door=lambda: self._door,
             on_synchronized=self._begin_later,
         )
-        self._door: Door = door or self._runner()
+        self._door: Door = door or _runner(settings, self.make_plugin)
         # A runtime that starts the daemon is the service itself: its own service manager is none of ours.
         self._service_manager = ServiceManager("" if door else os.environ.get(NOTIFY_SOCKET, ""))
         self._control = ControlServer(
@@ -209,13 +211,6 @@ class Daemon:
         gc.enable()
         self._host.read_later()  # nobody listened between the first reading and now
 
-    def _runner(self) -> Door:
-        settings = self._settings
-        identity = identify(
-            name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
-        )
-        return Runner(str(settings.nri_socket), self.make_plugin, name=identity.name, index=identity.index)
-
     def _recover(self) -> None:
         for error in self._attachments.recover(self._releases.hold, later=True):
             log.error("journal record set aside", extra={"error": str(error)})
@@ -234,6 +229,7 @@ class Daemon:
         by = time.monotonic() + CLOSE_WORKERS_S
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
+        self._device_plugins.close()
         self._sources.close()
         self._leftovers.close(LAST_LOOK_S)
         if running:  # the journal has what they do: the next daemon goes on from there
@@ -265,6 +261,7 @@ class Daemon:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
         self._workers.submit("preload", preload_grammar)
         self._sources.open_later()  # before what may be much: containers wait for it
+        self._device_plugins.open_later()
         self._attachments.take_up()
         self._service_manager.ready()
 
@@ -274,6 +271,14 @@ class Daemon:
         if contested not in {"", self._contested}:
             log.error("devices that several pools select are in none", extra={"contested": contested})
         self._contested = contested
+
+
+def _runner(settings: Settings, make_plugin: Callable[[int], Plugin]) -> Door:
+    """Return the door to a runtime that the daemon connects to by itself."""
+    identity = identify(
+        name=settings.plugin_name, index=settings.plugin_index, environment=os.environ, program=sys.argv[0]
+    )
+    return Runner(str(settings.nri_socket), make_plugin, name=identity.name, index=identity.index)
 
 
 def _log_reload_bug(done: Future[None]) -> None:

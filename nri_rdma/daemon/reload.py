@@ -66,12 +66,19 @@ def refuse_fixed(old: Settings, new: Settings) -> None:
         for item in fields(Settings)
         if item.name not in RELOADABLE and getattr(old, item.name) != getattr(new, item.name)
     ]
+    if _resource_pools(old) != _resource_pools(new):
+        changed.append("pools with door = resource")  # the kubelet counts their shares
     if changed:
         raise SettingError(
             ErrorCode.SETTING,
             f"{', '.join(changed)} cannot change while the daemon runs",
             hint="restart it, which leaves pods their devices, or take the change back",
         )
+
+
+def _resource_pools(settings: Settings) -> frozenset[tuple[str, str, int, str]]:
+    """Return what the kubelet was told of the pools that are asked by a resource."""
+    return frozenset((it.name, it.resource, it.shares, it.gives) for it in settings.pools if it.resource)
 
 
 def refuse_contested(policy: Policy, node: Node) -> None:

@@ -13,6 +13,7 @@ from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeCache
+from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import ErrorCode, KubeletError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.tasks.listeners import Listeners
@@ -64,6 +65,7 @@ class Sources:
             is_ready=False,
         )
         self.evidence.adoption = settings.adopt
+        self.evidence.kubelet.shares = ShareBook(settings.pools)
         node.on_read.append(self.evidence.specs.read_again)
 
     def open_later(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -32,11 +32,12 @@ _MAX_NAMED = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
-    have."""
+    have, `shares` the ids of the pool's shares that the device stands for."""
 
     owner: str
     mode: Mode
     gpus: frozenset[PciAddress] = frozenset()
+    shares: frozenset[str] = frozenset()
 
 
 Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
@@ -52,6 +53,19 @@ class Placed:
     reasons: tuple[str, ...]
     serves: tuple[PciAddress, ...] = ()
 
+    def holdings(self, owner: str) -> Iterator[tuple[DeviceId, Holding]]:
+        """Yield the devices of this request as `owner` holds them."""
+        return holdings_of(owner, self.admitted, (device.id for device in self.devices))
+
+
+def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> Iterator[tuple[DeviceId, Holding]]:
+    """Yield the devices of a request as `owner` holds them."""
+    request, ids = admitted.request, tuple(devices)
+    gpus = frozenset(request.gpus)
+    for index, device_id in enumerate(ids):
+        shares = request.shares_of(index, len(ids)) if request.shares else frozenset()
+        yield device_id, Holding(owner=owner, mode=admitted.mode, gpus=gpus, shares=shares)
+
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
     """Choose devices for each request of one pod, in the order of the requests. Raises PlacementError.
@@ -63,13 +77,25 @@ def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...])
     busy = {pci for holders in taken.values() for holding in holders for pci in holding.gpus}
     busy.update(pci for item in request for pci in item.request.gpus)
     idle = tuple(gpu for gpu in node.gpus if gpu.pci not in busy)
+    shares = _shares_given(taken, request)
     placed: dict[int, Placed] = {}
     for number in _pickiest_first(offer, request):
-        search = _Search.of(node, offer, taken, used, served, idle, request[number])
+        search = _Search.of(node, offer, taken, used, served, idle, shares, request[number])
         placed[number] = search.run()
         used |= {device.id: search.request.name for device in placed[number].devices}
+        shares.update({device_id: len(holding.shares) for device_id, holding in placed[number].holdings("")})
         served.update(placed[number].serves)
     return tuple(placed[number] for number in range(len(request)))
+
+
+def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[DeviceId]:
+    """Count the shares that each device stands for. A share that the kubelet has allocated anew is no longer that of
+    the pod that had it, whose devices may be on their way back."""
+    own = frozenset(share for item in request for share in item.request.shares)
+    given: Counter[DeviceId] = Counter()
+    for device_id, holders in taken.items() if own else ():
+        given[device_id] = sum(len(holding.shares - own) for holding in holders)
+    return given
 
 
 def _pickiest_first(offer: Offer, request: tuple[Admitted, ...]) -> list[int]:
@@ -172,6 +198,7 @@ class _Search:
     offer: Offer
     served: Mapping[PciAddress, int]
     idle: tuple[Gpu, ...]
+    shares: Mapping[DeviceId, int]
     admitted: Admitted
     gpus: tuple[Gpu, ...]
     matching: tuple[RdmaDevice, ...]
@@ -187,19 +214,23 @@ class _Search:
         used: Mapping[DeviceId, str],
         served: Mapping[PciAddress, int],
         idle: tuple[Gpu, ...],
+        shares: Mapping[DeviceId, int],
         admitted: Admitted,
     ) -> _Search:
         matching = _matching(admitted.request.match, offer.by_pool[admitted.request.pool])
+        most = offer.shares_per_device.get(admitted.request.pool, 0)
         obstacles = {
             device.id: obstacle
             for device in matching
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
+            or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
         return cls(
             node=node,
             offer=offer,
             served=served,
             idle=idle,
+            shares=shares,
             admitted=admitted,
             gpus=_named_gpus(node, admitted.request),
             matching=matching,
@@ -213,15 +244,20 @@ class _Search:
 
     @property
     def count(self) -> int:
-        """The number of devices; all means all that are free, and at least one."""
-        return self.request.count if self.request.count is not None else max(1, len(self.free))
+        """The number of devices; all means all that are free, and at least one. Shares are never too many: the kubelet
+        counts them, so that one device may stand for several of them."""
+        if self.request.count is None or self.request.shares:
+            return max(1, min(len(self.free), self.request.count or len(self.free)))
+        return self.request.count
 
     @property
     def around(self) -> Surroundings:
         """The surroundings that the choice must heed."""
+        shares = self.shares if self.request.shares else {}
         if not self.gpus:
-            return Surroundings(idle=self.idle)
-        return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rails_of_gpus(self.node))
+            return Surroundings(idle=self.idle, shares=shares)
+        rail_of_gpu = rails_of_gpus(self.node)
+        return Surroundings(idle=self.idle, rails=rails(self.node.devices), rail_of_gpu=rail_of_gpu, shares=shares)
 
     def run(self) -> Placed:
         if not self.matching:
@@ -262,7 +298,7 @@ def _obstacle(
 ) -> _Obstacle | None:
     """Return the first reason against the device. Holders come before use: a device that a pod holds may look used to
     the inventory."""
-    if used_by is not None:
+    if used_by is not None and not admitted.request.shares:
         hint = "name it in one request only"
         return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
     barring = sorted(h.owner for h in holders if Mode.EXCLUSIVE in {h.mode, admitted.mode})
@@ -280,6 +316,13 @@ def _obstacle(
         hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
         return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
     return None
+
+
+def _all_shares_given(given: int, most: int) -> _Obstacle | None:
+    if not most or given < most:
+        return None
+    hint = "wait until a pod that has some has ended"
+    return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"with all of its {most} shares given", hint=hint)
 
 
 def _obstacle_to_move(device: RdmaDevice, request: DeviceRequest, node: Node) -> _Obstacle | None:

@@ -10,12 +10,12 @@ it. Of the rules the first that concerns pod and pool decides; where there are r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
-from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, Rule
+from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 
@@ -49,6 +49,8 @@ class Offer:
 
     by_pool: Mapping[str, tuple[RdmaDevice, ...]]
     contested: Mapping[DeviceId, tuple[str, ...]]
+    shares_per_device: Mapping[str, int] = field(default_factory=dict)
+    """How many shares of a pool each of its devices may have, for pools whose shares give one device each."""
 
     def home_of(self, device: RdmaDevice) -> str:
         """Return the pool that has the device, "" when no pool has it."""
@@ -84,11 +86,17 @@ def offer(policy: Policy, node: Node) -> Offer:
     selecting = {
         device.id: tuple(name for name, pool in policy.pools.items() if pool.has(device)) for device in node.devices
     }
+    by_pool = {
+        name: tuple(device for device in node.devices if selecting[device.id] == (name,)) for name in policy.pools
+    }
     return Offer(
-        by_pool={
-            name: tuple(device for device in node.devices if selecting[device.id] == (name,)) for name in policy.pools
-        },
+        by_pool=by_pool,
         contested={device_id: names for device_id, names in selecting.items() if len(names) > 1},
+        shares_per_device={
+            name: -(-policy.pools[name].shares // len(devices))
+            for name, devices in by_pool.items()
+            if devices and policy.pools[name].shares and policy.pools[name].gives is ShareGives.ONE
+        },
     )
 
 
@@ -260,6 +268,18 @@ def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> Placemen
     return PlacementError(ErrorCode.POLICY_DENIED, what, where=request.where, hint=hint)
 
 
+def _door_is_the_pools(question: _Question) -> NriRdmaError | None:
+    pool = question.pool
+    if pool.door is PoolDoor.ANNOTATIONS or question.request.shares:
+        return None
+    return PlacementError(
+        ErrorCode.POOL_DOOR,
+        f"pool {pool.name} is asked by the resource {pool.resource}, not by an annotation",
+        where=question.request.where,
+        hint=f"write {pool.resource}: 1 into resources.limits of the container, or ask for another pool",
+    )
+
+
 def _mode_is_served(question: _Question) -> NriRdmaError | None:
     pool, mode = question.pool, question.mode
     if mode in pool.modes:
@@ -411,6 +431,7 @@ _KERNEL_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _limits_are_kept,
 )
 _CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+    _door_is_the_pools,
     _mode_is_served,
     _mode_is_permitted,
     _char_kinds_are_allowed,

@@ -8,10 +8,11 @@ that it serves:
    root complex, then the fewest over several switches. A GPU gets its second device when each has its first.
 2. For pods to come: the same, for the best that the idle GPUs of the node could still get of what is left. So a pod
    without a GPU takes the device that no GPU will miss.
-3. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
+3. Of a pool that is given in shares: the device that stands for the fewest.
+4. A device whose neighbours are taken comes before one of an intact group: below its switch, its root complex, its NUMA
    node.
-4. A GPU gets the device of its own rail.
-5. The lowest index.
+5. A GPU gets the device of its own rail.
+6. The lowest index.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Surroundings:
     idle: tuple[Gpu, ...] = ()
     rails: Mapping[DeviceId, int] = field(default_factory=dict)
     rail_of_gpu: Mapping[PciAddress, int] = field(default_factory=dict)
+    shares: Mapping[DeviceId, int] = field(default_factory=dict)
+    """The shares that each device stands for already; empty where no share is placed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,8 @@ def _enough(free: Sequence[RdmaDevice], rows: int, must: Sequence[_Row], around:
     found = []
     for device in free:  # lowest index first
         path = below_root(device.pci_root, device.pci_path)
-        kind = (device.pci_root or device.id, path[:-1], device.numa_node, around.rails.get(device.id), penalty(device))
+        rail, shares = around.rails.get(device.id), around.shares.get(device.id, 0)
+        kind = (device.pci_root or device.id, path[:-1], device.numa_node, rail, shares, penalty(device))
         kept[kind] += 1
         if kept[kind] <= rows:
             found.append(device)
@@ -152,7 +156,7 @@ def _one_by_one(free: Sequence[RdmaDevice], rows: Sequence[_Row], scale: _Scale)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scale:
-    """Costs of the five criteria as one number each: a step of one outweighs all steps of the next ones together."""
+    """Costs of the six criteria as one number each: a step of one outweighs all steps of the next ones together."""
 
     free: Sequence[RdmaDevice]
     around: Surroundings
@@ -161,7 +165,7 @@ class _Scale:
     first: int
     second: int
     ties: tuple[int, ...]
-    """The cost of each device by the third and the fifth criterion."""
+    """The cost of each device by the third, fourth and sixth criterion."""
     rail: int
 
     @classmethod
@@ -179,9 +183,14 @@ class _Scale:
         index = (_MAX_INDEX + 1) * base
         rail = index
         group = rail * base
-        second = group * (_MAX_NEIGHBOURS + 1) ** 3 * base
+        share = group * (_MAX_NEIGHBOURS + 1) ** 3 * base
+        given = [around.shares.get(device.id, 0) for device in free]
+        second = share * (max(given, default=0) + 1) * base if around.shares else share
         first = second * (by_distance[Distance.SYS] + 1) * base
-        ties = tuple(neighbours[device.id] * group + min(device.index, _MAX_INDEX) for device in free)
+        ties = tuple(
+            shares * share + neighbours[device.id] * group + min(device.index, _MAX_INDEX)
+            for device, shares in zip(free, given, strict=True)
+        )
         return cls(
             free=free,
             around=around,

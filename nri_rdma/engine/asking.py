@@ -29,16 +29,20 @@ NOTHING_ASKED = Asked()
 
 
 def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: KubeletEvidence, spans: Recorder) -> Asked:
-    """Return what the pod asks for, with the kubelet's answer if that matters here. Raise RequestError."""
+    """Return what the pod asks for, with the kubelet's answer if that matters here: also where the pod may be the one
+    whose shares the kubelet has just allocated. Raise RequestError."""
     with spans.span("parse"):
         request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
     asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)
-    if not (asks_gpus or asks_scope or kubelet.asks_about_devices):
+    if not (asks_gpus or asks_scope or kubelet.asks_about_devices or kubelet.asks_about_shares):
         return Asked(request=request)
     with spans.span("kubelet") as span:
         word = kubelet.ask(pod)
         allocation = word.allocation
+        shares = kubelet.share_requests(allocation)
+        request = PodRequest(requests=(*request.requests, *shares)) if shares else request
+        asks_gpus = asks_gpus or (kubelet.asks_about_gpus and bool(shares))
         gpus = kubelet.gpus_told(word) if asks_gpus else None
         span.attributes["rdma.kubelet.containers"] = ",".join(sorted(allocation.named)) if allocation else ""
         span.attributes["rdma.scope"] = "; ".join(scope_words(item, allocation) for item in request.requests)

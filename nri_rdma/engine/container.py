@@ -56,6 +56,10 @@ class Container(Protocol):
         """Names of the CDI devices that the runtime reports for the container."""
 
     @property
+    def shares(self) -> frozenset[tuple[str, str]]:
+        """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+
+    @property
     def is_privileged(self) -> bool:
         """Whether the container may use all devices of the host. Then its nodes prove nothing."""
 
@@ -86,6 +90,7 @@ class KnownContainer:
     env: Collection[str] = ()
     devices: Mapping[str, DeviceNumbers] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
+    shares: frozenset[tuple[str, str]] = frozenset()
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen

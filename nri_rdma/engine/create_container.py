@@ -17,8 +17,7 @@ from nri_rdma.engine.container import Container
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of, concerned, moved_netdevs
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import RefusedLately, failed_late, not_attached, not_decided
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.engine.refusals import failed_late, not_attached, not_decided
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.text.annotations import asks_for_devices
@@ -37,7 +36,6 @@ class ContainerCreation:
         late: LateAttach,
         alignment: AlignmentCheck,
         spans: Recorder,
-        refused: RefusedLately,
     ) -> None:
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
@@ -46,7 +44,6 @@ class ContainerCreation:
         self._late = late
         self._alignment = alignment
         self._spans = spans
-        self._refused = refused
 
     def create(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
@@ -54,13 +51,6 @@ class ContainerCreation:
         If the container's CDI devices ask for more than was attached at pod start, that is attached here. Only strict
         requests are checked for GPUs here; the others are checked when the container starts.
         """
-        try:
-            return self._create(container, deadline)
-        except NriRdmaError as error:
-            self._refused.note("CreateContainer", container.pod, error, container.name)
-            raise
-
-    def _create(self, container: Container, deadline: float) -> ContainerEdits:
         sandbox_id, present = container.sandbox_id, container.devices
         known = self._known.get(sandbox_id)
         if known is not None and known.failure is not None:
@@ -70,6 +60,8 @@ class ContainerCreation:
             # Before anything is attached for the container's CDI devices.
             refusal = not_decided if self._known.is_missed(sandbox_id) else not_attached
             raise refusal(container.pod_name)
+        if container.shares:
+            parts = self._late.with_shares(container, parts, deadline)
         # One deadline for all waits of this call.
         by = min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
         has_others = self._placer.evidence.await_concerned(container, deadline)
@@ -82,6 +74,8 @@ class ContainerCreation:
         attached, rdma_cm = attached_of(parts)
         if has_others:
             self._late.refuse_lacking(container, grants, attached)
+        if container.shares:
+            self._late.refuse_without_shares(container, attached)
         if not parts:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)

@@ -105,9 +105,12 @@ class Engine:
         barrier = Barrier(attachments, known, spans, waits)
         limiter = Limiter(limits, spans)
         alignment = AlignmentCheck(evidence.specs, known, spans)
-        late = LateAttach(attachments, spans, placer, barrier)
-        refused = RefusedLately()
-        pods = PodStart(attachments, placer, barrier, refused)
+        pods = PodStart(attachments, placer, barrier, RefusedLately())
+
+        def begin(container: Container, deadline: float) -> None:
+            pods.begin(container.pod, container.annotations, deadline, container.asker)
+
+        late = LateAttach(attachments, spans, placer, barrier, begin)
         verifier = Verifier(attachments, evidence, limiter, prefix, alignment.remember)
 
         def start(item: Listed, deadline: float) -> None:
@@ -118,8 +121,8 @@ class Engine:
             placer=placer,
             barrier=barrier,
             pods=pods,
-            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, refused),
-            starts=ContainerStart(attachments, limiter, alignment, refused),
+            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans),
+            starts=ContainerStart(attachments, limiter, alignment),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
         )
 
@@ -129,8 +132,10 @@ class Engine:
         return self._known.unserved()
 
     def may_ask(self, annotations: Mapping[str, str]) -> bool:
-        """Return whether a pod with these annotations may get something: it asks, or its CDI devices may."""
-        return self.asks(annotations) or self.placer.evidence.kubelet.asks_about_devices
+        """Return whether a pod with these annotations may get something: it asks, or its CDI devices or its shares
+        may."""
+        kubelet = self.placer.evidence.kubelet
+        return self.asks(annotations) or kubelet.asks_about_devices or kubelet.asks_about_shares
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
@@ -150,7 +155,7 @@ class Engine:
     def concerns(self, container: Container) -> bool:
         """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container
         has RDMA devices from others."""
-        if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations):
+        if self.attachments.knows(container.sandbox_id) or self.asks(container.annotations) or container.shares:
             return True
         return self.placer.evidence.concerns(container)
 
@@ -159,7 +164,11 @@ class Engine:
 
         If the container's CDI devices ask for more than was attached at pod start, that is attached here.
         """
-        return self._containers.create(container, deadline)
+        try:
+            return self._containers.create(container, deadline)
+        except Exception as error:
+            self.refused.note("CreateContainer", container.pod, error, container.name)
+            raise
 
     def container_created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """Record that CreateContainer of this container is being answered. `status` shows the container's use while its
@@ -170,7 +179,11 @@ class Engine:
         """Write the limits that the runtime was not given: the container's cgroup exists and its process does not run
         yet. `gpus` returns its GPU evidence. Raise LimitsError, or PlacementError where a strict request does not fit
         the GPUs."""
-        self._starts.start(sandbox_id, container, cgroups_path, gpus)
+        try:
+            self._starts.start(sandbox_id, container, cgroups_path, gpus)
+        except Exception as error:
+            self.refused.note("StartContainer", self.attachments.of(sandbox_id)[0].pod, error, container)
+            raise
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Detach everything, as far as the deadline allows; the rest continues in the background. Never raises."""

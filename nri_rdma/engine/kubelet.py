@@ -12,11 +12,14 @@ from typing import Protocol
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
 from nri_rdma.decide.gpus import PodGpus, pod_gpus
+from nri_rdma.decide.shares import share_requests
 from nri_rdma.engine.sandbox import Sandboxes
+from nri_rdma.engine.shares import ShareBook
 from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import DeviceRequest
 from nri_rdma.tasks.waiting import settled
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ class KubeletEvidence:
 
     def __init__(self, kubelet: Kubelet | None, specs: SpecCache, sandboxes: Sandboxes) -> None:
         self.kubelet = kubelet
+        self.shares = ShareBook()
+        """The shares of the pools that are asked by a resource."""
         self._specs = specs
         self._sandboxes = sandboxes
 
@@ -73,6 +78,18 @@ class KubeletEvidence:
     def asks_about_gpus(self) -> bool:
         """Return whether the node has GPUs, and a kubelet that may report whose they are."""
         return bool(self._specs.now.gpu_names.gpus) and self.kubelet is not None and self.kubelet.is_there
+
+    @property
+    def asks_about_shares(self) -> bool:
+        """Return whether the kubelet has allocated shares of our pools to a pod that is not known yet."""
+        return self.shares.is_pending
+
+    def share_requests(self, allocation: PodAllocation | None) -> tuple[DeviceRequest, ...]:
+        """Return what the shares in the kubelet's answer ask for; from now on it is known whose they are."""
+        if allocation is None or not self.shares.pools:
+            return ()
+        self.shares.matched(allocation)
+        return share_requests(self.shares.pools, allocation)
 
     def ask(self, pod: Pod) -> KubeletWord:
         """Return what the kubelet allocated to the pod. Blocks for its budget at most."""

@@ -7,7 +7,7 @@ sandbox, and ends with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
@@ -18,7 +18,7 @@ from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.parts import attached_for, devices_of, free_key, holder_of
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import being_attached, claim_failed, returning
+from nri_rdma.engine.refusals import being_attached, claim_failed, lacks_shares, returning
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
@@ -30,8 +30,17 @@ ATTEMPTS = 3
 class LateAttach:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(self, attachments: Attachments, spans: Recorder, placer: Placer, barrier: Barrier) -> None:
+    def __init__(
+        self,
+        attachments: Attachments,
+        spans: Recorder,
+        placer: Placer,
+        barrier: Barrier,
+        begin: Callable[[Container, float], None],
+    ) -> None:
+        """`begin` starts the container's pod as RunPodSandbox does, before a deadline."""
         self._attachments = attachments
+        self._begin = begin
         self._spans = spans
         self._placer = placer
         self._evidence = placer.evidence
@@ -60,6 +69,25 @@ class LateAttach:
             if late:
                 self._attach_late(container, parts, tuple(late), deadline)
             return grants
+
+    def with_shares(
+        self, container: Container, parts: tuple[Attachment, ...], deadline: float
+    ) -> tuple[Attachment, ...]:
+        """Return the attachments of the sandbox of a container that has shares. Begin now where the kubelet did not
+        report them in time when the sandbox started. Raise as the start of the pod does."""
+        if parts:
+            return parts
+        for resource, share in container.shares:
+            self._evidence.kubelet.shares.allocated(resource, (share,))
+        self._begin(container, deadline)
+        return self._attachments.of(container.sandbox_id)
+
+    def refuse_without_shares(self, container: Container, attached: tuple[AttachedRequest, ...]) -> None:
+        """Raise NotReadyError where the kubelet allocated shares to the container and nothing is attached for them."""
+        there = {share for item in attached for share in item.admitted.request.shares}
+        lacking = sorted(share for _, share in container.shares if share not in there)
+        if lacking:
+            raise lacks_shares(container.pod, container.name, lacking)
 
     def refuse_lacking(
         self, container: Container, grants: Iterable[CdiGrant], attached: tuple[AttachedRequest, ...]

@@ -42,6 +42,11 @@ class Offering:
         self._offered = _Offered.of(policy, node.current)
         node.on_read.append(self._node_was_read)
 
+    @property
+    def offer(self) -> Offer:
+        """The devices of each pool, as the node was last read."""
+        return self._offered_on(self._node.current).offer
+
     def question(
         self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption
     ) -> Question:

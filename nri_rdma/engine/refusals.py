@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nri_rdma.attach.record import refuse_unusable
@@ -51,6 +51,18 @@ def failed_late(pod: Pod, why: str) -> NotReadyError:
     """Return the error for a container of a sandbox whose attach failed after RunPodSandbox was answered."""
     what = "the attach failed after the sandbox had started, and was undone"
     return NotReadyError(ErrorCode.ATTACH_FAILED, what, where=str(pod), hint=_NEW_SANDBOX, detail=why)
+
+
+def lacks_shares(pod: Pod, container: str, shares: Sequence[str]) -> NotReadyError:
+    """Return the error for a container to which the kubelet allocated shares that nothing is attached for."""
+    return NotReadyError(
+        ErrorCode.NOT_ATTACHED,
+        f"network is not ready: nothing is attached for {len(shares)} of the shares that the kubelet allocated to"
+        f" container {container}",
+        where=str(pod),
+        hint="delete the pod if this does not end: a new sandbox is told all of them",
+        detail=", ".join(shares[:8]),
+    )
 
 
 def claim_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> NotReadyError:
@@ -113,8 +125,10 @@ class RefusedLately:
         self.count = 0
         """How many refusals there were since the start."""
 
-    def note(self, call: str, pod: Pod, error: NriRdmaError, container: str = "") -> None:
-        """Log a refusal, and remember it."""
+    def note(self, call: str, pod: Pod, error: Exception, container: str = "") -> None:
+        """Log a refusal, and remember it. An error of another kind is a bug, which the door logs."""
+        if not isinstance(error, NriRdmaError):
+            return
         facts = {"call": call, "pod": str(pod), "uid": pod.uid, "sandbox": pod.sandbox_id}
         if container:
             facts["container"] = container

@@ -50,11 +50,7 @@ class Reservations:
         """Record the placed devices under the key. The caller holds the lock."""
         self._holdings.pop(key, None)
         if placed:
-            self._holdings[key] = tuple(
-                (device.id, Holding(owner=owner, mode=item.admitted.mode, gpus=frozenset(item.admitted.request.gpus)))
-                for item in placed
-                for device in item.devices
-            )
+            self._holdings[key] = tuple(holding for item in placed for holding in item.holdings(owner))
 
     def _taken(self, but: str = "") -> Taken:
         taken: dict[DeviceId, set[Holding]] = {}

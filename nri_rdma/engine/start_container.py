@@ -9,8 +9,6 @@ from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.container import ShowGpus
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
-from nri_rdma.engine.refusals import RefusedLately
-from nri_rdma.errors import NriRdmaError
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +19,10 @@ _REPORTED_ANSWERS = 2
 class ContainerStart:
     """Handles the start of containers for every door. Safe for use by several threads."""
 
-    def __init__(
-        self, attachments: Attachments, limiter: Limiter, alignment: AlignmentCheck, refused: RefusedLately
-    ) -> None:
+    def __init__(self, attachments: Attachments, limiter: Limiter, alignment: AlignmentCheck) -> None:
         self._attachments = attachments
         self._limiter = limiter
         self._alignment = alignment
-        self._refused = refused
 
     def created(self, sandbox_id: str, container: str, cgroups_path: str) -> None:
         """Record that CreateContainer of this container is being answered."""
@@ -48,12 +43,7 @@ class ContainerStart:
         parts = self._attachments.of(sandbox_id)
         if not parts:
             return
-        pod = parts[0].pod
         parts[0].started(container)
-        try:
-            self._limiter.limit_all(parts, container, cgroups_path)
-            if gpus is not None:
-                self._alignment.check(pod, attached_of(parts)[0], container, gpus)
-        except NriRdmaError as error:
-            self._refused.note("StartContainer", pod, error, container)
-            raise
+        self._limiter.limit_all(parts, container, cgroups_path)
+        if gpus is not None:
+            self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)

@@ -18,6 +18,15 @@ class PoolDoor(StrEnum):
     """The door through which a pool is asked. A pool has one door, so that no device is given away twice."""
 
     ANNOTATIONS = "annotations"
+    RESOURCE = "resource"
+
+
+class ShareGives(StrEnum):
+    """What a container gets for a share of a pool: the best aligned device for each share, or every device of the
+    pool, however many shares it has."""
+
+    ONE = "one"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +35,7 @@ class Pool:
 
     It has the devices that any of `select` takes (all, where there is none) and none of `exclude` does. `limits` are
     for requests that name none, `max_limits` bound all of them. `where` is its place in the configuration, for people.
+    With door RESOURCE, pods ask by `resource`, of which the node has `shares`; each gives what `gives` says.
     """
 
     name: str
@@ -38,6 +48,10 @@ class Pool:
     limits: RdmaLimits | None = None
     max_limits: RdmaLimits | None = None
     where: str = ""
+    resource: str = ""
+    """PREFIX/NAME, as containers write it in `resources.limits`; "" with another door."""
+    shares: int = 0
+    gives: ShareGives = ShareGives.ONE
 
     def has(self, device: RdmaDevice) -> bool:
         """Return whether the pool selects the device. A device that may be excluded is excluded, as long as its name is

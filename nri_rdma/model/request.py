@@ -162,6 +162,12 @@ class DeviceRequest:
     """Whether the request was one word, which names no containers."""
     cdi_device: str = ""
     """The qualified name of the CDI device that the request came with; "" for a request of an annotation."""
+    shares: tuple[str, ...] = ()
+    """Ids of the shares of the pool that the kubelet allocated; none for a request that came otherwise."""
+
+    def shares_of(self, index: int, devices: int) -> frozenset[str]:
+        """Return the shares that the device of that index stands for, of so many devices."""
+        return frozenset(self.shares[index::devices])
 
     def covering(self, container: str, is_covered: bool) -> DeviceRequest:
         """Return the same request for one more container, or without it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import (
@@ -75,6 +75,9 @@ def read_pools(node: Node, where: str = "pools") -> tuple[Pool, ...]:
             if (set(pool.select), set(pool.exclude)) == (set(other.select), set(other.exclude)):
                 what = f"it has the same devices as {other.where}, and a device is in one pool only"
                 raise refused(pool.where, what, "give them different select or exclude, or make them one pool")
+            if pool.resource and pool.resource == other.resource:
+                what = f"{pool.resource} is the resource of {other.where}"
+                raise refused(f"{pool.where}.resource", what, "choose another, or make them one pool")
     return pools
 
 
@@ -133,11 +136,28 @@ def _pool(name: str, node: Node, where: str) -> Pool:
     if "modes" not in fields:
         raise refused(where, "modes is missing", 'write modes = ["shared"], or ["exclusive", "shared"]')
     pool = Pool(name=name, where=where, **fields)
+    _refuse_half_a_resource(pool, fields)
     if pool.requires_isolation and Mode.SHARED in pool.modes:
         what = "what others may have too cannot be hidden from them"
         raise refused(f"{where}.requireIsolation", what, 'write modes = ["exclusive"], or leave requireIsolation out')
     _refuse_defaults_above_maxima(pool)
     return pool
+
+
+def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
+    if pool.door is not PoolDoor.RESOURCE:
+        for key in ("resource", "shares", "gives"):
+            if key in fields:
+                what = f"pool {pool.name} is asked through {pool.door}"
+                raise refused(f"{pool.where}.{key}", what, 'write door = "resource", or leave it out')
+        return
+    for key, example in (("resource", '"rdma/rdma_shared_device_a"'), ("shares", "64")):
+        if key not in fields:
+            raise refused(pool.where, f"{key} is missing, with door = resource", f"write such as {key} = {example}")
+    if pool.resource.partition("/")[0] in _RESERVED_PREFIXES:
+        raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
+    if pool.modes != (Mode.SHARED,):
+        raise refused(f"{pool.where}.modes", "shares are of devices that others have too", 'write modes = ["shared"]')
 
 
 def _refuse_defaults_above_maxima(pool: Pool) -> None:
@@ -252,6 +272,12 @@ _HEX_HINT = 'write four hexadecimal digits in quotes, such as "15b3"'
 _VENDOR = re.compile(r"[A-Za-z]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _RANGES = re.compile(r"[0-9]{1,5}(-[0-9]{1,5})?(,[0-9]{1,5}(-[0-9]{1,5})?)*")
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_RESOURCE = re.compile(
+    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+_RESERVED_PREFIXES = frozenset({"kubernetes.io", "requests.kubernetes.io"})
+MAX_SHARES = 10_000
+"""Most shares of a pool. The kubelet writes the id of each into its list of devices."""
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")
 _NAMESPACE = re.compile(r"[-a-z0-9*?]{1,63}")
 _HANDLER = re.compile(r"[-A-Za-z0-9_.*?]{0,253}")
@@ -349,7 +375,25 @@ POOL_KEYS = (
     ),
     Key("exclude", "exclude", _SELECTORS, "Devices that it has not, although they are selected"),
     Key("modes", "modes", some(word_of(Mode)), "What it serves; the first is for requests that name none"),
-    Key("door", "door", word_of(PoolDoor), "What it is asked through"),
+    Key(
+        "door",
+        "door",
+        word_of(PoolDoor),
+        "What it is asked through: annotations of pods, or a resource of containers; default: annotations",
+    ),
+    Key(
+        "resource",
+        "resource",
+        text_of(_RESOURCE, "write PREFIX/NAME such as rdma/rdma_shared_device_a"),
+        "With door resource: what containers ask for",
+    ),
+    Key("shares", "shares", number(1, MAX_SHARES), "With door resource: how many of it the node has"),
+    Key(
+        "gives",
+        "gives",
+        word_of(ShareGives),
+        "What a share gives: one, the best aligned device; all, every device of the pool; default: one",
+    ),
     Key(
         "requireIsolation",
         "requires_isolation",

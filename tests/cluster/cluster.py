@@ -32,7 +32,7 @@ _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 class Cluster:
     """From construction to close(); a context manager. `times` has the seconds from the start to each step."""
 
-    def __init__(self, nodes: int = 1, described: str = "eight") -> None:
+    def __init__(self, nodes: int = 1, described: str = "eight", config: str = "") -> None:
         self._begun = time.monotonic()
         self.times: dict[str, float] = {}
         self._programs = ensure_programs()
@@ -47,7 +47,7 @@ class Cluster:
             _FORWARD.write_text("1")
             self.control = self._machine("control", 0)
             self._control_plane = ControlPlane(self.control, self._programs, _address(0), names)
-            self.nodes = {name: self._node(name, number, described) for number, name in enumerate(names, 1)}
+            self.nodes = {name: self._node(name, number, described, config) for number, name in enumerate(names, 1)}
             self._start()
         except BaseException:
             self.close()
@@ -134,10 +134,10 @@ class Cluster:
         _join(machine, number)
         return machine
 
-    def _node(self, name: str, number: int, described: str) -> Node:
+    def _node(self, name: str, number: int, described: str, config: str) -> Node:
         machine = self._machine(name, number)
         kubeconfig = self._control_plane.kubeconfig(name)
-        return Node(machine, self._programs, kubeconfig, _address(number), _pods(number), described)
+        return Node(machine, self._programs, kubeconfig, _address(number), _pods(number), described, config)
 
 
 def _join(machine: Machine, number: int) -> None:

@@ -12,9 +12,9 @@ collect_ignore_glob = [] if "NRI_RDMA_CLUSTER" in os.environ else ["test_*.py"]
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of one node, or of as many as the module's NODES says."""
+    """A cluster of one node, or of as many as the module's NODES says; its CONFIG is nri-rdma's configuration."""
     failed = request.session.testsfailed
-    made = Cluster(getattr(request.module, "NODES", 1))
+    made = Cluster(getattr(request.module, "NODES", 1), config=getattr(request.module, "CONFIG", ""))
     try:
         yield made
     finally:

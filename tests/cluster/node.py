@@ -23,8 +23,17 @@ class Node:
     """One node. What it is called is the kubelet's name for it, and the machine's."""
 
     def __init__(
-        self, machine: Machine, programs: Programs, kubeconfig: Path, address: str, pods: str, described: str
+        self,
+        machine: Machine,
+        programs: Programs,
+        kubeconfig: Path,
+        address: str,
+        pods: str,
+        described: str,
+        config: str = "",
     ) -> None:
+        """`described` is the name of its hardware, `config` the text of nri-rdma's configuration file, if it has
+        one."""
         self.machine = machine
         self.name = machine.name
         self._programs = programs
@@ -32,6 +41,7 @@ class Node:
         self._address = address
         self._pods = pods
         self._described = described
+        self._config = config
         self._hardware: dict[str, str] = {}
 
     def start(self) -> None:
@@ -48,8 +58,11 @@ class Node:
     def start_daemon(self) -> Program:
         """Start `nri-rdma run`, with defaults but for the described hardware."""
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
+        file = self.machine.folder / "config.toml"
+        file.write_text(self._config)
+        offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
-            "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", "--allow-default-pool"
+            "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *offers
         )
         wait_until(
             lambda: "synchronized" in daemon.log.read_text(), f"nri-rdma on {self.name} ({daemon.log})", _START_S

@@ -112,12 +112,14 @@ class Handlers:
         *,
         nodes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         env: Collection[str] = (),
+        annotations: Mapping[str, str] = MappingProxyType({}),
     ) -> Got:
         """CreateContainer and StartContainer: what it is answered, and what is written for it then. `nodes` are device
-        nodes and `env` variables that it has from others."""
+        nodes and `env` variables that it has from others, `annotations` those that the kubelet gave to it."""
         message = nri.Container(id=f"{pod.id}-{container.name}", pod_sandbox_id=pod.id, name=container.name)
         message.env.extend(f"{name}=mine" for name in sorted(container.env))
         message.env.extend(env)
+        message.annotations.update(annotations)
         for path, (major, minor) in nodes.items():
             message.linux.devices.add(path=path, type="c", major=major, minor=minor)
         if container.privileged:

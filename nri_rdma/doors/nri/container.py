@@ -22,8 +22,10 @@ from nri_rdma.doors.nri.messages import (
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
+from nri_rdma.text.shares import KEY_PREFIX, shares_in
 
 _T = TypeVar("_T")
+_SHARES = KEY_PREFIX.encode()
 
 
 class _lazy(Generic[_T]):  # noqa: N801 - a decorator
@@ -86,6 +88,11 @@ class NriContainer:
     def cdi_devices(self) -> tuple[str, ...]:
         """Names of the CDI devices that the runtime reports for the container."""
         return cdi_devices(self._message.container)
+
+    @_lazy
+    def shares(self) -> frozenset[tuple[str, str]]:
+        """The shares of our pools that the kubelet allocated to the container, each with its resource."""
+        return shares_in(self._message.container.annotations) if _SHARES in self._payload else frozenset()
 
     @_lazy
     def is_privileged(self) -> bool:

@@ -1,0 +1,57 @@
+"""Makes requests of the shares that the kubelet allocated to a pod's containers. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.pool import Pool, ShareGives
+from nri_rdma.model.request import DeviceRequest, Mode, Scope
+
+_NO_LABEL = re.compile(r"[^a-z0-9]+")
+
+
+def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
+    """Return a request for each container that has shares of one of these pools, which are asked by a resource; of a
+    pool whose share gives all devices, one for all of its containers."""
+    return tuple(
+        request for pool in pools.values() for request in _requests(pool, _containers(pool.resource, allocation))
+    )
+
+
+def share_name(resource: str) -> str:
+    """Return the request's name for a resource: its own without the prefix, as a label."""
+    return _NO_LABEL.sub("-", resource.rpartition("/")[2].lower()).strip("-")[:63].strip("-")
+
+
+def _containers(resource: str, allocation: PodAllocation) -> dict[str, tuple[str, ...]]:
+    """Return the ids of the shares by container."""
+    return {
+        container.name: ids.ids
+        for container in allocation.containers
+        for ids in container.resources
+        if ids.resource == resource
+    }
+
+
+def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:
+    if not containers:
+        return
+    if pool.gives is ShareGives.ALL:
+        yield _request(pool, frozenset(containers), tuple(share for ids in containers.values() for share in ids), None)
+        return
+    for container, ids in containers.items():
+        yield _request(pool, frozenset({container}), ids, len(ids))
+
+
+def _request(pool: Pool, containers: frozenset[str], ids: tuple[str, ...], count: int | None) -> DeviceRequest:
+    return DeviceRequest(
+        name=share_name(pool.resource),
+        where=f"{pool.resource} of {', '.join(sorted(containers))}",
+        pool=pool.name,
+        count=count,
+        scope=Scope(only=containers),
+        mode=Mode.SHARED,
+        shares=ids,
+    )

@@ -1,0 +1,154 @@
+"""The device plugins of a node: one server for each pool that is asked by a resource, registered for as long as the
+daemon lives.
+
+The kubelet removes all sockets of its folder when it starts, and does not ask who was registered: the folder is
+watched, and what is missing is served and registered again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nri_rdma.decide.policy import Offer
+from nri_rdma.doors.deviceplugin.answers import healthy_shares
+from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
+from nri_rdma.engine.shares import ShareBook
+from nri_rdma.errors import KubeletError
+from nri_rdma.host.watch import inotify
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.tasks.listeners import Listeners, Source
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN_S = 1.0
+"""Pause before a registration that failed is tried again."""
+ABSENT_S = 2.0
+"""Between two looks for a kubelet that is not there yet."""
+LOOK_S = 10.0
+"""Between two looks for a socket of ours whose removal was not reported."""
+
+
+class DevicePlugins:
+    """Whoever makes it closes it. Serving and registering is done by a worker: grpc is imported there."""
+
+    def __init__(
+        self,
+        folder: Path,
+        pools: Iterable[Pool],
+        offer: Callable[[], Offer],
+        shares: ShareBook,
+        *,
+        workers: Workers,
+        listeners: Listeners,
+        schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
+    ) -> None:
+        """`offer` returns the devices of each pool as the node was last read, `schedule` calls something after a pause
+        and returns what cancels that."""
+        self._folder = folder
+        self._offer = offer
+        self._shares = shares
+        self._workers = workers
+        self._listeners = listeners
+        self._schedule = schedule
+        self._cancel: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._is_queued = False
+        self._is_new_kubelet = False
+        self._watch: inotify.Inotify | None = None
+        self._source: Source | None = None
+        self._pools = tuple(pool for pool in pools if pool.door is PoolDoor.RESOURCE)
+        self._servers: tuple[PoolServer, ...] = ()
+
+    def open_later(self) -> None:
+        """Have a worker serve and register, now and whenever that is necessary. Again is no error; without such pools
+        nothing happens."""
+        if self._pools:
+            self._look_later()
+
+    def node_was_read(self) -> None:
+        """Tell the kubelet how many shares are healthy now."""
+        for server in self._servers:
+            server.set_healthy(healthy_shares(server.pool, self._offer()))
+
+    def close(self) -> None:
+        """End all servers. After the workers; again is no error."""
+        with self._lock:
+            self._is_closed = True
+            cancel, source, watch = self._cancel, self._source, self._watch
+            self._source = self._watch = None
+        cancel()
+        if source is not None:
+            self._listeners.remove(source)
+        if watch is not None:
+            watch.close()
+        for server in self._servers:
+            server.close()
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        with self._lock:
+            if self._is_queued or self._is_closed:
+                return
+            self._is_queued = True
+        self._workers.submit("device-plugins", self._look)
+
+    def _look(self) -> None:
+        """Serve and register what is not. A kubelet that is not there is looked for again."""
+        with self._lock:
+            self._is_queued = False
+            is_new_kubelet, self._is_new_kubelet = self._is_new_kubelet, False
+        pause_s = ABSENT_S
+        if (self._folder / KUBELET_SOCKET).exists():
+            pause_s = LOOK_S
+            self._begin_watching()
+            try:
+                self._serve_missing(is_new_kubelet)
+            except KubeletError as error:
+                log.warning("a resource is not served", extra={"error": str(error)})
+                pause_s = TRY_AGAIN_S
+        with self._lock:
+            self._cancel()
+            if not self._is_closed:
+                self._cancel = self._schedule(pause_s, self._look_later)
+
+    def _serve_missing(self, is_new_kubelet: bool) -> None:
+        if not self._servers:
+            offer = self._offer()
+            self._servers = tuple(
+                PoolServer(pool, self._folder, healthy_shares(pool, offer), self._shares.allocated)
+                for pool in self._pools
+            )
+        for server in self._servers:
+            if is_new_kubelet or not server.is_there:
+                server.serve()
+
+    def _begin_watching(self) -> None:
+        if self._watch is not None:
+            return
+        watch = inotify.Inotify()
+        try:
+            watch.add(str(self._folder), inotify.CREATE | inotify.MOVED_TO | inotify.DELETE)
+        except OSError:  # no watch is left: it is looked at now and then
+            watch.close()
+            return
+        source = Source(name="device plugins", fd=watch.fileno(), read=self._read)
+        with self._lock:
+            if self._is_closed:
+                watch.close()
+                return
+            self._watch, self._source = watch, source
+        self._listeners.add(source)
+
+    def _read(self) -> None:
+        watch = self._watch
+        names = {event.name for event in watch.read()} if watch is not None else set()
+        if KUBELET_SOCKET in names:
+            with self._lock:
+                self._is_new_kubelet = True
+            self._look_later()

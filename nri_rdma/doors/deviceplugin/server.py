@@ -1,0 +1,168 @@
+"""One pool's device plugin: a gRPC server on a socket of its own in the kubelet's folder, and its registration.
+
+Every call blocks; nothing here is for the thread of NRI's events. grpc is imported with the first server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any  # Any: grpc has no types
+from urllib.parse import quote
+
+from google.protobuf.message import DecodeError
+
+from nri_rdma.doors.deviceplugin import answers
+from nri_rdma.errors import ErrorCode, KubeletError
+from nri_rdma.model.pool import Pool
+from nri_rdma.pb import deviceplugin_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+API_VERSION = "v1beta1"
+KUBELET_SOCKET = "kubelet.sock"
+CALL_S = 5.0
+"""Time limit of the registration; after it the call fails and is tried again."""
+_SERVICE = "v1beta1.DevicePlugin"
+_THREADS = 4
+"""One for ListAndWatch of this kubelet, one for that of a kubelet that has just ended, and two for the calls."""
+_OPTIONS = (
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_retries", 0),
+    ("grpc.default_authority", "localhost"),
+)
+
+
+class PoolServer:
+    """Serves one pool until closed."""
+
+    def __init__(self, pool: Pool, folder: Path, healthy: int, on_allocate: Callable[[str, list[str]], None]) -> None:
+        """`on_allocate` gets the resource and the ids of each allocation before the kubelet has its answer."""
+        self.pool = pool
+        self._folder = folder
+        self._path = folder / endpoint_of(pool)
+        self._on_allocate = on_allocate
+        self._changed = threading.Condition()
+        self._healthy = healthy
+        self._is_closed = False
+        self._server: Any = None
+
+    @property
+    def is_there(self) -> bool:
+        """Return whether the kubelet finds our socket: it removes all sockets of the folder when it starts."""
+        return self._server is not None and self._path.exists()
+
+    def serve(self) -> None:
+        """Listen anew, and register with the kubelet. Raises KubeletError; then nobody listens."""
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # it tells of a kubelet's end on our stderr, past our log
+        import grpc
+
+        self._stop_listening()
+        with suppress(FileNotFoundError):
+            self._path.unlink()
+        server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="device-plugin"), options=_OPTIONS)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, self._handlers(grpc)),))
+        try:
+            server.add_insecure_port(f"unix:{quote(str(self._path))}")
+        except RuntimeError as error:
+            raise _unreachable(f"cannot listen at {self._path}", self._folder, str(error)) from error
+        server.start()
+        self._server = server
+        try:
+            self._register(grpc)
+        except KubeletError:
+            self._stop_listening()
+            raise
+
+    def set_healthy(self, healthy: int) -> None:
+        """Set how many shares are healthy, and tell the kubelet if that is new."""
+        with self._changed:
+            if healthy != self._healthy:
+                log.info("shares", extra={"resource": self.pool.resource, "healthy": healthy})
+                self._healthy = healthy
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all calls and remove the socket. Again is no error."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._stop_listening()
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _stop_listening(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop(grace=None).wait(CALL_S)
+
+    def _register(self, grpc: Any) -> None:
+        request = pb.RegisterRequest(
+            version=API_VERSION, endpoint=self._path.name, resource_name=self.pool.resource, options=_options()
+        )
+        socket = self._folder / KUBELET_SOCKET
+        with grpc.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS) as channel:
+            call = channel.unary_unary("/v1beta1.Registration/Register", request_serializer=None)
+            try:
+                call(request.SerializeToString(), timeout=CALL_S)
+            except grpc.RpcError as error:
+                what = f"{self.pool.resource} is not registered with the kubelet"
+                raise _unreachable(what, socket, str(error.details())) from error
+        log.info("registered with the kubelet", extra={"resource": self.pool.resource, "shares": self.pool.shares})
+
+    def _handlers(self, grpc: Any) -> dict[str, Any]:
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "GetDevicePluginOptions": unary(lambda _request, _context: _options().SerializeToString()),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+            "Allocate": unary(self._allocate),
+        }
+
+    def _list_and_watch(self, _request: bytes, context: Any) -> Iterator[bytes]:
+        """Yield the list of shares now and whenever it changes, until the kubelet or the daemon ends."""
+        context.add_callback(self._wake)
+        told = -1
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._healthy != told or self._is_over(context))  # noqa: B023
+                if self._is_over(context):
+                    return
+                told = self._healthy
+            yield answers.listed(self.pool, told)
+
+    def _is_over(self, context: Any) -> bool:
+        return self._is_closed or not context.is_active()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _allocate(self, data: bytes, context: Any) -> bytes:
+        try:
+            containers = [list(it.devices_ids) for it in pb.AllocateRequest.FromString(data).container_requests]
+        except DecodeError as error:
+            import grpc
+
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no AllocateRequest: {error}")
+            raise  # abort() has raised
+        self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])
+        return answers.allocated(self.pool, containers)
+
+
+def endpoint_of(pool: Pool) -> str:
+    """Return the name of a pool's socket."""
+    return f"nri-rdma_{pool.name}.sock"
+
+
+def _options() -> pb.DevicePluginOptions:
+    return pb.DevicePluginOptions()
+
+
+def _unreachable(what: str, where: Path, detail: str) -> KubeletError:
+    hint = "nothing, it is tried again; see that the kubelet runs and that its folder is the one in the settings"
+    return KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=str(where), hint=hint, detail=detail[:300])

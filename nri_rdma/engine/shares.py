@@ -1,0 +1,39 @@
+"""What the kubelet allocated of our resources, and no pod is known to have yet.
+
+Law: Allocate names neither pod nor container, so it only makes the next pods worth a question to the kubelet. A plain
+pod costs a comparison while nothing is pending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.pool import Pool, PoolDoor
+
+
+class ShareBook:
+    """Safe for use by several threads."""
+
+    def __init__(self, pools: Iterable[Pool] = ()) -> None:
+        self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
+        """The pools that are asked by a resource, by name."""
+        self._lock = threading.Lock()
+        self._pending: set[tuple[str, str]] = set()
+        self.is_pending = False
+        """Whether a pod may come that has shares of which nobody has told yet."""
+
+    def allocated(self, resource: str, shares: Iterable[str]) -> None:
+        """Note that the kubelet allocated these shares to a container that it does not name."""
+        with self._lock:
+            self._pending.update((resource, share) for share in shares)
+            self.is_pending = bool(self._pending)
+
+    def matched(self, allocation: PodAllocation) -> None:
+        """Note whose these allocations are."""
+        with self._lock:
+            for container in allocation.containers:
+                for ids in container.resources:
+                    self._pending.difference_update((ids.resource, share) for share in ids.ids)
+            self.is_pending = bool(self._pending)

@@ -1,0 +1,23 @@
+"""The annotation by which a container tells which shares the kubelet allocated to it.
+
+The device plugin gives it to the kubelet, which gives it to the runtime with the container (never with the pod, whose
+author writes its own annotations): ``shares.rdma.noderesource.dev/rdma_hca_a: rdma/hca_a=share-07,share-12``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+KEY_PREFIX = "shares.rdma.noderesource.dev/"
+"""With the resource's name after it: one container may have shares of several pools."""
+
+
+def share_annotation(resource: str, shares: Iterable[str]) -> tuple[str, str]:
+    """Return key and value for shares of a resource."""
+    return f"{KEY_PREFIX}{resource.replace('/', '_')}", f"{resource}={','.join(sorted(shares))}"
+
+
+def shares_in(annotations: Mapping[str, str]) -> frozenset[tuple[str, str]]:
+    """Return the shares that a container's annotations tell of, each with its resource."""
+    told = (text.partition("=") for key, text in annotations.items() if key.startswith(KEY_PREFIX))
+    return frozenset((resource, share) for resource, _, shares in told for share in shares.split(","))

@@ -1,0 +1,103 @@
+"""A fake kubelet's device manager: registration and calls of device plugins v1beta1 over real gRPC, with protobuf that
+is written by hand (tests/rig/kubelet.py says why).
+
+As the real one (Kubernetes 1.37) it removes all sockets of its folder when it starts, dials back after Register, asks
+for the options although they were sent, and keeps ListAndWatch open.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self  # Any: grpc has no types
+
+import grpc
+
+from tests.rig.kubelet import fields, message, text
+
+_EMPTY = b""
+
+
+@dataclass
+class Registered:
+    """A plugin that has registered: its channel, and the last list that it sent (health by id)."""
+
+    endpoint: str
+    channel: Any
+    devices: dict[str, str] = field(default_factory=dict)
+    lists: int = 0
+    is_over: threading.Event = field(default_factory=threading.Event)
+
+
+class FakeDeviceManager:
+    """Serves kubelet.sock in `folder` between start and stop. `plugins` are those that have registered, by resource."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._server: Any = None
+        self.plugins: dict[str, Registered] = {}
+        self.registrations: list[dict[int, bytes]] = []
+        """The fields of each Register, by number."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Remove all sockets and serve."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for path in self._folder.iterdir():
+            path.unlink()
+        self._server = grpc.server(ThreadPoolExecutor(max_workers=4))
+        methods = {"Register": grpc.unary_unary_rpc_method_handler(self._register)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.Registration", methods),))
+        self._server.add_insecure_port(f"unix:{self._folder}/kubelet.sock")
+        self._server.start()
+
+    def stop(self) -> None:
+        """End: the socket goes, and so do the connections to the plugins."""
+        self._server.stop(grace=None).wait()
+        for plugin in self.plugins.values():
+            plugin.channel.close()
+        self.plugins.clear()
+
+    def call(self, resource: str, method: str, request: bytes) -> bytes:
+        """Call a method of the plugin of that resource. Raises grpc.RpcError."""
+        channel = self.plugins[resource].channel
+        answer: bytes = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(request, timeout=5)
+        return answer
+
+    def allocate(self, resource: str, *containers: tuple[str, ...]) -> list[list[tuple[int, bytes]]]:
+        """Allocate ids for containers; the fields of the answer of each."""
+        request = b"".join(message(1, b"".join(text(1, share) for share in ids)) for ids in containers)
+        answer = self.call(resource, "Allocate", request)
+        return [list(fields(content)) for _number, content in fields(answer)]
+
+    def _register(self, request: bytes, _context: Any) -> bytes:
+        told = dict(fields(request))
+        self.registrations.append(told)
+        endpoint, resource = told[2].decode(), told[3].decode()
+        channel = grpc.insecure_channel(f"unix:{self._folder}/{endpoint}")
+        plugin = Registered(endpoint=endpoint, channel=channel)
+        threading.Thread(target=self._follow, args=(resource, plugin), daemon=True).start()
+        return _EMPTY
+
+    def _follow(self, resource: str, plugin: Registered) -> None:
+        """Ask for the options and take each list, until the plugin or the kubelet ends."""
+        try:
+            plugin.channel.unary_unary("/v1beta1.DevicePlugin/GetDevicePluginOptions")(_EMPTY, timeout=5)
+            for answer in plugin.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(_EMPTY):
+                devices = [dict(fields(content)) for _number, content in fields(answer)]
+                plugin.devices = {device[1].decode(): device[2].decode() for device in devices}
+                plugin.lists += 1
+                self.plugins[resource] = plugin
+        except (grpc.RpcError, ValueError):  # the plugin has ended; or our channel was closed (ValueError)
+            pass
+        finally:
+            plugin.is_over.set()

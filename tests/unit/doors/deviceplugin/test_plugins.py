@@ -1,0 +1,97 @@
+"""The device plugins of a node are registered for as long as the daemon lives, whatever the kubelet does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from nri_rdma.attach.timers import start_timer
+from nri_rdma.decide.policy import offer, policy_of
+from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
+from nri_rdma.engine.shares import ShareBook
+from nri_rdma.model.device import Node
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.tasks.listeners import Listeners
+from nri_rdma.tasks.workers import Workers
+from tests.rig.deadline import wait_until
+from tests.rig.device_manager import FakeDeviceManager
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
+from tests.unit.doors.deviceplugin.test_answers import down
+from tests.unit.model.hardware import eight
+
+OTHER = "rdma/other"
+
+
+@contextmanager
+def plugins(
+    folder: Path, *pools: Pool, shares: ShareBook | None = None, node: Callable[[], Node] = eight
+) -> Iterator[DevicePlugins]:
+    """They are closed at the end, and so are the threads that they use."""
+    workers, listeners = Workers(), Listeners(lambda _name: None)
+    policy = policy_of(pools, (), allow_default_pool=False)
+    opened = DevicePlugins(
+        folder,
+        pools,
+        lambda: offer(policy, node()),
+        shares or ShareBook(pools),
+        workers=workers,
+        listeners=listeners,
+        schedule=start_timer,
+    )
+    opened.open_later()
+    try:
+        yield opened
+    finally:
+        workers.close(5)
+        opened.close()
+        listeners.close()
+
+
+def test_each_pool_is_registered_and_an_allocation_makes_the_next_pod_worth_a_question(tmp_path: Path) -> None:
+    shares = ShareBook([pool()])
+    two = (replace(pool(), select=()), replace(pool(name="others", resource=OTHER), exclude=()))
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, *two, shares=shares):
+        wait_until(lambda: set(manager.plugins) == {RESOURCE, OTHER}, "both")
+        assert not shares.is_pending
+        manager.allocate(RESOURCE, ("hcas-00",))
+        assert shares.is_pending
+
+
+def test_a_kubelet_that_comes_later_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "kubelet/device-plugins"
+    with plugins(folder, pool()), FakeDeviceManager(folder) as manager:
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+
+
+def test_a_kubelet_that_starts_anew_is_registered_with_again(tmp_path: Path) -> None:
+    with plugins(tmp_path, pool()):
+        for _ in range(3):
+            with FakeDeviceManager(tmp_path) as manager:
+                wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+
+
+def test_the_kubelet_hears_of_a_port_that_goes_down_and_comes_back(tmp_path: Path) -> None:
+    nodes = [eight()]
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool(), node=lambda: nodes[-1]) as opened:
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+        told = manager.plugins[RESOURCE]
+        for node, healthy in ((down(eight(), 3), 14), (eight(), 16)):
+            nodes.append(node)
+            opened.node_was_read()
+            wait_until(lambda: list(told.devices.values()).count("Healthy") == healthy, "the health")  # noqa: B023
+
+
+def test_pools_with_another_door_are_not_the_kubelets(tmp_path: Path) -> None:
+    one = replace(pool(), door=PoolDoor.ANNOTATIONS)
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, one) as opened:
+        opened.node_was_read()
+        assert manager.registrations == []
+
+
+def test_the_end_of_the_daemon_leaves_no_socket(tmp_path: Path) -> None:
+    with FakeDeviceManager(tmp_path) as manager:
+        with plugins(tmp_path, pool()):
+            wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+        assert [path.name for path in tmp_path.iterdir()] == ["kubelet.sock"]

@@ -1,0 +1,116 @@
+"""Shares on the walk of a pod: the kubelet is asked only while something is pending, and no container goes without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.engine.shares import ShareBook
+from nri_rdma.errors import NotReadyError
+from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.pb import nri_pb2 as nri
+from nri_rdma.text.manifest import ContainerManifest, PodManifest
+from nri_rdma.text.shares import share_annotation
+from tests.unit.adopting import Kubelet
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
+from tests.unit.handlers import NOTHING, Got, Handlers
+
+MAIN = ContainerManifest(name="main")
+
+
+def test_a_share_is_pending_until_a_pod_is_told_to_have_it() -> None:
+    book = ShareBook([pool()])
+    seen = [book.is_pending]
+    book.allocated(RESOURCE, ["hcas-00", "hcas-01"])
+    for told in (allocation("hcas-00"), allocation("hcas-01", resource="rdma/other"), allocation("hcas-01")):
+        seen.append(book.is_pending)
+        book.matched(told)
+    assert [*seen, book.is_pending] == [False, True, True, True, False]
+
+
+def allocation(*shares: str, resource: str = RESOURCE) -> PodAllocation:
+    given = DeviceIds(resource=resource, ids=shares)
+    return PodAllocation(containers=(ContainerAllocation(name="main", resources=(given,)),))
+
+
+class Node:
+    """The node "eight" with a pool of shares, a kubelet and a runtime."""
+
+    def __init__(self, inside: InsideDaemon) -> None:
+        self.kubelet, self.inside = Kubelet(), inside
+        evidence = inside.engine.placer.evidence
+        evidence.kubelet.kubelet = self.kubelet
+        evidence.kubelet.shares = self.shares = ShareBook([pool()])
+        inside.engine.placer.offering.policy = policy_of([pool()], (), allow_default_pool=False)
+        self.handlers = Handlers(inside)
+
+    def start(self, name: str, *shares: str) -> nri.PodSandbox:
+        """A pod whose container has these shares: Allocate, then RunPodSandbox."""
+        if shares:
+            self.shares.allocated(RESOURCE, shares)
+            self.kubelet.give_ids(f"default/{name}", "main", RESOURCE, *shares)
+        manifest = PodManifest(kind="Pod", namespace="default", name=name, annotations={}, containers=(MAIN,))
+        return self.handlers.run_pod(manifest)
+
+    def create(self, pod: nri.PodSandbox, *shares: str) -> Got:
+        """Its container, with the annotation of Allocate."""
+        told = dict([share_annotation(RESOURCE, shares)]) if shares else {}
+        return self.handlers.create(pod, MAIN, annotations=told)
+
+
+@pytest.fixture
+def node(tmp_path: Path, eight: Path) -> Iterator[Node]:
+    with InsideDaemon(tmp_path, eight) as inside:
+        yield Node(inside)
+
+
+def test_the_container_that_has_a_share_gets_a_device_and_the_kubelet_is_asked_once(node: Node) -> None:
+    pod = node.start("a", "hcas-05")
+    got = node.create(pod, "hcas-05")
+    assert got.names == ["uverbs0", "rdma_cm"]
+    assert got.env["RDMA_DEVICES_HCA_SHARED"] == "mlx5_0"
+    assert (node.kubelet.asked, node.shares.is_pending) == (1, False)
+
+
+def test_a_plain_pod_costs_no_question_while_nothing_is_pending(node: Node) -> None:
+    assert node.create(node.start("plain")) == NOTHING
+    assert node.kubelet.asked == 0
+    node.shares.allocated(RESOURCE, ["hcas-00"])
+    assert node.create(node.start("another")) == NOTHING
+    assert (node.kubelet.asked, node.shares.is_pending) == (1, True)
+
+
+def test_where_the_kubelet_is_late_the_container_is_attached_when_it_is_created(node: Node) -> None:
+    node.kubelet.is_late = True
+    pod = node.start("a", "hcas-05")
+    assert not node.inside.engine.knows(pod.id)
+    with pytest.raises(NotReadyError, match="NOT-ATTACHED: network is not ready: nothing is attached for 1 of"):
+        node.create(pod, "hcas-05")
+    node.kubelet.is_late = False
+    assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+
+
+def test_a_daemon_that_did_not_hear_of_the_allocation_learns_it_from_the_container(node: Node) -> None:
+    """It was not there at Allocate, nor at RunPodSandbox."""
+    pod = node.start("a")
+    node.kubelet.give_ids("default/a", "main", RESOURCE, "hcas-05")
+    assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+
+
+def test_a_container_with_a_share_that_the_kubelet_does_not_tell_gets_no_answer_but_a_refusal(node: Node) -> None:
+    pod = node.start("a", "hcas-05")
+    with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
+        node.create(pod, "hcas-05", "hcas-06")
+
+
+def test_the_end_of_a_pod_gives_its_share_back(node: Node) -> None:
+    pods = [node.start(f"p{number}", f"hcas-{number:02}") for number in range(16)]
+    held = [len(holders) for holders in node.inside.reservations.taken().values()]
+    assert held == [2] * 8
+    for pod in pods:
+        node.handlers.stop_pod(pod)
+    assert not node.inside.reservations.taken()

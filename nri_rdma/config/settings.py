@@ -278,6 +278,13 @@ class Settings:
         _path,
         "DIR",
     )
+    guard_hook: Path | None = _setting(
+        Path("/usr/local/lib/nri-rdma/nri-rdma-hook"),
+        "The guard's hook on the host, which containers with shares get if it is there when the daemon starts. Empty:"
+        " they get none.",
+        _path_or_none,
+        "PATH",
+    )
     kubelet_wait: float = _setting(
         0.05,
         "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"

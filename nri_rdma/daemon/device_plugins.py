@@ -1,11 +1,18 @@
-"""The device plugins of a daemon, wired: what they offer is what its engine offers."""
+"""The device plugins of a daemon, wired: what they offer is what its engine offers, and who has shares is guarded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 from nri_rdma.attach.timers import start_timer
+from nri_rdma.cdi.names import file_name
 from nri_rdma.config.settings import Settings
+from nri_rdma.doors.deviceplugin.guarded import KIND, guarded
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.shares import ShareBook
+from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
@@ -13,14 +20,36 @@ from nri_rdma.tasks.workers import Workers
 def make_device_plugins(settings: Settings, engine: Engine, workers: Workers, listeners: Listeners) -> DevicePlugins:
     """Return the device plugins for the pools of these settings; whoever makes them closes them."""
     placer = engine.placer
+    shares = placer.evidence.kubelet.shares
     plugins = DevicePlugins(
         settings.device_plugin_dir,
-        settings.pools,
         lambda: placer.offering.offer,
-        placer.evidence.kubelet.shares,
+        shares,
+        guard=partial(_write_guard, settings, shares),
         workers=workers,
         listeners=listeners,
         schedule=start_timer,
     )
     placer.node.cache.on_read.append(plugins.node_was_read)
     return plugins
+
+
+def _write_guard(settings: Settings, shares: ShareBook) -> bool:
+    """Write the CDI spec with the guard of each pool; False where the hook is not on this host. Raise OSError.
+
+    The file stays when the daemon ends: a container that is made again must not start without the guard."""
+    hook = settings.guard_hook
+    if hook is None or not hook.is_file():
+        return False
+    spec = guarded(shares.pools.values(), hook, tuple(_options(settings)))
+    write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
+    return True
+
+
+def _options(settings: Settings) -> Iterator[str]:
+    """Yield the flags of the hook that its defaults do not say."""
+    plain = Settings()
+    if settings.control_path != plain.control_path:
+        yield from ("--control-socket", str(settings.control_path))
+    if settings.annotation_prefix != plain.annotation_prefix:
+        yield from ("--annotation-prefix", settings.annotation_prefix)

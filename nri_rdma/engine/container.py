@@ -60,6 +60,10 @@ class Container(Protocol):
         """The shares of our pools that the kubelet allocated to the container, each with its resource."""
 
     @property
+    def guards(self) -> frozenset[str]:
+        """The pools for whose shares the guard will verify the container before it runs."""
+
+    @property
     def is_privileged(self) -> bool:
         """Whether the container may use all devices of the host. Then its nodes prove nothing."""
 
@@ -91,6 +95,7 @@ class KnownContainer:
     devices: Mapping[str, DeviceNumbers] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     shares: frozenset[tuple[str, str]] = frozenset()
+    guards: frozenset[str] = frozenset()
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen

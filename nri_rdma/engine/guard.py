@@ -33,7 +33,7 @@ SEEN_FILE = "guard"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
-    and the names of the variables in its OCI configuration."""
+    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some."""
 
     sandbox_id: str
     pod: str
@@ -42,6 +42,7 @@ class Subject:
     annotations: Mapping[str, str]
     devices: Mapping[str, DeviceNumbers]
     env: frozenset[str]
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,13 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
         _refuse_unready(sandbox, where)
     records = [it.record for it in concerned if it.record is not None]
     attached = tuple(item for record in records for item in record.attached)
+    if subject.pool and not any(_is_share(item, subject) for item in attached):
+        raise NotReadyError(
+            ErrorCode.NOT_ATTACHED,
+            f"this container has shares of pool {subject.pool} and no device is attached for them",
+            where=where,
+            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+        )
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
     lacking = tuple(_lacking(subject, attached, rdma_cm))
     if lacking:
@@ -149,6 +157,11 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             where=where,
             hint="nothing to do: the kubelet makes the container again; if it stays so see `nri-rdma status`",
         )
+
+
+def _is_share(item: AttachedRequest, subject: Subject) -> bool:
+    request = item.admitted.request
+    return bool(request.shares) and request.pool == subject.pool and request.scope.covers(subject.container)
 
 
 def _refuse_unready(sandbox: Attachment, where: str) -> None:

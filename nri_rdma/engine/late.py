@@ -18,7 +18,7 @@ from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.parts import attached_for, devices_of, free_key, holder_of
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import being_attached, claim_failed, lacks_shares, returning
+from nri_rdma.engine.refusals import being_attached, claim_failed, lacks_guard, lacks_shares, returning
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
@@ -75,6 +75,9 @@ class LateAttach:
     ) -> tuple[Attachment, ...]:
         """Return the attachments of the sandbox of a container that has shares. Begin now where the kubelet did not
         report them in time when the sandbox started. Raise as the start of the pod does."""
+        unguarded = self._evidence.kubelet.shares.unguarded(container)
+        if unguarded:
+            raise lacks_guard(container.pod, container.name, unguarded)
         if parts:
             return parts
         for resource, share in container.shares:

@@ -53,6 +53,18 @@ def failed_late(pod: Pod, why: str) -> NotReadyError:
     return NotReadyError(ErrorCode.ATTACH_FAILED, what, where=str(pod), hint=_NEW_SANDBOX, detail=why)
 
 
+def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
+    """Return the error for a container that has shares and not the guard that came with them: the runtime does not
+    read CDI specs."""
+    return NotReadyError(
+        ErrorCode.GUARD_MISSING,
+        f"container {container} has shares of {resource} without the guard that was given with them",
+        where=str(pod),
+        hint='let the runtime read CDI specs (containerd 1.7: enable_cdi = true), or set guard_hook = "" for shares'
+        " without the guard",
+    )
+
+
 def lacks_shares(pod: Pod, container: str, shares: Sequence[str]) -> NotReadyError:
     """Return the error for a container to which the kubelet allocated shares that nothing is attached for."""
     return NotReadyError(

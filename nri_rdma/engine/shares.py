@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 
+from nri_rdma.engine.container import Container
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pool import Pool, PoolDoor
 
@@ -19,10 +20,17 @@ class ShareBook:
     def __init__(self, pools: Iterable[Pool] = ()) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
         """The pools that are asked by a resource, by name."""
+        self.is_guarded = False
+        """Whether the kubelet gives the guard to containers with shares."""
         self._lock = threading.Lock()
         self._pending: set[tuple[str, str]] = set()
         self.is_pending = False
         """Whether a pod may come that has shares of which nobody has told yet."""
+
+    def unguarded(self, container: Container) -> str:
+        """Return a resource that the container has shares of without the guard that was given with them, or ""."""
+        lacking = {pool.resource for pool in self.pools.values() if pool.name not in container.guards}
+        return min((it for it, _ in container.shares if it in lacking), default="") if self.is_guarded else ""
 
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
         """Note that the kubelet allocated these shares to a container that it does not name."""

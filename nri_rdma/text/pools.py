@@ -156,6 +156,8 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
             raise refused(pool.where, f"{key} is missing, with door = resource", f"write such as {key} = {example}")
     if pool.resource.partition("/")[0] in _RESERVED_PREFIXES:
         raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
+    if not pool.name[-1].isalnum():  # it is the name of a CDI device, too
+        raise refused(pool.where, f"{pool.name} does not end with a letter or digit", "choose another name")
     if pool.modes != (Mode.SHARED,):
         raise refused(f"{pool.where}.modes", "shares are of devices that others have too", 'write modes = ["shared"]')
 

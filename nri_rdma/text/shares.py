@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+GUARD_HOOK = "nri-rdma-hook"
+"""The name of the guard's program, wherever it lies."""
 KEY_PREFIX = "shares.rdma.noderesource.dev/"
 """With the resource's name after it: one container may have shares of several pools."""
 

@@ -97,6 +97,15 @@ class Cluster:
                 raise ClusterError(f"{what}: not within {seconds:.0f} s. Next: see the logs below {self.folder}.")
             time.sleep(0.05)
 
+    def reboot(self, name: str) -> None:
+        """Cut a node's power and start it again: its processes, /run and its links are gone, /var/lib is not."""
+        node = self.nodes[name]
+        node.machine.shut_down()
+        node.machine.boot()
+        _join(node.machine, list(self.nodes).index(name) + 1)
+        node.start()
+        self.wait(f"node {name}", partial(self._is_ready, name), _READY_S)
+
     def close(self, *, keeps_logs: bool = False) -> None:
         """End everything at once. Only logs are left, and only where somebody has to read them."""
         self._stack.close()

@@ -70,6 +70,8 @@ class Program:
     def send(self, number: Signals) -> None:
         """Send it a signal."""
         os.kill(self.pid, number)
+        if number is Signals.SIGCONT and self._process is not None:
+            self._process.send_signal(number)  # nsenter stops itself when its child is stopped
 
     def end(self, number: Signals = Signals.SIGTERM) -> None:
         """Send it a signal, and wait until it has ended."""

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 from tests.cluster.machine import Machine, Program
@@ -49,7 +50,7 @@ class Node:
         self._start_hardware()
         self._start_containerd()
         self.start_daemon()
-        self._start_kubelet()
+        self.start_kubelet()
 
     def nri_rdma(self, *arguments: str, fails: bool = False) -> str:
         """Run a command of nri-rdma on the node, and return what it printed."""
@@ -58,24 +59,28 @@ class Node:
     def start_daemon(self) -> Program:
         """Start `nri-rdma run`, with defaults but for the described hardware."""
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
+        before = self._synchronized()
         file = self.machine.folder / "config.toml"
         file.write_text(self._config)
         offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
             "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *offers
         )
-        wait_until(
-            lambda: "synchronized" in daemon.log.read_text(), f"nri-rdma on {self.name} ({daemon.log})", _START_S
-        )
+        wait_until(lambda: self._synchronized() > before, f"nri-rdma on {self.name} ({daemon.log})", _START_S)
         return daemon
+
+    def _synchronized(self) -> int:
+        """How often daemons of this node were told the runtime's pods."""
+        log = self.machine.folder / "log/nri-rdma.log"
+        return log.read_text().count("synchronized") if log.exists() else 0
 
     def _start_hardware(self) -> None:
         """Make the described node's links and trees; they are the machine's for as long as that program runs."""
-        program = self.machine.start("hardware", sys.executable, "-m", "tests.cluster.hardware", self._described)
-        wait_until(
-            lambda: program.log.read_text().endswith("}\n"), f"the links of {self.name} ({program.log})", _START_S
-        )
-        self._hardware = json.loads(program.log.read_text().splitlines()[-1])
+        log = self.machine.folder / "log/hardware.log"
+        log.write_text("")  # before a reboot it had others
+        self.machine.start("hardware", sys.executable, "-m", "tests.cluster.hardware", self._described)
+        wait_until(lambda: log.read_text().endswith("}\n"), f"the links of {self.name} ({log})", _START_S)
+        self._hardware = json.loads(log.read_text().splitlines()[-1])
 
     def _start_containerd(self) -> None:
         folder = self.machine.folder
@@ -94,7 +99,16 @@ class Node:
             write_image(cache.busybox(), archive)
         self.machine.run(*_CTR, "images", "import", "--local", archive)
 
-    def _start_kubelet(self) -> None:
+    def kill(self, name: str, number: Signals = Signals.SIGKILL) -> None:
+        """End a program of the node, and no longer expect it to run."""
+        self.machine.programs.pop(name).end(number)
+
+    def kill_container(self, container_id: str) -> None:
+        """Kill a container's process, as when it crashes; the id is that of the pod's status."""
+        self.machine.run(*_CTR, "task", "kill", "--signal", "SIGKILL", container_id.removeprefix("containerd://"))
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet; it is ready some seconds later."""
         folder = self.machine.folder
         (folder / "manifests").mkdir(exist_ok=True)
         (folder / "kubelet.json").write_text(json.dumps(_kubelet(folder), indent=1))

@@ -8,6 +8,8 @@ from typing import Any
 from tests.cluster.cluster import Cluster
 from tests.rig.image import IMAGE
 
+_NOT_YET = "pod does not exist"
+
 
 def pod(
     name: str,
@@ -55,8 +57,11 @@ def events(cluster: Cluster, name: str) -> list[str]:
 
 
 def execute(cluster: Cluster, name: str, command: str, container: str = "c0") -> str:
-    """Run a command of a shell in a container and return what it printed."""
-    return cluster.kubectl("exec", name, "-c", container, "--", "sh", "-c", command)
+    """Run a command of a shell in a container and return what it printed. A kubelet that has just started does not
+    know its pods yet."""
+    asked = ("exec", name, "-c", container, "--", "sh", "-c", command)
+    cluster.wait(f"the kubelet to know {name}", lambda: _NOT_YET not in cluster.kubectl(*asked[:5], "true", fails=True))
+    return cluster.kubectl(*asked)
 
 
 def delete(cluster: Cluster, name: str) -> None:

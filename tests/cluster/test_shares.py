@@ -6,10 +6,13 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, execute, pod, start
+from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
 
 A, B = "rdma/rdma_shared_device_a", "rdma/rdma_shared_device_b"
 CONFIG = f"""
+guard_hook = "{PROJECT}/hooks/nri-rdma-hook"
+
 [pools.hcas-a]
 select = {{ device = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"] }}
 modes = ["shared"]

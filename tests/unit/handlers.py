@@ -113,13 +113,17 @@ class Handlers:
         nodes: Mapping[str, tuple[int, int]] = MappingProxyType({}),
         env: Collection[str] = (),
         annotations: Mapping[str, str] = MappingProxyType({}),
+        hook: tuple[str, ...] = (),
     ) -> Got:
         """CreateContainer and StartContainer: what it is answered, and what is written for it then. `nodes` are device
-        nodes and `env` variables that it has from others, `annotations` those that the kubelet gave to it."""
+        nodes and `env` variables that it has from others, `annotations` those that the kubelet gave to it; `hook` is
+        the path and the arguments of a createRuntime hook."""
         message = nri.Container(id=f"{pod.id}-{container.name}", pod_sandbox_id=pod.id, name=container.name)
         message.env.extend(f"{name}=mine" for name in sorted(container.env))
         message.env.extend(env)
         message.annotations.update(annotations)
+        if hook:
+            message.hooks.create_runtime.add(path=hook[0], args=["nri-rdma-hook", *hook[1:]])
         for path, (major, minor) in nodes.items():
             message.linux.devices.add(path=path, type="c", major=major, minor=minor)
         if container.privileged:

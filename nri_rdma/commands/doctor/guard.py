@@ -19,11 +19,11 @@ from nri_rdma.commands.doctor.configuration import crio_files, read_toml, table_
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.config.settings import Settings
 from nri_rdma.errors import NotReadyError
+from nri_rdma.text.shares import GUARD_HOOK
 
 if TYPE_CHECKING:
     from nri_rdma.commands.doctor.machine import Machine
 
-HOOK = "nri-rdma-hook"
 PLUGIN = "nri-rdma"
 """Our name at the runtime, where the settings do not say another."""
 _STAGE = "createRuntime"
@@ -229,7 +229,7 @@ def _fault_of_handler(host: ConfiguredHost, handler: Mapping[str, Any]) -> _Faul
     except _WrongError as error:
         return _Fault(text=str(error))
     if hook is None:
-        return _Fault(text=f"{base} has no {HOOK} among its {_STAGE} hooks")
+        return _Fault(text=f"{base} has no {GUARD_HOOK} among its {_STAGE} hooks")
     if not _can_be_run(hook):
         return _Fault(text=f"{hook['path']} cannot be run", blocks=True)
     patterns = texts(handler.get("pod_annotations"))
@@ -277,7 +277,7 @@ def _crio(host: ConfiguredHost) -> Iterator[Setup]:
         yield Setup(handler="CRI-O", fault="")
     else:
         folders = ", ".join(map(str, _hook_folders(host)))
-        yield Setup(handler="CRI-O", fault="; ".join(it.text for it in faults) or f"no {HOOK} in {folders}")
+        yield Setup(handler="CRI-O", fault="; ".join(it.text for it in faults) or f"no {GUARD_HOOK} in {folders}")
 
 
 def _hook_folders(host: ConfiguredHost) -> tuple[Path, ...]:
@@ -312,7 +312,11 @@ def _fault_of_definition(host: ConfiguredHost, path: Path) -> _Fault | None:
 def _ours(hooks: Iterable[Any]) -> Mapping[str, Any] | None:
     """The guard's hook among these."""
     for hook in hooks:
-        if isinstance(hook, dict) and Path(str(hook.get("path"))).name == HOOK and "verify" in texts(hook.get("args")):
+        if (
+            isinstance(hook, dict)
+            and Path(str(hook.get("path"))).name == GUARD_HOOK
+            and "verify" in texts(hook.get("args"))
+        ):
             return hook
     return None
 

@@ -116,6 +116,7 @@ def subject_from(message: Any) -> Subject:
         annotations=dict(message.annotations),
         devices={node.path: (node.major, node.minor) for node in message.devices},
         env=frozenset(message.env),
+        pool=message.pool,
     )
 
 

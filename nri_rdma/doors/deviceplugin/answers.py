@@ -51,10 +51,14 @@ def listed(pool: Pool, healthy: int) -> bytes:
     return message
 
 
-def allocated(pool: Pool, containers: Iterable[Iterable[str]]) -> bytes:
-    """Return the answer to Allocate for the shares of each container."""
+def allocated(pool: Pool, containers: Iterable[Iterable[str]], guard: str = "") -> bytes:
+    """Return the answer to Allocate for the shares of each container; `guard` is the CDI device that brings the guard,
+    or "" for none."""
+    cdi_devices = [pb.CDIDevice(name=guard)] if guard else []
     answers = [
-        pb.ContainerAllocateResponse(annotations=dict([share_annotation(pool.resource, shares)]))
+        pb.ContainerAllocateResponse(
+            annotations=dict([share_annotation(pool.resource, shares)]), cdi_devices=cdi_devices
+        )
         for shares in containers
     ]
     message: bytes = pb.AllocateResponse(container_responses=answers).SerializeToString()

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from nri_rdma.decide.policy import Offer
 from nri_rdma.doors.deviceplugin.answers import healthy_shares
+from nri_rdma.doors.deviceplugin.guarded import cdi_device
 from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.watch import inotify
-from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.tasks.listeners import Listeners, Source
 from nri_rdma.tasks.workers import Workers
 
@@ -38,16 +38,17 @@ class DevicePlugins:
     def __init__(
         self,
         folder: Path,
-        pools: Iterable[Pool],
         offer: Callable[[], Offer],
         shares: ShareBook,
         *,
+        guard: Callable[[], bool],
         workers: Workers,
         listeners: Listeners,
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
     ) -> None:
-        """`offer` returns the devices of each pool as the node was last read, `schedule` calls something after a pause
-        and returns what cancels that."""
+        """`offer` returns the devices of each pool as the node was last read; `guard` makes the CDI devices that bring
+        the guard to containers with shares, and returns whether there are any; it raises OSError. `schedule` calls
+        something after a pause and returns what cancels that."""
         self._folder = folder
         self._offer = offer
         self._shares = shares
@@ -61,13 +62,13 @@ class DevicePlugins:
         self._is_new_kubelet = False
         self._watch: inotify.Inotify | None = None
         self._source: Source | None = None
-        self._pools = tuple(pool for pool in pools if pool.door is PoolDoor.RESOURCE)
+        self._guard = guard
         self._servers: tuple[PoolServer, ...] = ()
 
     def open_later(self) -> None:
         """Have a worker serve and register, now and whenever that is necessary. Again is no error; without such pools
         nothing happens."""
-        if self._pools:
+        if self._shares.pools:
             self._look_later()
 
     def node_was_read(self) -> None:
@@ -109,7 +110,7 @@ class DevicePlugins:
             self._begin_watching()
             try:
                 self._serve_missing(is_new_kubelet)
-            except KubeletError as error:
+            except (KubeletError, OSError) as error:
                 log.warning("a resource is not served", extra={"error": str(error)})
                 pause_s = TRY_AGAIN_S
         with self._lock:
@@ -119,14 +120,26 @@ class DevicePlugins:
 
     def _serve_missing(self, is_new_kubelet: bool) -> None:
         if not self._servers:
-            offer = self._offer()
-            self._servers = tuple(
-                PoolServer(pool, self._folder, healthy_shares(pool, offer), self._shares.allocated)
-                for pool in self._pools
-            )
+            self._servers = self._make_servers()
         for server in self._servers:
             if is_new_kubelet or not server.is_there:
                 server.serve()
+
+    def _make_servers(self) -> tuple[PoolServer, ...]:
+        is_guarded, offer = self._guard(), self._offer()
+        self._shares.is_guarded = is_guarded
+        if not is_guarded:
+            log.warning("containers with shares have no guard: they start without devices while the daemon is dead")
+        return tuple(
+            PoolServer(
+                pool,
+                self._folder,
+                healthy_shares(pool, offer),
+                self._shares.allocated,
+                cdi_device(pool) if is_guarded else "",
+            )
+            for pool in self._shares.pools.values()
+        )
 
     def _begin_watching(self) -> None:
         if self._watch is not None:

@@ -41,12 +41,16 @@ _OPTIONS = (
 class PoolServer:
     """Serves one pool until closed."""
 
-    def __init__(self, pool: Pool, folder: Path, healthy: int, on_allocate: Callable[[str, list[str]], None]) -> None:
-        """`on_allocate` gets the resource and the ids of each allocation before the kubelet has its answer."""
+    def __init__(
+        self, pool: Pool, folder: Path, healthy: int, on_allocate: Callable[[str, list[str]], None], guard: str = ""
+    ) -> None:
+        """`on_allocate` gets the resource and the ids of each allocation before the kubelet has its answer, `guard` is
+        as for `answers.allocated`."""
         self.pool = pool
         self._folder = folder
         self._path = folder / endpoint_of(pool)
         self._on_allocate = on_allocate
+        self._guard = guard
         self._changed = threading.Condition()
         self._healthy = healthy
         self._is_closed = False
@@ -151,7 +155,7 @@ class PoolServer:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no AllocateRequest: {error}")
             raise  # abort() has raised
         self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])
-        return answers.allocated(self.pool, containers)
+        return answers.allocated(self.pool, containers, self._guard)
 
 
 def endpoint_of(pool: Pool) -> str:

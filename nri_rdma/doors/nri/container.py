@@ -13,6 +13,7 @@ from nri_rdma.doors.nri.messages import (
     container_name,
     device_numbers,
     env_names,
+    guarded_pools,
     has_our_names,
     is_privileged,
     net_devices,
@@ -93,6 +94,11 @@ class NriContainer:
     def shares(self) -> frozenset[tuple[str, str]]:
         """The shares of our pools that the kubelet allocated to the container, each with its resource."""
         return shares_in(self._message.container.annotations) if _SHARES in self._payload else frozenset()
+
+    @property
+    def guards(self) -> frozenset[str]:
+        """The pools for whose shares the guard will verify the container before it runs."""
+        return guarded_pools(self._message.container)
 
     @_lazy
     def is_privileged(self) -> bool:

@@ -11,6 +11,7 @@ from nri_rdma.model.edits import RDMA_MAX, ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.text.shares import GUARD_HOOK
 
 PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -101,6 +102,12 @@ def cdi_devices(container: Any) -> tuple[str, ...]:
     Annotations of CDI are not believed: CRI-O hands the pod's own to its containers, and their author would choose
     devices past every rule."""
     return tuple(dict.fromkeys(device.name for device in container.CDI_devices))
+
+
+def guarded_pools(container: Any) -> frozenset[str]:
+    """Return the pools of our guard among the container's createRuntime hooks."""
+    ours = [hook.args for hook in container.hooks.create_runtime if hook.path.rpartition("/")[2] == GUARD_HOOK]
+    return frozenset(args[args.index("--pool") + 1] for args in map(list, ours) if "--pool" in args[:-1])
 
 
 def is_privileged(container: Any) -> bool:

@@ -113,6 +113,12 @@ def test_a_process_that_cannot_be_watched_is_not_known_and_not_called_gone() -> 
     assert ends.is_there(replace(_recorded(world), pod=ON_HOST, namespace=None, process=process), None)
 
 
+def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:
+    watched: list[str] = []
+    _ends(make_world(), watched).watch("")
+    assert watched == []
+
+
 def test_a_watch_that_cannot_be_set_is_logged_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_path: str) -> None:
         raise OSError(errno.ENOSPC, "no more watches")

@@ -85,6 +85,18 @@ def test_the_daemon_is_called_when_the_runtime_has_reported_its_pods(sessions: S
     assert sessions.view().link == "synchronized"
 
 
+@pytest.mark.parametrize(("version", "nri_text"), [("v2.1.9", "0.8.0"), ("of a friend", "not known")])
+def test_the_log_says_which_nri_the_runtime_has(
+    sessions: Sessions, version: str, nri_text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = sessions.make_plugin(0)
+    _configure(plugin, version)
+    with caplog.at_level("INFO"):
+        _call(plugin, "Synchronize", nri.SynchronizeRequest().SerializeToString())
+    (line,) = (vars(it) for it in caplog.records if it.message == "synchronized")
+    assert (line["runtime"], line["version"], line["nri"]) == ("containerd", version, nri_text)
+
+
 @pytest.mark.parametrize(("launched", "calls"), [(True, ["door", "daemon"]), (False, [])])
 def test_a_runtime_that_reports_no_pods_to_whom_it_starts_is_not_waited_for(
     sessions: Sessions, door: _Door, launched: bool, calls: list[str]

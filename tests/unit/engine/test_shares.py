@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.decide.policy import policy_of
+from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
@@ -56,10 +58,10 @@ class Node:
         manifest = PodManifest(kind="Pod", namespace="default", name=name, annotations={}, containers=(MAIN,))
         return self.handlers.run_pod(manifest)
 
-    def create(self, pod: nri.PodSandbox, *shares: str) -> Got:
-        """Its container, with the annotation of Allocate."""
+    def create(self, pod: nri.PodSandbox, *shares: str, hook: tuple[str, ...] = ()) -> Got:
+        """Its container, with the annotation of Allocate, and a createRuntime hook (path and arguments)."""
         told = dict([share_annotation(RESOURCE, shares)]) if shares else {}
-        return self.handlers.create(pod, MAIN, annotations=told)
+        return self.handlers.create(pod, MAIN, annotations=told, hook=hook)
 
 
 @pytest.fixture
@@ -105,6 +107,52 @@ def test_a_container_with_a_share_that_the_kubelet_does_not_tell_gets_no_answer_
     pod = node.start("a", "hcas-05")
     with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
         node.create(pod, "hcas-05", "hcas-06")
+
+
+def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> None:
+    node.shares.is_guarded = True
+    pod = node.start("a", "hcas-05")
+    with pytest.raises(NotReadyError, match=r"GUARD-MISSING: container main has shares of rdma/hca_shared without"):
+        node.create(pod, "hcas-05")
+    for other in ([], ["verify"], ["verify", "--pool"], ["verify", "--pool", "another"]):
+        with pytest.raises(NotReadyError, match="GUARD-MISSING"):
+            node.create(pod, "hcas-05", hook=("/usr/local/lib/nri-rdma/nri-rdma-hook", *other))
+    with pytest.raises(NotReadyError, match="GUARD-MISSING"):
+        node.create(pod, "hcas-05", hook=("/bin/true", "verify", "--pool", "hcas"))
+    got = node.create(pod, "hcas-05", hook=("/opt/nri-rdma-hook", "verify", "--pool", "hcas"))
+    assert got.names == ["uverbs0", "rdma_cm"]
+
+
+def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_them(node: Node) -> None:
+    pod = node.start("a", "hcas-05")
+    parts = node.inside.sandboxes.of(pod.id)
+    edits = {f"/dev/infiniband/{name}": (major, minor) for name, major, minor in named(node.create(pod, "hcas-05"))}
+    env = frozenset({"NCCL_IB_HCA", "UCX_NET_DEVICES", "RDMA_DEVICES_HCA_SHARED", "RDMA_NETDEVS_HCA_SHARED"})
+    made = Subject(
+        sandbox_id=pod.id,
+        pod="default/a",
+        container="main",
+        container_id="c",
+        annotations={},
+        devices=edits,
+        env=env,
+        pool="hcas",
+    )
+    refuse_incomplete(made, parts, "rdma.noderesource.dev")
+    for lacking, what in (
+        (replace(made, container="side"), "NOT-ATTACHED: this container has shares of pool hcas"),
+        (replace(made, pool="others"), "NOT-ATTACHED: this container has shares of pool others"),
+        (replace(made, devices={}), "NOT-SERVED: the container was made without"),
+    ):
+        with pytest.raises(NotReadyError, match=what):
+            refuse_incomplete(lacking, parts, "rdma.noderesource.dev")
+    with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
+        refuse_incomplete(made, (), "rdma.noderesource.dev")
+
+
+def named(got: Got) -> list[tuple[str, int, int]]:
+    """The nodes by their names."""
+    return [(path.rpartition("/")[2], major, minor) for path, major, minor in got.nodes]
 
 
 def test_the_end_of_a_pod_gives_its_share_back(node: Node) -> None:

@@ -79,7 +79,7 @@ class Container:
 
     def __init__(self, folder: Path, annotations: Mapping[str, Any], edits: ContainerEdits | None = None) -> None:
         self.bundle = folder / "bundle"
-        self.bundle.mkdir()
+        self.bundle.mkdir(parents=True)
         self.annotations = annotations
         self.config: Any = {
             "process": {"env": ["PATH=/bin", *(f"{name}={value}" for name, value in (edits.env if edits else ()))]},
@@ -137,6 +137,18 @@ def test_a_pod_that_asks_for_nothing_starts_without_a_daemon(tmp_path: Path) -> 
     ):
         state = json.dumps({"id": "x", "bundle": "/nowhere", "annotations": words}).encode()
         assert run(state, *nobody) == Ended(code=0, error=""), words
+
+
+def test_a_container_with_shares_asks_whatever_its_pod_says(daemon: InsideDaemon, tmp_path: Path) -> None:
+    state = Container(tmp_path, CONTAINERD).state()
+    own = socket_of(daemon.settings.control_path)
+    assert run(state, *own) == Ended(code=0, error="")
+    ended = run(state, *own, "--pool", "hcas")
+    assert ended.refused_with == "NOT-ATTACHED"
+    assert "this container has shares of pool hcas and no device is attached for them" in ended.error
+    assert run(state, *socket_of(tmp_path / "nobody.sock"), "--pool=hcas").refused_with == "DAEMON-ABSENT"
+    pause = Container(tmp_path / "pause", {**CONTAINERD, "io.kubernetes.cri.container-type": "sandbox"}).state()
+    assert run(pause, *own, "--pool", "hcas") == Ended(code=0, error="")
 
 
 @pytest.mark.parametrize("value", ["\u00a0null", "\u3000[]", "\x1c", "\x0bnull", "\t[]", "\t"])

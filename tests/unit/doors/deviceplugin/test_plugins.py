@@ -33,9 +33,9 @@ def plugins(
     policy = policy_of(pools, (), allow_default_pool=False)
     opened = DevicePlugins(
         folder,
-        pools,
         lambda: offer(policy, node()),
         shares or ShareBook(pools),
+        guard=lambda: False,
         workers=workers,
         listeners=listeners,
         schedule=start_timer,
@@ -50,8 +50,8 @@ def plugins(
 
 
 def test_each_pool_is_registered_and_an_allocation_makes_the_next_pod_worth_a_question(tmp_path: Path) -> None:
-    shares = ShareBook([pool()])
-    two = (replace(pool(), select=()), replace(pool(name="others", resource=OTHER), exclude=()))
+    two = (pool(), pool(name="others", resource=OTHER))
+    shares = ShareBook(two)
     with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, *two, shares=shares):
         wait_until(lambda: set(manager.plugins) == {RESOURCE, OTHER}, "both")
         assert not shares.is_pending

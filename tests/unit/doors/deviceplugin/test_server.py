@@ -45,6 +45,13 @@ def test_it_registers_by_the_name_of_its_socket(manager: FakeDeviceManager, serv
     assert manager.plugins[RESOURCE].devices == {f"hcas-{number}": "Healthy" for number in range(4)}
 
 
+def test_a_server_that_listens_anew_has_ended_what_was_before(manager: FakeDeviceManager, served: PoolServer) -> None:
+    before = manager.plugins[RESOURCE]
+    served.serve()
+    assert before.is_over.wait(5)
+    wait_until(lambda: manager.plugins[RESOURCE] is not before, "the next list")
+
+
 def test_an_allocation_is_noted_before_it_is_answered(manager: FakeDeviceManager, served: PoolServer) -> None:
     first, second = manager.allocate(RESOURCE, ("hcas-3",), ("hcas-0", "hcas-1"))
     assert ALLOCATED == [(RESOURCE, ["hcas-3", "hcas-0", "hcas-1"])]

@@ -1,0 +1,42 @@
+"""The CDI spec of the shares: a device for each pool that has no node and the guard as its hook. Pure.
+
+The runtime runs the hook before a container with such a device starts, also while the daemon is dead. What else the
+container gets comes from CreateContainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Kind, Spec, Version
+from nri_rdma.cdi.version import minimum_version
+from nri_rdma.model.pool import Pool
+from nri_rdma.text.shares import GUARD_HOOK
+
+KIND = Kind(vendor="shares.rdma.noderesource.dev", device_class="pool")
+HOOK_TIMEOUT_S = 10
+"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
+
+
+def guarded(pools: Iterable[Pool], hook: Path, options: Sequence[str] = ()) -> Spec:
+    """Return the spec; `options` are flags of the hook that differ from its defaults."""
+    devices = tuple(_device(pool, hook, options) for pool in pools)
+    spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices)
+    return replace(spec, version=minimum_version(spec))
+
+
+def cdi_device(pool: Pool) -> str:
+    """Return the name by which the kubelet gives the guard to a container."""
+    return KIND.qualified(pool.name)
+
+
+def _device(pool: Pool, hook: Path, options: Sequence[str]) -> Device:
+    guard = Hook(
+        hook_name=HookName.CREATE_RUNTIME,
+        path=str(hook),
+        args=(GUARD_HOOK, "verify", *options, "--pool", pool.name),
+        timeout=HOOK_TIMEOUT_S,
+    )
+    return Device(name=pool.name, edits=Edits(hooks=(guard,)))

@@ -32,6 +32,8 @@ class View:
     specs_are_read: bool
     kubelet_tells: bool
     """Whether a kubelet has reported what it allocated."""
+    shares_are_guarded: bool
+    """Whether the kubelet gives the guard to containers with shares."""
     sightings: tuple[Sighting, ...]
     """Containers with RDMA devices from others."""
     alignments: tuple[Aligned, ...]
@@ -59,6 +61,7 @@ def view_of(engine: Engine) -> View:
         namespaces_held=engine.attachments.held(),
         specs_are_read=evidence.specs.now.majors is not None,
         kubelet_tells=evidence.kubelet.tells,
+        shares_are_guarded=evidence.kubelet.shares.is_guarded,
         sightings=evidence.sandboxes.sightings(),
         alignments=evidence.sandboxes.alignments(),
         unserved=engine.unserved,

@@ -14,7 +14,7 @@ from tests import namespaces
 from tests.cluster import leaks
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
-from tests.cluster.programs import ensure_programs
+from tests.cluster.programs import ensure_operator, ensure_programs
 
 _INSIDE = "NRI_RDMA_CLUSTER"
 """In the environment of processes that have namespaces of their own; tests/cluster/conftest.py looks for it."""
@@ -33,6 +33,8 @@ def main() -> int:
     try:
         if _INSIDE not in os.environ:
             ensure_programs()  # outside: it needs the network
+            if not options.shell:
+                ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])
         if options.shell:
             return _shell()

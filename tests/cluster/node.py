@@ -99,6 +99,18 @@ class Node:
             write_image(cache.busybox(), archive)
         self.machine.run(*_CTR, "images", "import", "--local", archive)
 
+    def load_image(self, name: str, scripts: Mapping[str, str]) -> None:
+        """Give the node an image with busybox and these scripts in /bin."""
+        archive = self.machine.folder / "more.tar"
+        write_image(cache.busybox(), archive, name, scripts)
+        self.machine.run(*_CTR, "images", "import", "--local", archive)
+        archive.unlink()
+
+    def start_gpus(self, resource: str) -> None:
+        """Serve the GPUs of the described node to the kubelet as that resource."""
+        served = self.machine.start("gpus", sys.executable, "-m", "tests.cluster.gpus", self._described, resource)
+        wait_until(lambda: "registered" in served.log.read_text(), f"the GPUs of {self.name} ({served.log})", _START_S)
+
     def kill(self, name: str, number: Signals = Signals.SIGKILL) -> None:
         """End a program of the node, and no longer expect it to run."""
         self.machine.programs.pop(name).end(number)

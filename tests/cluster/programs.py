@@ -28,6 +28,8 @@ from tests.cluster.errors import ClusterError
 VERSION = "v1.37.2"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nri-rdma"
+_OPERATOR = "github.com/ray-project/kuberay/ray-operator"
+OPERATOR_VERSION = "v1.4.2"
 PACKAGES = 2850
 """About as many packages are compiled, for the progress that is shown."""
 _SAID_EVERY_S = 20
@@ -93,6 +95,43 @@ def ensure_programs(version: str = VERSION) -> Programs:
     return Programs(target)
 
 
+@dataclass(frozen=True)
+class Operator:
+    """The program of KubeRay's operator, and the files of its custom resource definitions."""
+
+    program: Path
+    definitions: tuple[Path, ...]
+
+
+def ensure_operator(version: str = OPERATOR_VERSION) -> Operator:
+    """Return KubeRay's operator, built now if it never was. Raises ClusterError."""
+    target = CACHE / f"ray-operator-{version}"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "ray-operator").exists():
+            _build_operator(version, target)
+    return Operator(target / "ray-operator", tuple(sorted((target / "definitions").glob("*.yaml"))))
+
+
+def _build_operator(version: str, target: Path) -> None:
+    begun = time.monotonic()
+    say(f"building KubeRay's operator {version} once, into {target}: about four minutes of a processor")
+    with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as name:
+        work = Path(name)
+        fetched = json.loads(_run(["go", "mod", "download", "-json", f"{_OPERATOR}@{version}"], work, {}))
+        # Not `go install`: it asks the proxy for a list of versions, and for checksums that the module has itself.
+        source = Path(shutil.copytree(fetched["Dir"], work / "source", copy_function=shutil.copyfile))
+        (work / "complete").mkdir()
+        environment = {"GOCACHE": str(work / "compiled"), "CGO_ENABLED": "0"}
+        program = str(work / "complete/ray-operator")
+        _run(["go", "build", "-v", "-trimpath", "-ldflags=-s -w", "-o", program, "."], source, environment)
+        shutil.copytree(source / "config/crd/bases", work / "complete/definitions")
+        shutil.rmtree(target, ignore_errors=True)
+        (work / "complete").replace(target)
+    say(f"built in {time.monotonic() - begun:.0f} s")
+
+
 def _build(version: str, target: Path) -> None:
     begun = time.monotonic()
     say(f"building Kubernetes {version} once, into {target}: about twelve minutes of a processor")
@@ -145,7 +184,7 @@ def _run(command: Sequence[str], where: Path, environment: Mapping[str, str], *,
             command, cwd=where, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     except FileNotFoundError as missing:
-        message = f"{command[0]} is not on this machine, and builds Kubernetes. Next: install Go 1.26 or newer."
+        message = f"{command[0]} is not on this machine, and has to build programs. Next: install Go 1.26 or newer."
         raise ClusterError(message) from missing
     assert process.stderr is not None
     assert process.stdout is not None

@@ -1,5 +1,6 @@
 """An OCI image made of busybox alone, the pause image and the workload of every pod of the rig."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.rig.oci import Layer, oci_archive
@@ -15,8 +16,9 @@ PAUSE = "/bin/sleep 1000000000"
 _CONFIG = {"Entrypoint": PAUSE.split(), "Env": ["PATH=/bin"], "StopSignal": "SIGKILL"}
 
 
-def write_image(busybox: Path, target: Path) -> None:
-    """Writes the OCI layout tar that `ctr images import` takes."""
+def write_image(busybox: Path, target: Path, name: str = IMAGE, scripts: Mapping[str, str] | None = None) -> None:
+    """Writes the OCI layout tar that `ctr images import` takes. `scripts` are more programs, by their names."""
     links = {f"bin/{applet}": "busybox" for applet in _APPLETS.split()}
-    layer = Layer(files={"bin/busybox": busybox.read_bytes()}, links=links, folders=_FOLDERS)
-    target.write_bytes(oci_archive(IMAGE, layer, _CONFIG))
+    files = {"bin/busybox": busybox.read_bytes()}
+    files |= {f"bin/{program}": f"#!/bin/sh\n{script}\n".encode() for program, script in (scripts or {}).items()}
+    target.write_bytes(oci_archive(name, Layer(files=files, links=links, folders=_FOLDERS), _CONFIG))

@@ -157,6 +157,8 @@ def _settings_table(loaded: Loaded) -> TextTable:
 def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterator[tuple[str, str]]:
     yield "modes", ", ".join(pool.modes)
     yield "door", pool.door
+    if pool.resource:
+        yield "resource", f"{pool.resource}, {pool.shares} shares, each gives {pool.gives}"
     for number, selector in enumerate(pool.select):
         yield ("" if number else "select"), str(selector)
     for number, selector in enumerate(pool.exclude):

@@ -106,6 +106,11 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield from guard_facts(guard, setups, time.time())
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
+        if resource := pool.get("resource"):
+            each = "every device" if pool["gives"] == "all" else "one device"
+            yield "", f"{resource}: {pool['given']} of {pool['shares']} shares given, each {each}"
+            if not pool["guarded"]:
+                yield "", "WARNING, its containers have no guard: see docs/configuration.md, Shares"
         if pool["contested"]:
             yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
     if document["policy"]["rules"]:

@@ -11,13 +11,12 @@ from nri_rdma import __version__
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
-from nri_rdma.decide.policy import Policy, offer
+from nri_rdma.decide.policy import offer
 from nri_rdma.doors.control.attachments import alignment_document, attachment_document, rdma_use_of
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, adoption_document, node_document, policy_document
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.guard import Contacts
-from nri_rdma.engine.view import view_of
-from nri_rdma.model.device import Node
+from nri_rdma.engine.view import View, view_of
 from nri_rdma.model.request import UNLIMITED
 from nri_rdma.observe.spans import Recorder
 
@@ -88,7 +87,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "guard": guard,
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
-        "pools": _pools(view.policy, view.node),
+        "pools": _pools(view),
         "policy": policy_document(view.policy),
         "adopt": adoption_document(view.adoption),
         "cdi_specs_read": view.specs_are_read,
@@ -110,18 +109,24 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
     }
 
 
-def _pools(policy: Policy, node: Node) -> list[dict[str, Any]]:
-    """The pools with the names of the devices that each has now."""
-    offered = offer(policy, node)
-    return [
-        {
+def _pools(view: View) -> list[dict[str, Any]]:
+    """The pools with the names of the devices that each has now; of a pool of shares, how many of them pods have."""
+    offered, taken = offer(view.policy, view.node), view.taken
+    found = []
+    for pool in view.policy.pools.values():
+        devices, contested = offered.by_pool[pool.name], offered.contested
+        told: dict[str, Any] = {
             "name": pool.name,
             "modes": [str(mode) for mode in pool.modes],
-            "devices": [device.name for device in offered.by_pool[pool.name]],
-            "contested": [device.name for device in node.devices if pool.name in offered.contested.get(device.id, ())],
+            "devices": [device.name for device in devices],
+            "contested": [device.name for device in view.node.devices if pool.name in contested.get(device.id, ())],
         }
-        for pool in policy.pools.values()
-    ]
+        if pool.resource:
+            held = {share for it in devices for holding in taken.get(it.id, ()) for share in holding.shares}
+            told |= {"resource": pool.resource, "shares": pool.shares, "given": len(held)}
+            told |= {"gives": str(pool.gives), "guarded": view.shares_are_guarded}
+        found.append(told)
+    return found
 
 
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:

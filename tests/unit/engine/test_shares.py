@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.errors import NotReadyError
@@ -18,6 +19,7 @@ from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import share_annotation
 from tests.unit.adopting import Kubelet
 from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 from tests.unit.handlers import NOTHING, Got, Handlers
 
@@ -107,6 +109,20 @@ def test_a_container_with_a_share_that_the_kubelet_does_not_tell_gets_no_answer_
     pod = node.start("a", "hcas-05")
     with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
         node.create(pod, "hcas-05", "hcas-06")
+
+
+def test_status_counts_the_shares_that_pods_have_and_warns_where_they_have_no_guard(node: Node) -> None:
+    for number in range(3):
+        node.start(f"p{number}", f"hcas-{number:02}")
+    socket = node.inside.settings.control_path
+    (told,) = ask_status(socket)["pools"]
+    assert (told["resource"], told["shares"], told["given"], told["gives"]) == (RESOURCE, 16, 3, "one")
+    printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
+    assert "rdma/hca_shared: 3 of 16 shares given, each one device" in printed
+    assert "WARNING, its containers have no guard" in printed
+    node.shares.is_guarded = True
+    printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
+    assert "its containers have no guard" not in printed
 
 
 def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> None:

@@ -1,7 +1,7 @@
-"""Serves the GPUs of a described node to the kubelet: `python -m tests.cluster.gpus NODE RESOURCE`.
+"""Serves the GPUs of a described node to the kubelet: `python -m tests.cluster.gpus NODE RESOURCE REPLICAS`.
 
-As NVIDIA's device plugin it tells UUIDs, and gives containers NVIDIA_VISIBLE_DEVICES. Protobuf is written by hand: none
-of it comes from the product.
+As NVIDIA's device plugin it tells UUIDs, with `::N` after them where a GPU has replicas, and gives containers
+NVIDIA_VISIBLE_DEVICES. Protobuf is written by hand: none of it comes from the product.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _ENDED = threading.Event()
 
 def main() -> None:
     """Register and serve until SIGTERM."""
-    node, resource = sys.argv[1:]
+    node, resource, replicas = sys.argv[1:]
     ids = tuple(gpu.uuid for gpu in load(node).gpus)
+    if int(replicas) > 1:
+        ids = tuple(f"{gpu}::{number}" for gpu in ids for number in range(int(replicas)))
     endpoint = "gpus.sock"
     server = grpc.server(ThreadPoolExecutor(4))
     methods = {
@@ -55,7 +57,7 @@ def _list(ids: tuple[str, ...], context: Any) -> Iterator[bytes]:
 def _allocate(request: bytes) -> bytes:
     answers = []
     for _number, container in fields(request):
-        ids = ",".join(gpu.decode() for _field, gpu in fields(container))
+        ids = ",".join(gpu.decode().partition("::")[0] for _field, gpu in fields(container))
         answers.append(message(1, message(1, text(1, "NVIDIA_VISIBLE_DEVICES") + text(2, ids))))
     return b"".join(answers)
 

@@ -106,9 +106,10 @@ class Node:
         self.machine.run(*_CTR, "images", "import", "--local", archive)
         archive.unlink()
 
-    def start_gpus(self, resource: str) -> None:
-        """Serve the GPUs of the described node to the kubelet as that resource."""
-        served = self.machine.start("gpus", sys.executable, "-m", "tests.cluster.gpus", self._described, resource)
+    def start_gpus(self, resource: str, replicas: int = 1) -> None:
+        """Serve the GPUs of the described node to the kubelet as that resource, each to so many containers."""
+        asked = ("-m", "tests.cluster.gpus", self._described, resource, str(replicas))
+        served = self.machine.start("gpus", sys.executable, *asked)
         wait_until(lambda: "registered" in served.log.read_text(), f"the GPUs of {self.name} ({served.log})", _START_S)
 
     def kill(self, name: str, number: Signals = Signals.SIGKILL) -> None:

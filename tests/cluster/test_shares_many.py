@@ -1,4 +1,4 @@
-"""Sixty-four shares of eight NICs to sixty-four pods: none has more than its part, and each pod's is next to its GPU."""
+"""Sixty-four shares of eight NICs to sixty-four pods: none has more than its part, each pod's is next to its GPU."""
 
 from collections import Counter
 

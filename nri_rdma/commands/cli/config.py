@@ -108,6 +108,31 @@ def check(context: click.Context, file: Path) -> None:
     Screen().line(f"{file} can be used: {_counted(settings.pools, 'pool')}, {_counted(settings.rules, 'rule')}.")
 
 
+@config.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.pass_context
+def import_(context: click.Context, file: Path) -> None:
+    """Print a configuration of k8s-rdma-shared-dev-plugin as one of nri-rdma.
+
+    FILE is its JSON (the ConfigMap's config.json). What became of each of its keys is said on stderr. Ends with 1 where
+    something cannot be used. Needs neither root nor a daemon.
+
+    \b
+    Example:
+      nri-rdma config import config.json > /etc/nri-rdma/config.toml
+    """
+    from nri_rdma.config.imported import imported
+
+    try:
+        found = imported(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    except SettingError as error:
+        click.echo(str(error), err=True)
+        context.exit(EXIT_REFUSED)
+    for note in found.notes:
+        click.echo(f"{note.path}: {note.fate}: {note.words}", err=True)
+    click.echo(found.toml, nl=False)
+
+
 @config.command()
 @click.option("--request", is_flag=True, help="The schema of what pods, CDI specs and claims ask for instead.")
 def schema(*, request: bool) -> None:

@@ -60,6 +60,8 @@ class DevicePlugins:
         self._is_closed = False
         self._is_queued = False
         self._is_new_kubelet = False
+        self._error = ""
+        """Why a resource is not served; logged once."""
         self._watch: inotify.Inotify | None = None
         self._source: Source | None = None
         self._guard = guard
@@ -111,8 +113,12 @@ class DevicePlugins:
             try:
                 self._serve_missing(is_new_kubelet)
             except (KubeletError, OSError) as error:
-                log.warning("a resource is not served", extra={"error": str(error)})
+                if str(error) != self._error:
+                    log.warning("a resource is not served", extra={"error": str(error)})
+                self._error = str(error)
                 pause_s = TRY_AGAIN_S
+            else:
+                self._error = ""
         with self._lock:
             self._cancel()
             if not self._is_closed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +68,7 @@ class PoolServer:
         import grpc
 
         self._stop_listening()
+        _refuse_other(self.pool.resource, self._folder)
         with suppress(FileNotFoundError):
             self._path.unlink()
         server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="device-plugin"), options=_OPTIONS)
@@ -109,14 +111,14 @@ class PoolServer:
         request = pb.RegisterRequest(
             version=API_VERSION, endpoint=self._path.name, resource_name=self.pool.resource, options=_options()
         )
-        socket = self._folder / KUBELET_SOCKET
-        with grpc.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS) as channel:
+        kubelet = self._folder / KUBELET_SOCKET
+        with grpc.insecure_channel(f"unix:{quote(str(kubelet))}", options=_OPTIONS) as channel:
             call = channel.unary_unary("/v1beta1.Registration/Register", request_serializer=None)
             try:
                 call(request.SerializeToString(), timeout=CALL_S)
             except grpc.RpcError as error:
                 what = f"{self.pool.resource} is not registered with the kubelet"
-                raise _unreachable(what, socket, str(error.details())) from error
+                raise _unreachable(what, kubelet, str(error.details())) from error
         log.info("registered with the kubelet", extra={"resource": self.pool.resource, "shares": self.pool.shares})
 
     def _handlers(self, grpc: Any) -> dict[str, Any]:
@@ -156,6 +158,30 @@ class PoolServer:
             raise  # abort() has raised
         self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])
         return answers.allocated(self.pool, containers, self._guard)
+
+
+def _refuse_other(resource: str, folder: Path) -> None:
+    """Raise KubeletError where k8s-rdma-shared-dev-plugin serves the same resource: the kubelet would take the one that
+    registered last, and both would give the devices away."""
+    name = f"{resource.rpartition('/')[2]}.sock"
+    for path in (folder / name, folder.parent / "plugins_registry" / name):
+        if _is_served(path):
+            raise KubeletError(
+                ErrorCode.RESOURCE_TAKEN,
+                f"{resource} is served by another device plugin, k8s-rdma-shared-dev-plugin by the name of its socket",
+                where=str(path),
+                hint="remove its DaemonSet (or the resource from its configuration), or the pool from ours",
+            )
+
+
+def _is_served(path: Path) -> bool:
+    """Return whether somebody listens there; a socket that was left behind is nobody's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def endpoint_of(pool: Pool) -> str:

@@ -1,0 +1,204 @@
+"""Reads a configuration of k8s-rdma-shared-dev-plugin, and says as ours what it says.
+
+Law: nothing is dropped in silence. Each key is taken, changed or left out with a reason, and what their plugin refuses
+is refused here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+
+from nri_rdma.errors import ErrorCode, RequestError, SettingError
+from nri_rdma.model.device import LinkLayer
+from nri_rdma.text.reading import Fields, list_of, matching, string, whole
+from nri_rdma.text.refusals import bounded, refused
+from nri_rdma.text.yaml import Node, read_yaml
+
+DEFAULT_PREFIX = "rdma"
+MAX_BYTES = 1 << 20
+_MOST = 10_000
+"""Most shares of a pool of ours."""
+_RESOURCE_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
+"""Theirs also take names that begin or end with _, which no pod can ask for: Kubernetes refuses them."""
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LINK_TYPES = {"ether": LinkLayer.ETHERNET, "infiniband": LinkLayer.INFINIBAND}
+_RESOURCE_KEYS = ("resourceName", "resourcePrefix", "rdmaHcaMax", "devices", "selectors")
+_SELECTORS = {
+    "vendors": "vendor",
+    "deviceIDs": "deviceID",
+    "drivers": "driver",
+    "ifNames": "netdev",
+    "linkTypes": "linkLayer",
+}
+"""Their selectors, and our condition for each."""
+
+
+class Fate(StrEnum):
+    """What became of a key."""
+
+    TAKEN = "taken"
+    CHANGED = "changed"
+    LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What became of one key of the file, and as what or why."""
+
+    path: str
+    fate: Fate
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """Our configuration as TOML, and what became of each key of theirs."""
+
+    toml: str
+    notes: tuple[Note, ...]
+
+
+def imported(text: str, file: str) -> Imported:
+    """Return their configuration (JSON) as ours. Raises SettingError with the place of what cannot be used."""
+    if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
+        raise SettingError(ErrorCode.SETTING, f"longer than {MAX_BYTES} bytes", where=file, hint="give a shorter file")
+    try:
+        return _document(read_yaml(text, "configuration"))
+    except RequestError as error:
+        place = error.where.removeprefix("configuration").lstrip(".")
+        where = f"{file}: {place}" if place else file
+        raise SettingError(ErrorCode.SETTING, error.what, where=where, hint=error.hint) from error
+
+
+def _document(node: Node | None) -> Imported:
+    if not isinstance(node, dict):
+        raise refused("configuration", "it is no JSON object", 'give the file with "configList" of the device plugin')
+    notes: list[Note] = []
+    fields = _fields(node, "configuration", ("configList", "periodicUpdateInterval"), notes)
+    if "periodicUpdateInterval" in node:
+        fields.read("periodicUpdateInterval", whole(0, 1 << 31), 0)
+        words = "nri-rdma hears of changes from the kernel"
+        notes.append(Note(path="periodicUpdateInterval", fate=Fate.LEFT_OUT, words=words))
+    entries = node.get("configList")
+    if not isinstance(entries, list) or not entries:
+        raise refused("configuration.configList", "no resources are configured", "give at least one resource")
+    seen: dict[str, str] = {}
+    tables = []
+    for index, entry in enumerate(entries):
+        pool = _pool(entry, f"configuration.configList[{index}]", seen)
+        notes += pool.notes
+        tables += [pool.toml] if pool.toml else []
+    if tables:
+        words = "their plugin gives it, too: it can manage the whole fabric, so it needs a rule with devices"
+        notes.append(Note(path="/dev/infiniband/umad*", fate=Fate.LEFT_OUT, words=words))
+    return Imported(toml="\n".join(tables), notes=tuple(notes))
+
+
+def _pool(entry: Node, where: str, seen: dict[str, str]) -> Imported:
+    unknown: list[Note] = []
+    fields = _fields(entry, where, _RESOURCE_KEYS, unknown)
+    path = where.removeprefix("configuration.")
+    hint = "use letters, digits and _, the latter only within"
+    name = fields.read("resourceName", matching(_RESOURCE_NAME, hint), "")
+    if not name:
+        raise refused(f"{where}.resourceName", "it is missing", hint)
+    if name in seen:
+        raise refused(f"{where}.resourceName", f"{name} is the name of {seen[name]}", "choose another")
+    seen[name] = path
+    prefix = fields.read("resourcePrefix", _prefix, DEFAULT_PREFIX)
+    shares = fields.read("rdmaHcaMax", whole(0, 1 << 31), 0)
+    conditions = _conditions(fields, where, unknown)
+    if not shares:
+        words = f"rdmaHcaMax is 0: {prefix}/{name} has no shares"
+        return Imported(toml="", notes=(Note(path=path, fate=Fate.LEFT_OUT, words=words), *unknown))
+    pool = _pool_name(name)
+    toml = [
+        f"[pools.{pool}]",
+        f"select = {{ {', '.join(f'{key} = {_toml_list(values)}' for key, values in conditions.items())} }}",
+        'modes = ["shared"]',
+        'door = "resource"',
+        f'resource = "{prefix}/{name}"',
+        f"shares = {min(shares, _MOST)}",
+        'gives = "all"',
+        "",
+    ]
+    return Imported(toml="\n".join(toml), notes=(*_notes(fields.node, path, pool, shares), *unknown))
+
+
+def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Fields:
+    """Return the fields of a mapping. Their plugin passes over keys that it does not know: a note each."""
+    for key in node if isinstance(node, dict) else ():
+        if key not in known:
+            path = f"{where}.{bounded(key)}".removeprefix("configuration").removeprefix(".")
+            unknown.append(Note(path=path, fate=Fate.LEFT_OUT, words="neither plugin knows this key"))
+    return Fields({key: node[key] for key in node if key in known} if isinstance(node, dict) else node, where, known)
+
+
+def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iterator[Note]:
+    yield Note(path=f"{path}.resourceName", fate=Fate.TAKEN, words=f"resource of pool {pool}")
+    if "resourcePrefix" in entry:
+        yield Note(path=f"{path}.resourcePrefix", fate=Fate.TAKEN, words="the part of resource before the slash")
+    if shares > _MOST:
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.CHANGED, words=f"shares, at most {_MOST}")
+    else:
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.TAKEN, words="shares")
+    if "devices" in entry:
+        yield Note(path=f"{path}.devices", fate=Fate.TAKEN, words="select.netdev")
+    selectors = entry.get("selectors")
+    for key in (it for it in selectors if it in _SELECTORS) if isinstance(selectors, dict) else ():
+        yield Note(path=f"{path}.selectors.{key}", fate=Fate.TAKEN, words=f"select.{_SELECTORS[key]}")
+
+
+def _conditions(fields: Fields, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
+    """Return the conditions on the devices, as ours. Either of the two ways to say them, and not both."""
+    devices = fields.read("devices", _texts, ())
+    selectors = fields.read("selectors", partial(_selectors, unknown=unknown), {})
+    if devices and selectors:
+        raise refused(where, "it has both devices and selectors", "keep selectors, with the devices in ifNames")
+    if not devices and not selectors:
+        raise refused(where, "it has neither selectors nor devices", 'write "selectors": {"ifNames": ["..."]}')
+    return selectors or {"netdev": devices}
+
+
+def _selectors(node: Node, where: str, unknown: list[Note]) -> Mapping[str, tuple[str, ...]]:
+    fields = _fields(node, where, tuple(_SELECTORS), unknown)
+    read = {ours: fields.read(theirs, _READERS.get(theirs, _texts), ()) for theirs, ours in _SELECTORS.items()}
+    return {key: values for key, values in read.items() if values}
+
+
+def _texts(node: Node, where: str) -> tuple[str, ...]:
+    """Read a list of texts; an empty one is no condition, as for their plugin."""
+    return () if node == [] else list_of(partial(string, hint="write a list of texts"))(node, where)
+
+
+def _link_types(node: Node, where: str) -> tuple[str, ...]:
+    found = _texts(node, where)
+    for index, word in enumerate(found):
+        if word not in _LINK_TYPES:
+            raise refused(f"{where}[{index}]", f"{word} is no link of RDMA", "write ether or infiniband")
+    return tuple(str(_LINK_TYPES[word]) for word in found)
+
+
+def _prefix(node: Node, where: str) -> str:
+    text = string(node, where, "write a DNS name such as rdma or example.com")
+    if text and not _PREFIX.fullmatch(text):
+        raise refused(where, f"{text} is no DNS name", "write such as rdma or example.com")
+    return text or DEFAULT_PREFIX
+
+
+_READERS: Mapping[str, Callable[[Node, str], tuple[str, ...]]] = {"linkTypes": _link_types}
+
+
+def _pool_name(name: str) -> str:
+    """Return the pool's name: the resource's as far as a pool can be called so."""
+    written = name.replace("_", "-")
+    return written if written[0].isalpha() else f"pool-{written}"[:63]
+
+
+def _toml_list(values: tuple[str, ...]) -> str:
+    return json.dumps(list(values))  # a text of JSON is one of TOML

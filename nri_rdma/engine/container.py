@@ -124,6 +124,8 @@ class ListedContainer:
     is_privileged: bool = False
     env: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen
+    shares: frozenset[tuple[str, str]] = frozenset()
+    """The shares of our pools that the kubelet allocated to the container, each with its resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +147,7 @@ class Listed:
             env=listed.env,
             devices=listed.devices,
             cdi_devices=listed.cdi_devices,
+            shares=listed.shares,
             is_privileged=listed.is_privileged,
             gpus=listed.gpus,
             was_there=True,

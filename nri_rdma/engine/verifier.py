@@ -74,12 +74,16 @@ class Verifier:
     def _why_bare(self, item: Listed, parts: tuple[Attachment, ...]) -> str:
         if (not parts or parts[0].part) and item.containers and asks_for_devices(item.annotations, self._prefix):
             return f"its containers were {_WHILE_AWAY}"
+        attached, rdma_cm = attached_of(parts)
+        given = {share for it in attached for share in it.admitted.request.shares}
+        lacking = [it.name for it in item.containers if any(share not in given for _, share in it.shares)]
+        if lacking:
+            return f"container {', '.join(lacking)} has shares and was {_WHILE_AWAY}"
         early = [it.name for it in item.containers if any(_was_made_before(it.name, part) for part in parts)]
         if early:
             return f"container {', '.join(early)} was {_WHILE_AWAY}"
         if any(it.now.record is None or it.now.phase is not Phase.ATTACHED for it in parts):
             return ""
-        attached, rdma_cm = attached_of(parts)
         bare = [it.name for it in item.containers if self._is_bare(item, it, attached, rdma_cm)]
         return f"container {', '.join(bare)} was {_WHILE_AWAY}" if bare else ""
 

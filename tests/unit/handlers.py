@@ -5,7 +5,7 @@ Between this and the node's hardware all is the daemon's: only kernel and socket
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -80,6 +80,10 @@ class Handlers:
         """The runtime tells of sandboxes that ask for nothing."""
         pods = [nri.PodSandbox(id=it, uid=it, name=it, namespace="default") for it in sandbox_ids]
         self._call("Synchronize", nri.SynchronizeRequest(pods=pods, more=more))
+
+    def tell(self, pods: Sequence[nri.PodSandbox], containers: Sequence[nri.Container]) -> None:
+        """The runtime connects anew, and tells of these."""
+        self._call("Synchronize", nri.SynchronizeRequest(pods=pods, containers=containers))
 
     def run_pod(self, manifest: PodManifest) -> nri.PodSandbox:
         """RunPodSandbox of such a pod, and the end of its attach."""

@@ -34,6 +34,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
+from nri_rdma.text.shares import shares_in
 from nri_rdma.ttrpc.wire import Request
 from nri_rdma.wire.error import WireError
 
@@ -304,4 +305,5 @@ def listed_container(container: Any) -> ListedContainer:
         is_privileged=is_privileged(container),
         env=env_names(container),
         gpus=shown_gpus(container),
+        shares=shares_in(container.annotations),
     )

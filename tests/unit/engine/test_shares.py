@@ -17,6 +17,7 @@ from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocat
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import share_annotation
+from tests.rig.deadline import wait_until
 from tests.unit.adopting import Kubelet
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
@@ -169,6 +170,26 @@ def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_the
 def named(got: Got) -> list[tuple[str, int, int]]:
     """The nodes by their names."""
     return [(path.rpartition("/")[2], major, minor) for path, major, minor in got.nodes]
+
+
+def test_a_container_with_a_share_that_started_while_the_daemon_was_away_is_reported(node: Node) -> None:
+    """It has no guard, and its pod was not heard of at all."""
+    pods = {name: node.start(name, share) for name, share in (("served", "hcas-01"), ("half", "hcas-02"))}
+    pods["bare"] = nri.PodSandbox(id="sandbox-bare", uid="u", name="bare", namespace="default")
+    got = node.create(pods["served"], "hcas-01")
+    containers = []
+    for name, share in (("served", "hcas-01"), ("half", "hcas-09"), ("bare", "hcas-03")):
+        made = nri.Container(id=name, pod_sandbox_id=pods[name].id, name="main")
+        made.annotations.update(dict([share_annotation(RESOURCE, [share])]))
+        made.env.extend(f"{key}={value}" for key, value in got.env.items())
+        for path, major, minor in got.nodes:
+            made.linux.devices.add(path=path, type="c", major=major, minor=minor)
+        containers.append(made)
+    node.handlers.tell(list(pods.values()), containers)
+    wait_until(lambda: len(node.inside.engine.unserved) == 2, "the report")
+    told = {str(it.pod): it.why for it in node.inside.engine.unserved}
+    why = "container main has shares and was made while nri-rdma was away"
+    assert told == {"default/half": why, "default/bare": why}
 
 
 def test_the_end_of_a_pod_gives_its_share_back(node: Node) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count as numbered
 
 from nri_rdma.attach.numbers import Resolved, refuse_missing
 from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
@@ -22,6 +23,7 @@ from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
+from nri_rdma.decide.shares import share_requests
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
@@ -34,6 +36,7 @@ from nri_rdma.model.pool import DEFAULT_POOL
 from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
 from nri_rdma.text.annotations import meant_key, parse_pod_request
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
+from nri_rdma.text.pools import MAX_SHARES
 from nri_rdma.text.refusals import bounded, listed
 
 
@@ -107,6 +110,8 @@ class ExplainedContainer:
     """Those that it was said to be given."""
     counted: frozenset[str] = frozenset()
     """The names of its resources that only the scheduler counts."""
+    shares: frozenset[str] = frozenset()
+    """The names of its resources that are shares of the node's pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +142,8 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     try:
         request = parse_pod_request(pod.annotations, facts.annotation_prefix)
         refuse_unknown_containers(pod, request, facts.annotation_prefix)
-        if request is None and not requests_of(facts.grants, facts.adoption):
+        shares = _shares(pod, facts)
+        if request is None and not shares and not requests_of(facts.grants, facts.adoption):
             containers = tuple(_container(item, (), Plan(), facts) for item in pod.containers)
             return Explanation(pod=pod, holds=holds, notes=notes, containers=containers)
     except NriRdmaError as error:
@@ -146,7 +152,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
     notes += tuple(
         f"{it.what[:1].upper()}{it.what[1:]} ({it.where}): {it.hint}." for it in shared_addresses(pod, request)
     )
-    request = request or PodRequest(requests=())
+    request = PodRequest(requests=(*(request.requests if request is not None else ()), *shares))
     awaiting = _awaiting_gpus(pod, request, facts)
     decision = decide(_question(pod, _relaxed(request, awaiting), facts), facts.taken)
     notes += tuple(_gpu_notes(pod, decision.request, facts, awaiting))
@@ -171,6 +177,24 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         moves=plan.moves,
         containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
     )
+
+
+def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
+    """Return what the shares ask for that the kubelet would allocate to the pod's containers. Which ones these are does
+    not matter: here they have numbers that no share has."""
+    pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
+    numbers = numbered()
+    containers = []
+    for container in pod.containers:
+        asked = ((name, _whole(number)) for name, number in container.resources)
+        own = (DeviceIds(resource=name, ids=tuple(f"#{next(numbers)}" for _ in range(many))) for name, many in asked)
+        containers.append(ContainerAllocation(name=container.name, resources=tuple(it for it in own if it.ids)))
+    return share_requests(pools, PodAllocation(containers=tuple(containers)))
+
+
+def _whole(number: str) -> int:
+    """Return the number of an extended resource, which Kubernetes has as whole numbers only; at most that of a pool."""
+    return min(int(number), MAX_SHARES) if number.isdecimal() and number.isascii() else 0
 
 
 def _question(pod: PodManifest, request: PodRequest, facts: Facts) -> Question:
@@ -396,6 +420,7 @@ def _container(
         asks_memlock=any(request.memlock is not None for request in requests),
         gpus=facts.gpus[container.name].gpus if container.name in facts.gpus else (),
         counted=_counted(container, facts),
+        shares=frozenset(pool.resource for pool in facts.policy.pools.values() if pool.resource),
     )
 
 

@@ -273,6 +273,8 @@ def _from_others(item: ExplainedContainer) -> Iterator[tuple[str, str]]:
     for name, count in container.resources:
         if name in item.counted:
             yield "resource", f"{name}: {count}, which the scheduler counts; no device plugin gives it"
+        elif name in item.shares:
+            yield "resource", f"{name}: {count}, shares of this node that the kubelet counts"
         else:
             yield "resource", f"{name}: {count}, which a device plugin gives; annotations are not needed for it"
     for name in container.claims:

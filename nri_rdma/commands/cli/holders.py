@@ -25,11 +25,13 @@ def taken_from(document: Mapping[str, Any]) -> Taken:
 
 def holder_document(holding: Holding) -> dict[str, Any]:
     """A holder as that document has it."""
-    return {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
+    told = {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
+    return {**told, "shares": sorted(holding.shares)} if holding.shares else told
 
 
 def _holding(holder: Mapping[str, Any]) -> Holding:
-    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder))
+    shares = frozenset(map(str, holder.get("shares", ())))
+    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder), shares=shares)
 
 
 def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:

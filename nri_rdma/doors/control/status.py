@@ -78,6 +78,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         holders = view.taken.get(device["id"], frozenset())
         device["holders"] = [
             {"pod": it.owner, "mode": str(it.mode), "gpus": sorted(map(str, it.gpus))}
+            | ({"shares": sorted(it.shares)} if it.shares else {})
             for it in sorted(holders, key=lambda it: it.owner)
         ]
     return {

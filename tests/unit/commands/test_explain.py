@@ -11,10 +11,12 @@ from nri_rdma.commands.explain import Away, Explanation, Facts, explain
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
+from nri_rdma.decide.policy import policy_of
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pci import PciAddress
+from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
 from nri_rdma.model.request import Mode
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
@@ -357,3 +359,37 @@ def test_addresses_that_several_pods_would_have_are_noted(facts: Facts) -> None:
     assert explain(one, facts).notes == ()
     (note,) = explain(replace(one, kind="Deployment", is_of_several=True), facts).notes
     assert note.startswith("Every pod of this Deployment would have the same addresses (")
+
+
+def test_shares_are_placed_as_the_daemon_would_and_those_that_others_have_count(facts: Facts) -> None:
+    pool = Pool(
+        name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=16, gives=ShareGives.ONE
+    )
+    policy = policy_of((pool,), (), allow_default_pool=False)
+    first = facts.node.devices[0].id
+    others = [Holding(owner=f"ns/{it}", mode=Mode.SHARED, shares=frozenset({f"hcas-{it:02}"})) for it in range(2)]
+    taken = {first: frozenset(others)}
+    asked = replace(
+        pod(""),
+        annotations={},
+        containers=(
+            ContainerManifest(name="trainer", resources=(("rdma/hca", "2"), ("rdma/other", "1"))),
+            ContainerManifest(name="sidecar"),
+        ),
+    )
+    explanation = explain(asked, replace(facts, policy=policy, taken=taken))
+    assert given(explanation) == ["mlx5_1", "mlx5_2"]
+    assert why(explanation)["mlx5_0"] == "with all of its 2 shares given"
+    trainer, sidecar = explanation.containers
+    assert dict(trainer.edits.env)["RDMA_DEVICES_HCA"] == "mlx5_1,mlx5_2"
+    assert sidecar.edits == ContainerEdits()
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1.5", "", "all", "\u0661"])
+def test_a_resource_that_is_no_number_of_shares_is_none(facts: Facts, number: str) -> None:
+    pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=16)
+    asked = replace(
+        pod(""), annotations={}, containers=(ContainerManifest(name="a", resources=(("rdma/hca", number),)),)
+    )
+    policy = policy_of((pool,), (), allow_default_pool=False)
+    assert explain(asked, replace(facts, policy=policy)).requests == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
@@ -118,6 +119,7 @@ def test_status_counts_the_shares_that_pods_have_and_warns_where_they_have_no_gu
     socket = node.inside.settings.control_path
     (told,) = ask_status(socket)["pools"]
     assert (told["resource"], told["shares"], told["given"], told["gives"]) == (RESOURCE, 16, 3, "one")
+    assert taken_from(ask_status(socket)) == node.inside.reservations.taken()
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "rdma/hca_shared: 3 of 16 shares given, each one device" in printed
     assert "WARNING, its containers have no guard" in printed

@@ -1,31 +1,49 @@
 """What the kubelet allocated of our resources, and no pod is known to have yet.
 
 Law: Allocate names neither pod nor container, so it only makes the next pods worth a question to the kubelet. A plain
-pod costs a comparison while nothing is pending.
+pod costs a comparison while nothing is pending, and nothing is pending for long: a pod may be deleted before its sandbox
+starts. A container whose pod comes later says itself what it has (nri_rdma.text.shares).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from nri_rdma.engine.container import Container
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pool import Pool, PoolDoor
 
+PENDING_S = 120.0
+"""How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
+within half a second; volumes may take longer."""
+
 
 class ShareBook:
     """Safe for use by several threads."""
 
-    def __init__(self, pools: Iterable[Pool] = ()) -> None:
+    def __init__(self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
         """The pools that are asked by a resource, by name."""
         self.is_guarded = False
         """Whether the kubelet gives the guard to containers with shares."""
         self._lock = threading.Lock()
+        self._clock = clock
         self._pending: set[tuple[str, str]] = set()
-        self.is_pending = False
-        """Whether a pod may come that has shares of which nobody has told yet."""
+        self._until = 0.0
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether a pod may come that has shares of which nobody has told yet."""
+        if not self._pending:
+            return False
+        if self._clock() < self._until:
+            return True
+        with self._lock:
+            if self._clock() >= self._until:
+                self._pending.clear()
+        return bool(self._pending)
 
     def unguarded(self, container: Container) -> str:
         """Return a resource that the container has shares of without the guard that was given with them, or ""."""
@@ -36,7 +54,7 @@ class ShareBook:
         """Note that the kubelet allocated these shares to a container that it does not name."""
         with self._lock:
             self._pending.update((resource, share) for share in shares)
-            self.is_pending = bool(self._pending)
+            self._until = self._clock() + PENDING_S
 
     def matched(self, allocation: PodAllocation) -> None:
         """Note whose these allocations are."""
@@ -44,4 +62,3 @@ class ShareBook:
             for container in allocation.containers:
                 for ids in container.resources:
                     self._pending.difference_update((ids.resource, share) for share in ids.ids)
-            self.is_pending = bool(self._pending)

@@ -12,7 +12,7 @@ from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.shares import PENDING_S, ShareBook
 from nri_rdma.errors import NotReadyError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.pb import nri_pb2 as nri
@@ -36,6 +36,20 @@ def test_a_share_is_pending_until_a_pod_is_told_to_have_it() -> None:
         seen.append(book.is_pending)
         book.matched(told)
     assert [*seen, book.is_pending] == [False, True, True, True, False]
+
+
+def test_an_allocation_whose_pod_never_comes_is_not_asked_about_for_ever() -> None:
+    now = [100.0]
+    book = ShareBook([pool()], clock=lambda: now[0])
+    book.allocated(RESOURCE, ["hcas-00"])
+    seen = []
+    for later in (0.0, PENDING_S - 1.0, 1.0):
+        now[0] += later
+        seen.append(book.is_pending)
+    book.allocated(RESOURCE, ["hcas-01"])
+    assert [*seen, book.is_pending] == [True, True, False, True]
+    book.matched(allocation("hcas-01"))
+    assert not book.is_pending
 
 
 def allocation(*shares: str, resource: str = RESOURCE) -> PodAllocation:

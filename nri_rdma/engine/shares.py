@@ -1,8 +1,8 @@
 """What the kubelet allocated of our resources, and no pod is known to have yet.
 
 Law: Allocate names neither pod nor container, so it only makes the next pods worth a question to the kubelet. A plain
-pod costs a comparison while nothing is pending, and nothing is pending for long: a pod may be deleted before its sandbox
-starts. A container whose pod comes later says itself what it has (nri_rdma.text.shares).
+pod costs a comparison while nothing is pending. Nothing is pending for long: a pod may be deleted before its sandbox
+starts, and a container whose pod comes later says itself what it has (nri_rdma.text.shares).
 """
 
 from __future__ import annotations

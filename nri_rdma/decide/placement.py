@@ -94,7 +94,7 @@ def _shares_given(taken: Taken, request: tuple[Admitted, ...]) -> Counter[Device
     own = frozenset(share for item in request for share in item.request.shares)
     given: Counter[DeviceId] = Counter()
     for device_id, holders in taken.items() if own else ():
-        given[device_id] = sum(len(holding.shares - own) for holding in holders)
+        given[device_id] = len({share for holding in holders for share in holding.shares} - own)
     return given
 
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any  # Any: attachments
 
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.decide.inject import inject, refuse_conflicts
@@ -36,7 +38,9 @@ class ContainerCreation:
         late: LateAttach,
         alignment: AlignmentCheck,
         spans: Recorder,
+        attach_shares: Callable[[Container, Any, float], None],
     ) -> None:
+        """`attach_shares` attaches what is lacking of a container's shares, beside what its sandbox has."""
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
         self._placer = placer
@@ -44,6 +48,7 @@ class ContainerCreation:
         self._late = late
         self._alignment = alignment
         self._spans = spans
+        self._attach_shares = attach_shares
 
     def create(self, container: Container, deadline: float) -> ContainerEdits:
         """Return a container's edits, from memory. Raise when its pod asked for devices and nothing is attached.
@@ -61,7 +66,8 @@ class ContainerCreation:
             refusal = not_decided if self._known.is_missed(sandbox_id) else not_attached
             raise refusal(container.pod_name)
         if container.shares:
-            parts = self._late.with_shares(container, parts, deadline)
+            self._attach_shares(container, parts, deadline)
+            parts = self._attachments.of(sandbox_id)
         # One deadline for all waits of this call.
         by = min(deadline, time.monotonic() + self._barrier.waits.barrier_s)
         has_others = self._placer.evidence.await_concerned(container, deadline)
@@ -74,8 +80,6 @@ class ContainerCreation:
         attached, rdma_cm = attached_of(parts)
         if has_others:
             self._late.refuse_lacking(container, grants, attached)
-        if container.shares:
-            self._late.refuse_without_shares(container, attached)
         if not parts:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)

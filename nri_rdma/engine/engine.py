@@ -24,6 +24,7 @@ from nri_rdma.engine.container import Container, Listed, ShowGpus
 from nri_rdma.engine.create_container import ContainerCreation
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.late import LateAttach
+from nri_rdma.engine.late_shares import LateShares
 from nri_rdma.engine.limiter import Limiter, Limits
 from nri_rdma.engine.node_cache import NodeCache, NodeReader
 from nri_rdma.engine.offering import Offering
@@ -107,10 +108,8 @@ class Engine:
         alignment = AlignmentCheck(evidence.specs, known, spans)
         pods = PodStart(attachments, placer, barrier, RefusedLately())
 
-        def begin(container: Container, deadline: float) -> None:
-            pods.begin(container.pod, container.annotations, deadline, container.asker)
-
-        late = LateAttach(attachments, spans, placer, barrier, begin)
+        late = LateAttach(attachments, spans, placer, barrier)
+        shares = LateShares(placer, barrier, late)
         verifier = Verifier(attachments, evidence, limiter, prefix, alignment.remember)
 
         def start(item: Listed, deadline: float) -> None:
@@ -121,7 +120,7 @@ class Engine:
             placer=placer,
             barrier=barrier,
             pods=pods,
-            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans),
+            containers=ContainerCreation(attachments, placer, barrier, late, alignment, spans, shares.attach),
             starts=ContainerStart(attachments, limiter, alignment),
             synchronizer=Synchronizer(attachments, workers, spans, evidence, verifier, prefix, start),
         )

@@ -7,7 +7,7 @@ sandbox, and ends with it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 
 from nri_rdma.attach.attachment import Attachment
@@ -17,8 +17,8 @@ from nri_rdma.decide.inject import AttachedRequest
 from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.parts import attached_for, devices_of, free_key, holder_of
-from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import being_attached, claim_failed, lacks_guard, lacks_shares, returning
+from nri_rdma.engine.placer import Placer, PresentQuestion
+from nri_rdma.engine.refusals import being_attached, claim_failed, returning
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
@@ -30,17 +30,8 @@ ATTEMPTS = 3
 class LateAttach:
     """Called by the runtime's reader, one container at a time."""
 
-    def __init__(
-        self,
-        attachments: Attachments,
-        spans: Recorder,
-        placer: Placer,
-        barrier: Barrier,
-        begin: Callable[[Container, float], None],
-    ) -> None:
-        """`begin` starts the container's pod as RunPodSandbox does, before a deadline."""
+    def __init__(self, attachments: Attachments, spans: Recorder, placer: Placer, barrier: Barrier) -> None:
         self._attachments = attachments
-        self._begin = begin
         self._spans = spans
         self._placer = placer
         self._evidence = placer.evidence
@@ -59,38 +50,38 @@ class LateAttach:
             self._evidence.refuse_unallocated(container, devices_of(parts, container.name), grants)
             for name in self._evidence.withheld(container):
                 self._uncover(parts, name, container.name, deadline)
-            late = []
-            for grant in grants:
-                holder = holder_of(parts, grant)
-                if holder is None:
-                    late.append(grant)
-                else:
+            holders = [(grant, holder_of(parts, grant)) for grant in grants]
+            for grant, holder in holders:
+                if holder is not None:
                     self._cover(holder, grant, deadline)
-            if late:
-                self._attach_late(container, parts, tuple(late), deadline)
+            if any(holder is None for _, holder in holders):
+                self._attach_late(container, parts, deadline)
             return grants
 
-    def with_shares(
-        self, container: Container, parts: tuple[Attachment, ...], deadline: float
-    ) -> tuple[Attachment, ...]:
-        """Return the attachments of the sandbox of a container that has shares. Begin now where the kubelet did not
-        report them in time when the sandbox started. Raise as the start of the pod does."""
-        unguarded = self._evidence.kubelet.shares.unguarded(container)
-        if unguarded:
-            raise lacks_guard(container.pod, container.name, unguarded)
-        if parts:
-            return parts
-        for resource, share in container.shares:
-            self._evidence.kubelet.shares.allocated(resource, (share,))
-        self._begin(container, deadline)
-        return self._attachments.of(container.sandbox_id)
+    def await_older(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> float:
+        """Wait until an older sandbox of the container's pod has given its devices back. Return until when this call
+        may wait. Raise where the sandbox has ended, the last attach for the container failed, or it takes too long."""
+        pod, by = container.pod, self._by(deadline)
+        if self._known.has_ended(pod.sandbox_id) or any(it.now.ends and not it.part for it in parts):
+            raise returning(pod)
+        self._report_failure(pod, container.name)
+        if not all_settled(self._attachments.end_older(pod), by):
+            raise being_attached(pod, container.name)
+        return by
 
-    def refuse_without_shares(self, container: Container, attached: tuple[AttachedRequest, ...]) -> None:
-        """Raise NotReadyError where the kubelet allocated shares to the container and nothing is attached for them."""
-        there = {share for item in attached for share in item.admitted.request.shares}
-        lacking = sorted(share for _, share in container.shares if share not in there)
-        if lacking:
-            raise lacks_shares(container.pod, container.name, lacking)
+    def attach_part(self, container: Container, parts: tuple[Attachment, ...], ask: PresentQuestion, by: float) -> None:
+        """Place and attach what a container asks for besides, as a part of its sandbox; nothing is attached where that
+        is only observed. `ask` is called again before a refusal. Raise when it fails or is not done by then."""
+        pod = container.pod
+        part, key = free_key(pod.sandbox_id, parts, container.name)
+        placed = self._placer.place(key, pod, ask(), ask, by)
+        if not placed:
+            return  # it is observed
+        rdma_cm = self._placer.node.cache.current.rdma_cm
+        attachment = self._attachments.begin(pod, placed, rdma_cm, part)
+        if not wait(attachment.attach_done, by - time.monotonic()):
+            attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
+            raise being_attached(pod, container.name)
 
     def refuse_lacking(
         self, container: Container, grants: Iterable[CdiGrant], attached: tuple[AttachedRequest, ...]
@@ -131,30 +122,14 @@ class LateAttach:
             raise being_attached(holder.pod, container)
         self._barrier.await_attached(holder, deadline)
 
-    def _attach_late(
-        self, container: Container, parts: tuple[Attachment, ...], late: tuple[CdiGrant, ...], deadline: float
-    ) -> None:
-        pod, by = container.pod, self._by(deadline)
-        if self._known.has_ended(pod.sandbox_id) or any(it.now.ends and not it.part for it in parts):
-            raise returning(pod)
-        self._report_failure(pod, container.name)
-        older = self._attachments.end_older(pod)
-        if not all_settled(older, by):
-            raise being_attached(pod, container.name)
-        if older:  # their devices are on the host again
-            late = self._late_now(container)
-        part, key = free_key(pod.sandbox_id, parts, container.name)
-        question = self._placer.question(pod, container.asker, late)
-        placed = self._placer.place(
-            key, pod, question, lambda: self._placer.question(pod, container.asker, self._late_now(container)), by
+    def _attach_late(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> None:
+        by = self.await_older(container, parts, deadline)  # whose devices are on the host again
+        self.attach_part(
+            container,
+            parts,
+            lambda: self._placer.question(container.pod, container.asker, self._late_now(container)),
+            by,
         )
-        if not placed:
-            return  # it is observed
-        rdma_cm = self._placer.node.cache.current.rdma_cm
-        attachment = self._attachments.begin(pod, placed, rdma_cm, part)
-        if not wait(attachment.attach_done, by - time.monotonic()):
-            attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
-            raise being_attached(pod, container.name)
 
     def _late_now(self, container: Container) -> tuple[CdiGrant, ...]:
         """Return the CDI devices of the container for which nothing is attached or being attached."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import Question
@@ -20,6 +21,9 @@ from nri_rdma.errors import PlacementError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder
+
+PresentQuestion: TypeAlias = Callable[[], Question]
+"""Returns the question of the moment at which it is called."""
 
 
 class Placer:
@@ -59,7 +63,7 @@ class Placer:
         return placed
 
     def place(
-        self, key: str, pod: Pod, question: Question, ask_again: Callable[[], Question], by: float | None
+        self, key: str, pod: Pod, question: Question, ask_again: PresentQuestion, by: float | None
     ) -> tuple[Placed, ...]:
         """Decide, and reserve the devices under the key. Before a refusal the node is rescanned and the question asked
         again, so that a refusal ends as soon as its cause does. `by` and the errors are as for `choose`."""

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nri_rdma.attach.record import refuse_unusable
@@ -62,18 +62,6 @@ def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
         where=str(pod),
         hint='let the runtime read CDI specs (containerd 1.7: enable_cdi = true), or set guard_hook = "" for shares'
         " without the guard",
-    )
-
-
-def lacks_shares(pod: Pod, container: str, shares: Sequence[str]) -> NotReadyError:
-    """Return the error for a container to which the kubelet allocated shares that nothing is attached for."""
-    return NotReadyError(
-        ErrorCode.NOT_ATTACHED,
-        f"network is not ready: nothing is attached for {len(shares)} of the shares that the kubelet allocated to"
-        f" container {container}",
-        where=str(pod),
-        hint="delete the pod if this does not end: a new sandbox is told all of them",
-        detail=", ".join(shares[:8]),
     )
 
 

@@ -47,13 +47,12 @@ class PodStart:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers
         wait for it."""
         try:
-            self.begin(pod, annotations, deadline, asker)
+            self._run(pod, annotations, deadline, asker)
         except NriRdmaError as error:
             self.refused.note("RunPodSandbox", pod, error)
             raise
 
-    def begin(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
-        """Do the same; a refusal is the caller's to note."""
+    def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         asked = self._placer.asked(pod, annotations)
         if asked is None:
             return

@@ -1,6 +1,7 @@
 """Pods that ask by a resource, as for k8s-rdma-shared-dev-plugin: the kubelet counts shares, nri-rdma places them."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def allocatable(cluster: Cluster, resource: str) -> str:
     return str(cluster.get("node", "n1")["status"]["allocatable"].get(resource, ""))
 
 
-def sharing(name: str, **counts: int) -> dict[str, object]:
+def sharing(name: str, **counts: int) -> dict[str, Any]:
     """A pod of one container with these shares."""
     return pod(name, containers=[{"resources": {"limits": {{"a": A, "b": B}[key]: n for key, n in counts.items()}}}])
 
@@ -70,6 +71,19 @@ def test_only_the_container_that_asked_has_the_hca(cluster: Cluster) -> None:
     assert devices(cluster, "beside", "c0") == []
     assert len(devices(cluster, "beside", "c1")) == 2
     delete(cluster, "beside")
+
+
+def test_an_init_container_has_a_device_for_its_share_too(cluster: Cluster) -> None:
+    """The kubelet does not report init containers to anybody, and gives their shares to the others again."""
+    asked = sharing("first", a=1)
+    (main,) = asked["spec"]["containers"]
+    look = "ls /dev/infiniband > /dev/termination-log"
+    asked["spec"]["initContainers"] = [{**main, "name": "init", "command": ["sh", "-c", look]}]
+    found = start(cluster, asked)
+    told = found["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"].split()
+    assert told == devices(cluster, "first")
+    assert len(told) == 2
+    delete(cluster, "first")
 
 
 def test_eight_shares_of_four_hcas_are_two_of_each_and_the_ninth_pod_waits(cluster: Cluster) -> None:

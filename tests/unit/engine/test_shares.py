@@ -13,8 +13,9 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
 from nri_rdma.engine.shares import PENDING_S, ShareBook
-from nri_rdma.errors import NotReadyError
+from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.pool import Rule
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import share_annotation
@@ -26,6 +27,7 @@ from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 from tests.unit.handlers import NOTHING, Got, Handlers
 
 MAIN = ContainerManifest(name="main")
+DENIES = Rule(name="nobody", where="rules[0]", allow=False)
 
 
 def test_a_share_is_pending_until_a_pod_is_told_to_have_it() -> None:
@@ -76,10 +78,10 @@ class Node:
         manifest = PodManifest(kind="Pod", namespace="default", name=name, annotations={}, containers=(MAIN,))
         return self.handlers.run_pod(manifest)
 
-    def create(self, pod: nri.PodSandbox, *shares: str, hook: tuple[str, ...] = ()) -> Got:
-        """Its container, with the annotation of Allocate, and a createRuntime hook (path and arguments)."""
+    def create(self, pod: nri.PodSandbox, *shares: str, hook: tuple[str, ...] = (), container: str = "main") -> Got:
+        """A container of it, with the annotation of Allocate, and a createRuntime hook (path and arguments)."""
         told = dict([share_annotation(RESOURCE, shares)]) if shares else {}
-        return self.handlers.create(pod, MAIN, annotations=told, hook=hook)
+        return self.handlers.create(pod, ContainerManifest(name=container), annotations=told, hook=hook)
 
 
 @pytest.fixture
@@ -104,14 +106,13 @@ def test_a_plain_pod_costs_no_question_while_nothing_is_pending(node: Node) -> N
     assert (node.kubelet.asked, node.shares.is_pending) == (1, True)
 
 
-def test_where_the_kubelet_is_late_the_container_is_attached_when_it_is_created(node: Node) -> None:
+def test_where_the_kubelet_is_late_the_container_itself_tells_what_it_has(node: Node) -> None:
     node.kubelet.is_late = True
     pod = node.start("a", "hcas-05")
     assert not node.inside.engine.knows(pod.id)
-    with pytest.raises(NotReadyError, match="NOT-ATTACHED: network is not ready: nothing is attached for 1 of"):
-        node.create(pod, "hcas-05")
-    node.kubelet.is_late = False
     assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+    held = {share for holders in node.inside.reservations.taken().values() for it in holders for share in it.shares}
+    assert held == {"hcas-05"}
 
 
 def test_a_daemon_that_did_not_hear_of_the_allocation_learns_it_from_the_container(node: Node) -> None:
@@ -121,10 +122,35 @@ def test_a_daemon_that_did_not_hear_of_the_allocation_learns_it_from_the_contain
     assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
 
 
-def test_a_container_with_a_share_that_the_kubelet_does_not_tell_gets_no_answer_but_a_refusal(node: Node) -> None:
+def test_a_share_that_the_kubelet_did_not_tell_is_attached_beside_those_that_it_told(node: Node) -> None:
     pod = node.start("a", "hcas-05")
-    with pytest.raises(NotReadyError, match="NOT-ATTACHED"):
-        node.create(pod, "hcas-05", "hcas-06")
+    assert node.create(pod, "hcas-05", "hcas-06").names == ["uverbs0", "rdma_cm", "uverbs1"]
+
+
+def test_an_init_container_has_the_device_of_the_share_that_the_kubelet_gives_to_the_next_one(node: Node) -> None:
+    """The kubelet reports no init containers, and gives their shares to other containers again."""
+    pod = node.start("a", "hcas-05")
+    assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]
+    assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
+    assert [len(holders) for holders in node.inside.reservations.taken().values()] == [1]
+    other = node.start("b", *(f"hcas-{number:02}" for number in range(6, 16)))
+    assert len(node.create(other, *(f"hcas-{number:02}" for number in range(6, 16))).names) == 9
+    node.handlers.stop_pod(pod)
+    node.handlers.stop_pod(other)
+    assert not node.inside.reservations.taken()
+
+
+def test_an_init_container_that_alone_has_a_share_gets_its_device_and_the_others_none(node: Node) -> None:
+    pod = node.start("a")
+    assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]
+    assert node.create(pod) == NOTHING
+
+
+def test_a_container_whose_share_cannot_be_attached_is_refused_with_the_reason(node: Node) -> None:
+    pod = node.start("a")
+    node.inside.engine.placer.offering.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)
+    with pytest.raises(NriRdmaError, match=r"POLICY-DENIED: rule nobody .* refuses pool hcas"):
+        node.create(pod, "hcas-05")
 
 
 def test_status_counts_the_shares_that_pods_have_and_warns_where_they_have_no_guard(node: Node) -> None:

@@ -164,3 +164,24 @@ def test_the_node_is_rebooted(cluster: Cluster) -> None:
     assert given(cluster, *names) == {f"uverbs{number}": 2 for number in range(4)}
     for name in names:
         delete(cluster, name)
+
+
+def test_the_api_server_is_away_for_a_minute(cluster: Cluster) -> None:
+    names = [f"a{number}" for number in range(8)]
+    start_and_fill(cluster, *names[:4])
+    before = given(cluster, *names[:4])
+    server = cluster.control.programs["kube-apiserver"]
+    server.send(SIGSTOP)
+    try:
+        time.sleep(60)
+    finally:
+        server.send(SIGCONT)
+    cluster.wait("the API server", lambda: cluster.kubectl("get", "--raw", "/readyz", fails=True) == "ok", 60)
+    cluster.wait("the node", lambda: allocatable(cluster, A) == "8", 60)
+    assert given(cluster, *names[:4]) == before
+    assert {restarts(cluster, name) for name in names[:4]} == {0}
+    cluster.kubectl("taint", "node", "n1", "node.kubernetes.io/unreachable-", fails=True)
+    start_and_fill(cluster, *names[4:])
+    assert given(cluster, *names) == {f"uverbs{number}": 2 for number in range(4)}
+    for name in names:
+        delete(cluster, name)

@@ -152,7 +152,8 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _patiently(cri: Cri, ask: Callable[[], T]) -> T:
-    """The answer, asked again as the kubelet does while the product is not ready: a busy host makes it slow."""
+    """The answer, asked again as the kubelet does while the product is not ready, or has not read a device that was made
+    a moment ago: a busy host makes it slow."""
 
     def answer() -> T | None:
         try:
@@ -160,7 +161,7 @@ def _patiently(cri: Cri, ask: Callable[[], T]) -> T:
         except CriError as error:
             end_refused(cri)
             refusal = _refused(error)
-            if isinstance(refusal, OutcomeError) and refusal.outcome == "NOT-READY":
+            if isinstance(refusal, OutcomeError) and refusal.outcome in {"NOT-READY", "INVENTORY"}:
                 return None
             raise refusal from error
 

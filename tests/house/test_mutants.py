@@ -95,6 +95,17 @@ def test_every_line_has_the_tests_that_run_it(tmp_path: Path) -> None:
     assert not lines.get(10)
 
 
+def test_lines_are_found_in_a_checkout_that_is_reached_by_a_link(tmp_path: Path) -> None:
+    there, link = tmp_path / "there", tmp_path / "link"
+    (there / "nri_rdma").mkdir(parents=True)
+    link.symlink_to(there)
+    (there / "nri_rdma/__init__.py").write_text("def one():\n    return 1\n")
+    (there / "test_it.py").write_text("import nri_rdma\n\n\ndef test_one():\n    nri_rdma.one()\n")
+    data = tmp_path / "reach"
+    run(link, {reach.FILE: str(data)})
+    assert reach.read(data, link)["nri_rdma/__init__.py"][2] == ["test_it.py::test_one"]
+
+
 def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
     """Output of pytest in a folder of its own."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", "-c", "/dev/null"]

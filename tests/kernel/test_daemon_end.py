@@ -1,7 +1,9 @@
 """The end of a daemon while a worker is busy: it comes in time, and takes nothing from under the worker."""
 
+import gc
 import logging
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.errors import StateError
 from nri_rdma.tasks.listeners import Source
+from tests.rig.deadline import wait_until
 from tests.rig.node import load
 from tests.rig.systree import build_tree
 
@@ -37,6 +40,19 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
 def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:
     _daemon(tmp_path).close()
     _daemon(tmp_path).close()
+
+
+def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path: Path) -> None:
+    """The node was read when the daemon was made, and nothing tells of what came until it listened."""
+    daemon = _daemon(tmp_path)
+    shutil.rmtree(tmp_path / "sys")
+    build_tree(load("eight"), tmp_path / "sys")
+    try:
+        daemon.open()
+        wait_until(lambda: len(daemon._node.current.devices) == len(load("eight").rdma), "the new devices", SOON)
+    finally:
+        gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
+        daemon.close()
 
 
 def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_rdma.attach.rdma import issm_beside
-from nri_rdma.model.device import LinkLayer, RdmaNetns
+from nri_rdma.attach.port import KernelError, Namespace
+from nri_rdma.attach.rdma import issm_beside, with_numbers_in_pod
+from nri_rdma.model.device import CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber
 from nri_rdma.model.pci import PciAddress
-from tests.fakes.kernel import World
+from tests.fakes.kernel import FakeKernel, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.rdma_life import attach, device_of, end
 from tests.unit.attach.rig import SOON, Rig, placed_on
@@ -28,6 +29,25 @@ def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None
     last = CharNumber(name="umad63", abi=5, major=231, minor=63)
     assert issm_beside(last) == CharNumber(name="issm63", abi=5, major=231, minor=127)
     assert issm_beside(CharNumber(name="umad64", abi=5, major=239, minor=0)) is None
+
+
+class _WithoutUmad(FakeKernel):
+    """A kernel whose driver has no umad device for the port (any more)."""
+
+    def char_device(
+        self, namespace: Namespace, index: int | None, kind: CharKind, port: int | None
+    ) -> CharNumber | None:
+        return None if kind is CharKind.UMAD else super().char_device(namespace, index, kind, port)
+
+
+def test_where_a_port_has_no_umad_its_issm_is_missing_too(world: World) -> None:
+    (uverbs,) = make_device("mlx5_rail0", []).char_devices
+    port = Port(number=1, link_layer=LinkLayer.INFINIBAND, state="ACTIVE", speed_gbps=400)
+    nodes = (replace(uverbs, kind=CharKind.ISSM), uverbs)
+    device = replace(make_device("mlx5_rail0", []), char_devices=nodes, ports=(port,))
+    kernel = _WithoutUmad(world)
+    with pytest.raises(KernelError, match="1 of 2 came back"):
+        with_numbers_in_pod(kernel, kernel.host, device, device_of(world).index)
 
 
 def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:

@@ -85,6 +85,15 @@ def test_the_secret_of_stable_addresses_is_the_first_sysctl_to_be_set() -> None:
     ]
 
 
+def test_a_sysctl_that_the_link_has_no_more_is_not_set() -> None:
+    """Its kernel or its family has gone; only the secret of stable addresses is absent where there is none."""
+    world = rail_world()
+    kernel, ifindex = FakeKernel(world), rail(world).ifindex
+    found = capture(kernel, kernel.host, ifindex)
+    wanted = replace(found, sysctls=f"{found.sysctls}\nipv4/conf/of_another_kernel 1")
+    assert departures(found, wanted) == ()
+
+
 @pytest.mark.parametrize(
     ("changed", "is_it"),
     [

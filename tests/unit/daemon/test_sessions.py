@@ -1,5 +1,6 @@
 """A daemon's sessions with the runtime: what Configure and Synchronize lead to."""
 
+import logging
 from dataclasses import dataclass, field
 
 import pytest
@@ -54,6 +55,18 @@ def sessions(daemon: InsideDaemon, door: _Door) -> Sessions:
         door=lambda: door,
         on_synchronized=lambda: door.calls.append("daemon"),
     )
+
+
+@pytest.mark.parametrize(("version", "nri_release"), [("v2.1.9", "0.8.0"), ("(devel)", "not known")])
+def test_the_log_says_with_whom_it_is_synchronized(
+    sessions: Sessions, caplog: pytest.LogCaptureFixture, version: str, nri_release: str
+) -> None:
+    plugin = sessions.make_plugin(0)
+    _configure(plugin, version, timeout_ms=0)
+    with caplog.at_level(logging.INFO):
+        _call(plugin, "Synchronize", nri.SynchronizeRequest().SerializeToString())
+    (line,) = (vars(it) for it in caplog.records if it.message == "synchronized")
+    assert (line["runtime"], line["version"], line["nri"]) == ("containerd", version, nri_release)
 
 
 def _configure(plugin: Plugin, version: str, *, timeout_ms: int = 2000, nri_version: str = "") -> None:

@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from nri_rdma.errors import (
     ErrorCode,
     InventoryError,
@@ -27,6 +29,20 @@ def test_readings_of_the_node_that_are_asked_for_while_one_is_queued_are_one(dae
     assert daemon.reads == before + 1
     daemon.node.refresh_in(workers).result(SOON)
     assert daemon.reads == before + 2
+
+
+def test_a_node_is_current_after_a_reading_that_succeeded_and_was_the_last_to_be_asked_for(daemon: Daemon) -> None:
+    node = daemon.node
+    told = [node.is_current]  # nothing listened to what changed before the first reading
+    node.refresh()
+    told.append(node.is_current)
+    daemon.broken = OSError("sysfs is gone")
+    with pytest.raises(InventoryError):
+        node.refresh()
+    told.append(node.is_current)
+    daemon.broken = None
+    node.refresh_in(daemon.rig.workers).result(SOON)
+    assert [*told, node.is_current] == [False, True, False, True]
 
 
 def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:

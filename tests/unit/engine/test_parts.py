@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
-from nri_rdma.engine.parts import attached_for, attached_of, concerned, devices_of, free_key, holder_of, part_of
+from nri_rdma.engine.parts import (
+    attached_for,
+    attached_of,
+    concerned,
+    devices_of,
+    free_key,
+    holder_of,
+    moved_netdevs,
+    part_of,
+)
+from nri_rdma.errors import NotReadyError
 from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.rig import SOON
 from tests.unit.lifecycle_rig import ONE
@@ -47,6 +58,25 @@ def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:
     assert done is not None
     done.result(SOON)
     assert attached_of(parts) == ((), None)
+
+
+def test_a_sandbox_that_nothing_is_planned_for_yet_has_nothing(node: Node) -> None:
+    node.rig.gate.stop_at = "before plan"
+    with suppress(NotReadyError):
+        node.start(annotations=ONE, seconds=0.05)
+    assert node.rig.gate.reached.wait(SOON)
+    parts = node.rig.sandboxes.of("sandbox-1")
+    assert [it.record for it in parts] == [None]
+    assert attached_of(parts) == ((), None)
+    assert attached_for(parts) == {}
+    assert moved_netdevs(parts, {"rail0"}) == ()
+
+
+def test_the_netdevs_that_we_moved_are_told_to_who_names_them(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert moved_netdevs(parts, {"rail0", "rail1", "eth0"}) == ("rail0", "rail1")
+    assert moved_netdevs(parts, {"eth0"}) == ()
+    assert moved_netdevs(parts, ()) == ()
 
 
 def test_a_container_waits_for_what_concerns_it(both: Node) -> None:

@@ -104,3 +104,17 @@ def test_the_engine_notes_what_it_refuses_whoever_asks(node: Node, world: World)
         "",
     )
     assert (created.call, created.code, created.container) == ("CreateContainer", "NOT-ATTACHED", "main")
+
+
+def test_a_refusal_that_is_noted_is_logged_once(lately: RefusedLately, caplog: pytest.LogCaptureFixture) -> None:
+    """The door logs what nobody has logged before it."""
+    refused = error()
+    lately.note("RunPodSandbox", make_pod(), refused)
+    assert len(caplog.records) == 1
+    assert refused.is_logged
+
+
+def test_a_bug_is_no_refusal(lately: RefusedLately) -> None:
+    """The door logs it."""
+    lately.note("RunPodSandbox", make_pod(), RuntimeError("a bug"))
+    assert (lately.rows(), lately.count) == ((), 0)

@@ -13,7 +13,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import (
     Scope,
 )
-from nri_rdma.text.annotations import MAX_KEYS, PREFIX, asks, meant_key, parse_pod_request
+from nri_rdma.text.annotations import MAX_KEYS, MAX_REQUESTS, PREFIX, asks, meant_key, parse_pod_request
 from tests.unit.text.asking import POD, VALUE, refusal, refusal_of, requests
 
 # Whose annotation it is
@@ -190,12 +190,19 @@ def test_all_annotations_together_are_bounded() -> None:
 
 
 def test_the_number_of_annotations_is_bounded() -> None:
-    many = {f"{PREFIX}/container.c{number}": "" for number in range(MAX_KEYS + 1)}
-    assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
+    many = {f"{PREFIX}/container.c{number}": "1" for number in range(MAX_KEYS + 1)}
+    refused = refusal_of(many)
+    assert (refused.code, refused.what) == (ErrorCode.ANNOTATION_SIZE, f"there are more than {MAX_KEYS} annotations")
+    many.popitem()
+    assert parse_pod_request(many) is not None
 
 
 def test_the_number_of_requests_in_a_pod_is_bounded() -> None:
-    many = {POD: "- {}\n" * 40, f"{PREFIX}/container.a": "- {}\n" * 40}
+    many = {POD: "- {}\n" * 40, f"{PREFIX}/container.a": "- {}\n" * (MAX_REQUESTS - 40)}
+    parsed = parse_pod_request(many)
+    assert parsed is not None
+    assert len(parsed.requests) == MAX_REQUESTS
+    many[f"{PREFIX}/container.a"] += "- {}\n"
     assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
 
 

@@ -79,6 +79,15 @@ def test_the_end_ends_the_list_and_takes_the_socket_away(
     served.close()
 
 
+def test_who_serves_anew_ends_what_it_served_before(manager: FakeDeviceManager, served: PoolServer) -> None:
+    """The kubelet has started anew, or somebody removed the socket: two servers of a pool would be two lists."""
+    before = manager.plugins[RESOURCE]
+    served.serve()
+    assert before.is_over.wait(5)
+    wait_until(lambda: manager.plugins[RESOURCE] is not before, "the list of the new one")
+    assert not manager.plugins[RESOURCE].is_over.is_set()
+
+
 def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder: Path) -> None:
     folder.mkdir()
     server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)

@@ -187,6 +187,21 @@ def test_an_orderly_stop_is_no_warning(line: Line, caplog: pytest.LogCaptureFixt
     assert (caplog.records, line.runner.last_error) == ([], "")
 
 
+def test_a_session_that_breaks_while_it_is_stopped_is_no_warning(
+    line: Line, daemon: InsideDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listen(line.path) as listener, caplog.at_level(logging.WARNING):
+
+        def hang_up(_pid: int) -> Plugin:
+            listener.accept()[0].close()
+            runner.stop()
+            return Plugin(daemon.engine, daemon.spans, lambda _facts: None)
+
+        runner = Runner(str(line.path), hang_up, name="nri-rdma", index="90")
+        runner.run()
+    assert (caplog.records, runner.last_error) == ([], "")
+
+
 def test_a_path_that_is_too_long_says_so(daemon: InsideDaemon) -> None:
     line = Line(daemon, Path("/tmp") / ("x" * 200))
     line.run_until(waits=2)

@@ -109,8 +109,7 @@ def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int 
             raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
     written = Fields(node, where, _NAMES[stands_in], unknown_request_key)
     first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
-    if first["scope"] is not scope:
-        first["scope"] = Scope(only=first["scope"].only, but=scope.but)
+    first["scope"] = Scope(only=first["scope"].only, but=scope.but)
     request = DeviceRequest(**{"name": "", "where": where, **first, **given(written, _REST, first["count"])})
     mtu, addresses = request.interface.mtu, request.interface.addresses
     if mtu is not None and mtu < _IPV6_MTU and any(it.version == _IPV6 for own in addresses for it in own):

@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -15,16 +16,24 @@ from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.errors import StateError
+from nri_rdma.host.containerd.notes import RefusalNotes
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.listeners import Source
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.wire import Request
+from tests.fakes.runtime import PLUGIN_SERVICE
 from tests.rig.deadline import wait_until
+from tests.rig.device_manager import FakeDeviceManager
 from tests.rig.node import load
 from tests.rig.systree import build_tree
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 
 pytestmark = pytest.mark.root
 SOON = 5.0
 
 
-def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
+def _daemon(tmp_path: Path, boundary: Boundary = no_boundary, pools: tuple[Pool, ...] = ()) -> Daemon:
     if not (tmp_path / "sys").exists():
         build_tree(load("small"), tmp_path / "sys")
     settings = Settings(
@@ -33,6 +42,11 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
         cgroup_root=tmp_path,
         state_dir=tmp_path / "state",
         nri_socket=tmp_path / "nri.sock",
+        containerd_socket=tmp_path / "containerd.sock",
+        device_plugin_dir=tmp_path / "plugins",
+        kubelet_socket=tmp_path / "kubelet.sock",
+        cdi_dirs=(tmp_path / "cdi",),
+        pools=pools,
     )
     return Daemon(settings, reread=lambda: settings, boundary=boundary)
 
@@ -53,6 +67,35 @@ def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path:
     finally:
         gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
         daemon.close()
+
+
+def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No timer, no server of a pool; and what an earlier daemon refused is looked at once more before the end."""
+    before = set(threading.enumerate())
+    refused = Pod(sandbox_id="refused", uid="uid-1", name="train", namespace="ml", netns_path="")
+    (tmp_path / "state").mkdir()
+    RefusalNotes(tmp_path / "state/refused").add(refused)
+    with FakeDeviceManager(tmp_path / "plugins") as manager:
+        daemon = _daemon(tmp_path, pools=(pool(),))
+        caplog.set_level(logging.INFO)
+        try:
+            daemon.open()
+            synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
+            daemon.make_plugin(0).answer(Request(1, synchronize, 0))
+            wait_until(lambda: RESOURCE in manager.plugins, "the registration", SOON)
+            os.kill(os.getpid(), signal.SIGHUP)
+            wait_until(lambda: "configuration read again" in caplog.text, "the configuration", SOON)
+        finally:
+            gc.unfreeze()
+            daemon.close()
+        assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
+    wait_until(
+        lambda: not any(isinstance(it, threading.Timer) for it in {*threading.enumerate()} - before), "the end", 1
+    )
+    told = {it.getMessage(): vars(it) for it in caplog.records}
+    absent = told["containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket"]
+    assert absent["sandbox"] == "refused"
+    assert "the configuration was not read again" not in told
 
 
 def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(

@@ -1,5 +1,10 @@
 """An attach that fails is tried again, and when not."""
 
+import logging
+from concurrent.futures import Future
+
+import pytest
+
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.record import Phase
@@ -60,6 +65,32 @@ def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Star
     end_sandbox(rig)
     assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
     assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
+    assert_nothing_left(rig)
+
+
+def test_a_sandbox_that_ends_as_its_attempt_gives_way_to_a_pause_has_no_pause(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start(make_world())
+    ended: list[Future[None] | None] = []
+
+    class Ending(logging.Handler):
+        """Ends the sandbox when the next attempt is announced."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "trying again":
+                ended.append(rig.sandboxes.end("sandbox-1"))
+
+    logger, handler = logging.getLogger("nri_rdma.attach.attempts"), Ending()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO):
+            rig.gate.fail_at = "after move-netdev"
+            sandbox = begin_often(rig)
+            sandbox.undo_done.result(SOON)
+    finally:
+        logger.removeHandler(handler)
+    assert len(ended) == 1
     assert_nothing_left(rig)
 
 

@@ -93,7 +93,9 @@ def test_a_node_that_goes_before_numbers_are_read_is_none_of_them(rig: Rig) -> N
     rig.gate.stop_at = "before move-netdev"
     sandbox = begin(rig)
     assert rig.gate.reached.wait(SOON)
+    node = _node(sandbox)
     node_removed(rig.sandboxes, (231, 5), sequence=8)
+    node_removed(rig.sandboxes, (node.major, node.minor), sequence=9)
     assert sandbox.looked_again is None
     rig.gate.open.set()
     sandbox.attach_done.result(SOON)

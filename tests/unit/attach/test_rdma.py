@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.plan import RdmaMove
 from nri_rdma.attach.port import KernelError, Namespace
-from nri_rdma.attach.rdma import issm_beside, with_numbers_in_pod
+from nri_rdma.attach.rdma import find_rdma, issm_beside, with_numbers_in_pod
 from nri_rdma.model.device import CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber
 from nri_rdma.model.pci import PciAddress
@@ -23,6 +24,17 @@ def test_the_rdma_device_goes_with_its_netdev_and_comes_home(rig: Rig, world: Wo
     end(rig)
     assert world.snapshot() == before
     assert (rig.sandboxes.held(), world.held) == (0, 0)
+
+
+def test_devices_of_one_guid_are_told_apart_by_their_index_and_then_by_their_name(world: World) -> None:
+    (first,) = FakeKernel(world).rdma_devices(FakeKernel(world).host)
+    move = RdmaMove(device="mlx5_rail0", index=first.index, node_guid=first.node_guid, parent="")
+    renamed = replace(first, name="mine")
+    reloaded = replace(first, index=first.index + 1)
+    other = replace(first, index=first.index + 2, name="other")
+    assert find_rdma((other, reloaded, renamed), move) == renamed
+    assert find_rdma((other, reloaded), move) == reloaded
+    assert find_rdma((other, replace(first, node_guid="0000:0000:0000:0009")), move) is None
 
 
 def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:

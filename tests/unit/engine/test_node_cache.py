@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+from nri_rdma.engine import node_cache
+from nri_rdma.engine.node_cache import NodeReader
 from nri_rdma.errors import (
     ErrorCode,
     InventoryError,
@@ -63,3 +65,15 @@ def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> N
     done = daemon.rig.sandboxes.end("sandbox-1")
     assert done is None or done.result(SOON) is None
     assert daemon.holders == set()
+
+
+def test_what_no_kernel_announces_is_looked_for_every_few_seconds_at_most(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, before, counts = NodeReader(daemon.node, daemon.rig.workers), daemon.reads, []
+    for pause_s in (5.0, 5.0, 0.0):
+        monkeypatch.setattr(node_cache, "_LOOK_PAUSE_S", pause_s)
+        reader.look_again()
+        daemon.rig.workers.submit("refresh", lambda: None).result(SOON)
+        counts.append(daemon.reads - before)
+    assert counts == [1, 1, 2]

@@ -1,13 +1,15 @@
 """RDMA devices that move into a pod: what is refused first, what the pod gets, how they come home."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.ops import Op, RenameRdma
 from nri_rdma.attach.plan import RdmaMove
-from nri_rdma.attach.port import KernelError, Namespace
-from nri_rdma.attach.rdma import find_rdma, issm_beside, with_numbers_in_pod
+from nri_rdma.attach.port import KernelError, Namespace, Refused
+from nri_rdma.attach.rdma import bring_rdma_home, find_rdma, issm_beside, with_numbers_in_pod
 from nri_rdma.model.device import CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber
 from nri_rdma.model.pci import PciAddress
@@ -35,6 +37,41 @@ def test_devices_of_one_guid_are_told_apart_by_their_index_and_then_by_their_nam
     assert find_rdma((other, reloaded, renamed), move) == renamed
     assert find_rdma((other, reloaded), move) == reloaded
     assert find_rdma((other, replace(first, node_guid="0000:0000:0000:0009")), move) is None
+
+
+class _Recording(FakeKernel):
+    """A kernel that remembers what it was asked to change."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.applied: list[Op] = []
+
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        self.applied += ops
+        return super().apply(namespace, index, ops)
+
+
+def test_a_device_that_is_home_under_its_name_is_left_alone(world: World) -> None:
+    kernel = _Recording(world)
+    (found,) = kernel.rdma_devices(kernel.host)
+    move = RdmaMove(device=found.name, index=found.index, node_guid=found.node_guid, parent="0000:17:00.0")
+    bring_rdma_home(kernel, None, move)
+    assert kernel.applied == []
+    bring_rdma_home(kernel, None, replace(move, device="mlx5_before"))
+    assert kernel.applied == [RenameRdma(name="mlx5_before")]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_soft_device_that_is_nowhere_has_died_with_its_netdev_and_a_physical_one_is_missed(
+    world: World, is_held: bool
+) -> None:
+    kernel = FakeKernel(world)
+    world.rdma.clear()
+    namespace = kernel.open_namespace(POD_PATH) if is_held else None
+    move = RdmaMove(device="rxe0", index=7, node_guid="", parent="")
+    bring_rdma_home(kernel, namespace, move)
+    with pytest.raises(KernelError, match="neither on the host nor in the pod"):
+        bring_rdma_home(kernel, namespace, replace(move, parent="0000:17:00.0"))
 
 
 def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:

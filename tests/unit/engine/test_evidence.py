@@ -15,8 +15,9 @@ import pytest
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
+from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.edits import ContainerEdits
@@ -46,6 +47,7 @@ from tests.unit.adopting import (
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
 from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.model.hardware import eight
 
 __all__ = ["node", "world"]
 
@@ -143,6 +145,17 @@ def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_contai
     early.evidence.specs.read_again()
     rereading.end()
     assert "/cdi/broken.json" in str(refusal(lambda: early.create("trainer", 0, cdi=(NIC,))))
+
+
+def test_a_container_that_brings_nothing_does_not_wait_for_the_first_specs() -> None:
+    evidence = EvidenceCollector(
+        node=eight, registry=lambda: Registry(devices={}), prefix=PREFIX, reread=None, is_ready=False
+    )
+    plain = KnownContainer(pod=make_pod(), name="main", annotations={})
+    assert not evidence.await_concerned(plain, deadline=0.0)
+    with_node = replace(plain, devices={"/dev/infiniband/uverbs0": (231, 192)})
+    with pytest.raises(NotReadyError):
+        evidence.await_concerned(with_node, deadline=0.0)
 
 
 def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) -> None:

@@ -9,7 +9,8 @@ import pytest
 from nri_rdma.attach.ops import Op, RenameRdma
 from nri_rdma.attach.plan import RdmaMove
 from nri_rdma.attach.port import KernelError, Namespace, Refused
-from nri_rdma.attach.rdma import bring_rdma_home, find_rdma, issm_beside, with_numbers_in_pod
+from nri_rdma.attach.rdma import bring_rdma_home, find_rdma, issm_beside, netdevs_in_pod, with_numbers_in_pod
+from nri_rdma.errors import PlacementError
 from nri_rdma.model.device import CharKind, LinkLayer, Port, RdmaNetns
 from nri_rdma.model.nldev import CharNumber
 from nri_rdma.model.pci import PciAddress
@@ -97,6 +98,32 @@ def test_where_a_port_has_no_umad_its_issm_is_missing_too(world: World) -> None:
     kernel = _WithoutUmad(world)
     with pytest.raises(KernelError, match="1 of 2 came back"):
         with_numbers_in_pod(kernel, kernel.host, device, device_of(world).index)
+
+
+def test_in_a_pod_a_devices_netdevs_are_its_own(world: World) -> None:
+    """Where the kernel shows all RDMA devices everywhere, the pod sees others, too."""
+    world.rdma_netns = RdmaNetns.SHARED
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    device_of(world).netdev = world.add_link(pod, "net7")
+    world.add_rdma("mlx5_other", node_guid="0000:0000:0000:0009", netdev=world.add_link(pod, "net1"))
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    other = replace(make_device("mlx5_other", []), node_guid="0000:0000:0000:0009")
+    assert netdevs_in_pod(kernel, namespace, other) == ("net1",)
+    assert netdevs_in_pod(kernel, namespace, make_device("mlx5_rail0", [])) == ("net7",)
+    with pytest.raises(PlacementError, match="the netdev of mlx5_gone is neither on the host nor in the pod"):
+        netdevs_in_pod(kernel, namespace, make_device("mlx5_gone", []))
+
+
+def test_what_belongs_to_a_port_is_there_for_each_port_and_the_rest_once(world: World) -> None:
+    (uverbs,) = make_device("mlx5_rail0", []).char_devices
+    ports = tuple(Port(number=it, link_layer=LinkLayer.INFINIBAND, state="ACTIVE", speed_gbps=400) for it in (1, 2))
+    nodes = (replace(uverbs, kind=CharKind.UMAD), replace(uverbs, kind=CharKind.UMAD), uverbs)
+    device = replace(make_device("mlx5_rail0", []), char_devices=nodes, ports=ports)
+    kernel = FakeKernel(world)
+    found = with_numbers_in_pod(kernel, kernel.host, device, device_of(world).index)
+    assert [it.kind for it in found.char_devices] == [CharKind.UMAD, CharKind.UMAD, CharKind.UVERBS]
 
 
 def test_on_the_way_back_the_rdma_device_is_first(rig: Rig) -> None:

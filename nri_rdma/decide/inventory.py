@@ -75,9 +75,7 @@ def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
         ifindexes=ifindexes,
         names=frozenset(name for names in scan.netdev_names.values() for name in names),
         addresses={
-            ifindex: frozenset(address.packed for address in addresses)
-            for ifindex, addresses in use.addresses.items()
-            if ifindex in ifindexes
+            ifindex: frozenset(address.packed for address in addresses) for ifindex, addresses in use.addresses.items()
         },
     )
 

@@ -86,12 +86,12 @@ def test_the_secret_of_stable_addresses_is_the_first_sysctl_to_be_set() -> None:
 
 
 def test_a_sysctl_that_the_link_has_no_more_is_not_set() -> None:
-    """Its kernel or its family has gone; only the secret of stable addresses is absent where there is none."""
+    """Its family or its kernel has gone; only a secret has no file while there is none."""
     world = rail_world()
     kernel, ifindex = FakeKernel(world), rail(world).ifindex
-    found = capture(kernel, kernel.host, ifindex)
-    wanted = replace(found, sysctls=f"{found.sysctls}\nipv4/conf/of_another_kernel 1")
-    assert departures(found, wanted) == ()
+    found = replace(capture(kernel, kernel.host, ifindex), sysctls="")
+    wanted = replace(found, sysctls=f"ipv4/conf/rp_filter 1\n{STABLE_SECRET} fd00::1")
+    assert [op.key for op in departures(found, wanted) if isinstance(op, SetSysctl)] == [STABLE_SECRET]
 
 
 @pytest.mark.parametrize(

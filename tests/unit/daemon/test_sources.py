@@ -132,6 +132,18 @@ def test_a_bug_of_the_reader_is_logged(
     assert "the CDI specs were not read" in caplog.messages
 
 
+def test_where_no_watch_is_left_a_spec_is_read_when_somebody_asks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "no watch is left")
+
+    monkeypatch.setattr(watch, "CdiRegistry", refuse)
+    site.others.open_later()
+    _settle(site)
+    site.write("late")
+    site.others.reread().result(SOON)
+    assert site.devices() == {"a.example.com/nic=late"}
+
+
 def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:
     site.write("early")
     site.others.changes_were_lost()

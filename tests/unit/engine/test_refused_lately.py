@@ -92,6 +92,18 @@ def test_the_log_line_names_pod_call_and_code(lately: RefusedLately, caplog: pyt
     assert record.error.startswith("nri-rdma: DEVICES-EXHAUSTED: asked 9, free 8")
 
 
+def test_a_bug_is_no_refusal(lately: RefusedLately) -> None:
+    lately.note("CreateContainer", make_pod(), RuntimeError("a bug"))
+    assert (lately.rows(), lately.count) == ((), 0)
+
+
+def test_a_refusal_that_was_noted_is_not_logged_again_by_a_door(lately: RefusedLately) -> None:
+    error = PlacementError(ErrorCode.DEVICES_EXHAUSTED, "asked 9, free 8", hint="ask for less")
+    assert not error.is_logged
+    lately.note("CreateContainer", make_pod(), error)
+    assert error.is_logged
+
+
 def test_the_engine_notes_what_it_refuses_whoever_asks(node: Node, world: World) -> None:
     """The pod asks for more than there is; then its containers come, although it was refused."""
     refusal(lambda: node.start(annotations={f"{PREFIX}/pod": "99"}))
@@ -104,17 +116,3 @@ def test_the_engine_notes_what_it_refuses_whoever_asks(node: Node, world: World)
         "",
     )
     assert (created.call, created.code, created.container) == ("CreateContainer", "NOT-ATTACHED", "main")
-
-
-def test_a_refusal_that_is_noted_is_logged_once(lately: RefusedLately, caplog: pytest.LogCaptureFixture) -> None:
-    """The door logs what nobody has logged before it."""
-    refused = error()
-    lately.note("RunPodSandbox", make_pod(), refused)
-    assert len(caplog.records) == 1
-    assert refused.is_logged
-
-
-def test_a_bug_is_no_refusal(lately: RefusedLately) -> None:
-    """The door logs it."""
-    lately.note("RunPodSandbox", make_pod(), RuntimeError("a bug"))
-    assert (lately.rows(), lately.count) == ((), 0)

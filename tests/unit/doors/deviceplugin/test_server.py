@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def test_it_registers_by_the_name_of_its_socket(manager: FakeDeviceManager, serv
     assert manager.plugins[RESOURCE].devices == {f"hcas-{number}": "Healthy" for number in range(4)}
 
 
+def test_a_server_that_listens_anew_has_ended_what_was_before(manager: FakeDeviceManager, served: PoolServer) -> None:
+    before = manager.plugins[RESOURCE]
+    served.serve()
+    assert before.is_over.wait(5)
+    wait_until(lambda: manager.plugins[RESOURCE] is not before, "the next list")
+
+
 def test_an_allocation_is_noted_before_it_is_answered(manager: FakeDeviceManager, served: PoolServer) -> None:
     first, second = manager.allocate(RESOURCE, ("hcas-3",), ("hcas-0", "hcas-1"))
     assert ALLOCATED == [(RESOURCE, ["hcas-3", "hcas-0", "hcas-1"])]
@@ -79,15 +87,6 @@ def test_the_end_ends_the_list_and_takes_the_socket_away(
     served.close()
 
 
-def test_who_serves_anew_ends_what_it_served_before(manager: FakeDeviceManager, served: PoolServer) -> None:
-    """The kubelet has started anew, or somebody removed the socket: two servers of a pool would be two lists."""
-    before = manager.plugins[RESOURCE]
-    served.serve()
-    assert before.is_over.wait(5)
-    wait_until(lambda: manager.plugins[RESOURCE] is not before, "the list of the new one")
-    assert not manager.plugins[RESOURCE].is_over.is_set()
-
-
 def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder: Path) -> None:
     folder.mkdir()
     server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
@@ -95,6 +94,25 @@ def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder:
         server.serve()
     assert caught.value.where == str(folder / "kubelet.sock")
     assert not server.is_there
+
+
+@pytest.mark.parametrize("place", ["plugins/hca_shared.sock", "plugins_registry/hca_shared.sock"])
+def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_has_ended(
+    tmp_path: Path, folder: Path, manager: FakeDeviceManager, place: str
+) -> None:
+    path = tmp_path / place
+    path.parent.mkdir(exist_ok=True)
+    server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(path))
+        theirs.listen()
+        with pytest.raises(KubeletError, match=r"RESOURCE-TAKEN: rdma/hca_shared is served by another") as caught:
+            server.serve()
+        assert caught.value.where == str(path)
+        assert manager.registrations == []
+    server.serve()  # it was killed: its socket is still there
+    wait_until(lambda: RESOURCE in manager.plugins, "the list")
+    server.close()
 
 
 def test_a_socket_that_an_earlier_daemon_left_is_replaced(folder: Path, manager: FakeDeviceManager) -> None:

@@ -15,6 +15,7 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import StateError
 from nri_rdma.host.containerd.notes import RefusalNotes
 from nri_rdma.model.pod import Pod
@@ -83,6 +84,7 @@ def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pyte
             synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
             daemon.make_plugin(0).answer(Request(1, synchronize, 0))
             wait_until(lambda: RESOURCE in manager.plugins, "the registration", SOON)
+            assert ask_status(tmp_path / "state/control.sock")["traces"] is None
             os.kill(os.getpid(), signal.SIGHUP)
             wait_until(lambda: "configuration read again" in caplog.text, "the configuration", SOON)
         finally:

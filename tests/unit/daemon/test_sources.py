@@ -65,7 +65,7 @@ def _settle(site: Site) -> None:
     site.workers.submit("settled", lambda: None).result(SOON)
 
 
-def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
+def test_specs_are_read_when_it_is_opened_and_not_before(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.write("one")
     assert site.devices() == set()
     with pytest.raises(NotReadyError):
@@ -75,6 +75,7 @@ def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
     _settle(site)
     site.others.evidence.specs.await_ready(None, deadline=0)
     assert site.devices() == {"a.example.com/nic=one"}
+    assert caplog.records == []
 
 
 def test_a_spec_that_is_written_later_is_read_when_somebody_asks(site: Site) -> None:

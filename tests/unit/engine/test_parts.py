@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_all_that_is_attached_is_told_together_and_apart(both: Node) -> None:
     assert attached_for(parts) == {NIC: {"mlx5_1"}}
     assert devices_of(parts, "sidecar") == {"mlx5_0", "mlx5_1"}
     assert devices_of(parts, "main") == {"mlx5_0"}
+
+
+def test_the_nodes_rdma_cm_is_that_of_whichever_part_has_one(both: Node) -> None:
+    """The module was loaded between two attaches."""
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert parts[0].record is not None
+    parts[0].change(record=replace(parts[0].record, rdma_cm=None))
+    assert attached_of(parts)[1] == both.rdma_cm
 
 
 def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,25 +93,6 @@ def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder:
         server.serve()
     assert caught.value.where == str(folder / "kubelet.sock")
     assert not server.is_there
-
-
-@pytest.mark.parametrize("place", ["plugins/hca_shared.sock", "plugins_registry/hca_shared.sock"])
-def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_has_ended(
-    tmp_path: Path, folder: Path, manager: FakeDeviceManager, place: str
-) -> None:
-    path = tmp_path / place
-    path.parent.mkdir(exist_ok=True)
-    server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
-    with socket.socket(socket.AF_UNIX) as theirs:
-        theirs.bind(str(path))
-        theirs.listen()
-        with pytest.raises(KubeletError, match=r"RESOURCE-TAKEN: rdma/hca_shared is served by another") as caught:
-            server.serve()
-        assert caught.value.where == str(path)
-        assert manager.registrations == []
-    server.serve()  # it was killed: its socket is still there
-    wait_until(lambda: RESOURCE in manager.plugins, "the list")
-    server.close()
 
 
 def test_a_socket_that_an_earlier_daemon_left_is_replaced(folder: Path, manager: FakeDeviceManager) -> None:

@@ -121,6 +121,18 @@ def test_a_virtual_netdev_that_came_home_is_known_by_its_mac(changed: dict[str, 
     assert find_on_host((found,), move) == (found if is_it else None)
 
 
+def test_a_physical_netdev_is_known_by_its_function_where_that_has_no_other() -> None:
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = replace(capture(kernel, kernel.host, rail(world).ifindex), permanent_mac="")
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    changed = replace(wanted, ifindex=900, name="other", mac="02:00:00:00:00:98")
+    second = replace(changed, ifindex=901, name="another")
+    assert find_on_host((changed, replace(second, parent="pci/0000:12:00.0")), move) == changed
+    assert find_on_host((changed, second), move) is None
+    assert find_on_host((changed, replace(second, name=wanted.name)), move) == replace(second, name=wanted.name)
+
+
 def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> None:
     wanted = virtual_rail()
     move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())

@@ -46,7 +46,7 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
 from tests.unit.model.hardware import eight
 
 __all__ = ["node", "world"]
@@ -267,6 +267,21 @@ def test_containers_that_share_a_claim_get_the_devices_of_their_own_requests(
 def _claims(edits: ContainerEdits) -> list[str]:
     """The variables with the devices of each claim."""
     return [name for name in names(edits) if name.startswith("RDMA_DEVICES_")]
+
+
+def test_what_a_container_was_not_given_of_its_claims_is_told_by_the_runtime_or_else_by_its_nodes(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 1, keys=SHARED))
+    node.kubelet.give(pod, "main", CLAIM_A, CLAIM_B)
+    node.start(annotations={})
+    first, second = ((it.path, (it.major, it.minor)) for it in map(uverbs, range(2)))
+    both = KnownContainer(pod=pod, name="main", annotations={}, devices=dict([first, second]))
+    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A,))) == (CLAIM_B,)
+    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A, CLAIM_B))) == ()
+    assert node.evidence.withheld(both) == ()
+    assert node.evidence.withheld(replace(both, devices=dict([first]))) == (CLAIM_B,)
+    assert node.evidence.withheld(replace(both, devices={}, is_privileged=True)) == ()
+    assert node.evidence.withheld(replace(both, name="other", devices={})) == ()
 
 
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:

@@ -205,6 +205,15 @@ def test_the_number_of_requests_in_a_pod_is_bounded() -> None:
     assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
 
 
+def test_short_annotations_of_many_pods_are_read_once_and_long_ones_are_not_kept() -> None:
+    most = 8192 - len(POD)
+    for length, is_kept in ((1, True), (most, True), (most + 1, False)):
+        text = "1" + " " * (length - 1)
+        first, second = (parse_pod_request({POD: text, "other": number}) for number in "12")
+        assert first == second
+        assert (first is second) is is_kept
+
+
 def test_the_largest_text_that_is_read_is_read_in_time() -> None:
     gpus = ", ".join(f"'{number:02x}:00.0'" for number in range(40))
     text = "\n".join([f"- {{gpus: [{gpus}], match: {{driver: mlx5_core}}}}"] * 64)

@@ -52,7 +52,7 @@ class Presence:
         return with_char_devices(named, lambda known: self._char_devices(named, namespace, known))
 
     def _refuse_lost(self, record: SandboxRecord, namespace: Namespace | None) -> None:
-        if namespace is None or not record.plan.moves:
+        if namespace is None:
             return
         with _told_as(record, record.device_names):
             lost = [move for move in record.plan.moves if look_in_pod(self._kernel, namespace, move) is None]

@@ -213,8 +213,6 @@ def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
     """Return what was changed of rings, channels and coalescing and is not restored: ``ring rx 64 (was 1024)``."""
-    if not wanted.tuning:
-        return ()
     here = set(found.tuning.splitlines())
     before = dict(line.rsplit(" ", 1) for line in wanted.tuning.splitlines() if line not in here)
     now = dict(line.rsplit(" ", 1) for line in found.tuning.splitlines())

@@ -74,8 +74,7 @@ class ContainerCreation:
         grants = self._late.adopt(container, by) if has_others else ()
         if grants:  # its CDI devices have attachments of their own by now
             parts = (*(it for it in parts if not it.part), *(it for it in self._attachments.of(sandbox_id) if it.part))
-        if len(parts) > 1 or grants or (parts and parts[0].part):
-            parts = concerned(parts, container.name, grants)
+        parts = concerned(parts, container.name, grants)
         self._barrier.await_all(parts, container.name, by)
         attached, rdma_cm = attached_of(parts)
         if has_others:

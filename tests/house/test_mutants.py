@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.mutants import chosen, reach
+from tests.mutants.__main__ import Mutant, order_of
 from tests.mutants.mutations import Mutation, mutations
 
 SOURCE = '''\
@@ -76,6 +78,27 @@ def test_chosen_tests_run_in_their_order_and_failures_are_named(tmp_path: Path) 
     assert Path(str(listed) + chosen.FAILED).read_text() == "test_it.py::test_b\n"
 
 
+def test_a_thread_that_never_ends_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import threading\n\n\ndef test_a():\n    threading.Thread(target=threading.Event().wait).start()\n"
+    )
+    listed = tmp_path / "chosen"
+    listed.write_text("test_it.py::test_a")
+    assert "1 passed" in run(tmp_path, {chosen.FILE: str(listed)})
+
+
+def test_a_mistake_is_tried_by_the_tests_of_its_module_first_and_by_those_that_run_its_line() -> None:
+    """What is kept (`functools.cache`) or made at an import runs in one test, or in none, though many need it."""
+    planted = replace(next(mutations(SOURCE)), first_line=7, last_line=7)
+    own = "tests/unit/engine/test_pool.py"
+    reached = {
+        "nri_rdma/engine/pool.py": {2: [f"{own}::test_a"], 7: ["tests/unit/x/test_y.py::test_b"]},
+        "nri_rdma/engine/other.py": {7: [f"{own}::test_c", "tests/unit/engine/test_other.py::test_d"]},
+    }
+    order = order_of(Mutant("nri_rdma/engine/pool.py", planted), reached)
+    assert order == [f"{own}::test_a", "tests/unit/x/test_y.py::test_b"]
+
+
 def test_every_line_has_the_tests_that_run_it(tmp_path: Path) -> None:
     """Also in a thread that a test starts."""
     (tmp_path / "nri_rdma").mkdir()
@@ -95,11 +118,24 @@ def test_every_line_has_the_tests_that_run_it(tmp_path: Path) -> None:
     assert not lines.get(10)
 
 
+def test_lines_are_found_in_a_checkout_that_is_reached_by_a_link(tmp_path: Path) -> None:
+    there, link = tmp_path / "there", tmp_path / "link"
+    (there / "nri_rdma").mkdir(parents=True)
+    link.symlink_to(there)
+    (there / "nri_rdma/__init__.py").write_text("def one():\n    return 1\n")
+    (there / "test_it.py").write_text("import nri_rdma\n\n\ndef test_one():\n    nri_rdma.one()\n")
+    data = tmp_path / "reach"
+    run(link, {reach.FILE: str(data)})
+    assert reach.read(data, link)["nri_rdma/__init__.py"][2] == ["test_it.py::test_one"]
+
+
 def run(folder: Path, environment: dict[str, str], *arguments: str) -> str:
     """Output of pytest in a folder of its own."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", "-c", "/dev/null"]
     command += ["-p", reach.__name__, "-p", chosen.__name__, *arguments, "test_it.py"]
     project = Path(__file__).resolve().parents[2]
     path = {"PYTHONPATH": f".:{project}", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=folder, env={**path, **environment}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env={**path, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
     return done.stdout

@@ -1,7 +1,10 @@
 """The end of a daemon while a worker is busy: it comes in time, and takes nothing from under the worker."""
 
+import gc
 import logging
 import os
+import shutil
+import signal
 import threading
 from pathlib import Path
 
@@ -12,16 +15,26 @@ from nri_rdma.config.settings import Settings
 from nri_rdma.daemon import daemon as module
 from nri_rdma.daemon.daemon import Daemon
 from nri_rdma.daemon.locks import Sole
+from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import StateError
+from nri_rdma.host.containerd.notes import RefusalNotes
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.listeners import Source
+from nri_rdma.ttrpc.pb import ttrpc_pb2 as ttrpc
+from nri_rdma.ttrpc.wire import Request
+from tests.fakes.runtime import PLUGIN_SERVICE
+from tests.rig.deadline import wait_until
+from tests.rig.device_manager import FakeDeviceManager
 from tests.rig.node import load
 from tests.rig.systree import build_tree
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
 
 pytestmark = pytest.mark.root
 SOON = 5.0
 
 
-def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
+def _daemon(tmp_path: Path, boundary: Boundary = no_boundary, pools: tuple[Pool, ...] = ()) -> Daemon:
     if not (tmp_path / "sys").exists():
         build_tree(load("small"), tmp_path / "sys")
     settings = Settings(
@@ -30,6 +43,11 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
         cgroup_root=tmp_path,
         state_dir=tmp_path / "state",
         nri_socket=tmp_path / "nri.sock",
+        containerd_socket=tmp_path / "containerd.sock",
+        device_plugin_dir=tmp_path / "plugins",
+        kubelet_socket=tmp_path / "kubelet.sock",
+        cdi_dirs=(tmp_path / "cdi",),
+        pools=pools,
     )
     return Daemon(settings, reread=lambda: settings, boundary=boundary)
 
@@ -37,6 +55,49 @@ def _daemon(tmp_path: Path, boundary: Boundary = no_boundary) -> Daemon:
 def test_an_idle_daemon_ends_and_lets_the_next_one_start(tmp_path: Path) -> None:
     _daemon(tmp_path).close()
     _daemon(tmp_path).close()
+
+
+def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path: Path) -> None:
+    """The node was read when the daemon was made, and nothing tells of what came until it listened."""
+    daemon = _daemon(tmp_path)
+    shutil.rmtree(tmp_path / "sys")
+    build_tree(load("eight"), tmp_path / "sys")
+    try:
+        daemon.open()
+        wait_until(lambda: len(daemon._node.current.devices) == len(load("eight").rdma), "the new devices", SOON)
+    finally:
+        gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
+        daemon.close()
+
+
+def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No timer, no server of a pool; and what an earlier daemon refused is looked at once more before the end."""
+    before = set(threading.enumerate())
+    refused = Pod(sandbox_id="refused", uid="uid-1", name="train", namespace="ml", netns_path="")
+    (tmp_path / "state").mkdir()
+    RefusalNotes(tmp_path / "state/refused").add(refused)
+    with FakeDeviceManager(tmp_path / "plugins") as manager:
+        daemon = _daemon(tmp_path, pools=(pool(),))
+        caplog.set_level(logging.INFO)
+        try:
+            daemon.open()
+            synchronize = ttrpc.Request(service=PLUGIN_SERVICE, method="Synchronize")
+            daemon.make_plugin(0).answer(Request(1, synchronize, 0))
+            wait_until(lambda: RESOURCE in manager.plugins, "the registration", SOON)
+            assert ask_status(tmp_path / "state/control.sock")["traces"] is None
+            os.kill(os.getpid(), signal.SIGHUP)
+            wait_until(lambda: "configuration read again" in caplog.text, "the configuration", SOON)
+        finally:
+            gc.unfreeze()
+            daemon.close()
+        assert [it.name for it in (tmp_path / "plugins").iterdir()] == ["kubelet.sock"]
+    wait_until(
+        lambda: not any(isinstance(it, threading.Timer) for it in {*threading.enumerate()} - before), "the end", 1
+    )
+    told = {it.getMessage(): vars(it) for it in caplog.records}
+    absent = told["containerd cannot be asked to remove what it leaves of a refused sandbox: see containerd_socket"]
+    assert absent["sandbox"] == "refused"
+    assert "the configuration was not read again" not in told
 
 
 def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(

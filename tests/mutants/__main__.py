@@ -129,7 +129,7 @@ def _verdicts(planted: Sequence[Mutant], trees: Sequence[Tree], reached: _Reache
 
 
 def _tried(mutant: Mutant, tree: Tree, reached: _Reached) -> Verdict:
-    tests = _order(mutant, reached)
+    tests = order_of(mutant, reached)
     if not tests:
         return Verdict(mutant, caught=False, why="no test runs this line")
     path = tree.path / mutant.file
@@ -155,13 +155,18 @@ def _named(ended: Run) -> str:
     return ended.failed[0] if ended.failed else "a test hangs, or its file cannot be imported"
 
 
-def _order(mutant: Mutant, reached: _Reached) -> list[str]:
-    """Return the tests that run the lines of a mistake, those of its own module's test file first."""
+def order_of(mutant: Mutant, reached: _Reached) -> list[str]:
+    """Return the tests of its module's own test file, and those that run the lines of a mistake.
+
+    A line is run once where its result is kept, and before all tests where an import runs it: others than the tests
+    that run it may need it, too.
+    """
     lines = reached.get(mutant.file, {})
     around = range(mutant.mutation.first_line, mutant.mutation.last_line + 1)
-    tests = dict.fromkeys(test for line in around for test in lines.get(line, ()))
     inside = PurePosixPath(mutant.file).relative_to("nri_rdma")
     mirror = (PurePosixPath("tests/unit") / inside.with_name(f"test_{inside.name}")).as_posix()
+    own = (test for row in lines.values() for test in row if test.startswith(f"{mirror}::"))
+    tests = dict.fromkeys(own) | dict.fromkeys(test for line in around for test in lines.get(line, ()))
     room = f"tests/unit/{inside.parts[0]}/"
 
     def distance(test: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,23 @@ class Chosen:
         self._order = {test: place for place, test in enumerate(path.read_text().splitlines())}
         self._failed = path.with_name(path.name + FAILED)
         self._failed.write_text("")
+        self._ended = 0
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         order = self._order
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in order])
         items[:] = sorted((item for item in items if item.nodeid in order), key=lambda item: order[item.nodeid])
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self._ended = int(exitstatus)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        """End, whatever threads a mistake has left running: the interpreter would wait for them."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(self._ended)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

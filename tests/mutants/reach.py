@@ -49,6 +49,6 @@ def read(path: Path, project: Path) -> dict[str, dict[int, list[str]]]:
     data.read()
     found: dict[str, dict[int, list[str]]] = defaultdict(dict)
     for name in data.measured_files():
-        file = Path(name).relative_to(project).as_posix()
+        file = Path(name).relative_to(project.resolve()).as_posix()  # coverage.py follows links
         found[file] = {line: [test for test in tests if test] for line, tests in data.contexts_by_lineno(name).items()}
     return dict(found)

@@ -119,6 +119,7 @@ class Rig:
     """Plan in place of the workers."""
     resolve: Resolve = _unchanged
     managed: bool = False
+    event_sequence: int = 0
     processes: FakeProcesses = field(default_factory=FakeProcesses)
 
     def __post_init__(self) -> None:
@@ -133,6 +134,7 @@ class Rig:
             resolve=self.resolve,
             on_held=self.watched.append,
             processes=self.processes,
+            event_sequence=lambda: self.event_sequence,
             links_are_managed=lambda: self.managed,
             boundary=self.gate,
         )

@@ -1,15 +1,26 @@
 """An attach that fails is tried again, and when not."""
 
+import logging
+import threading
+from concurrent.futures import Future
+
+import pytest
+
 from nri_rdma.attach.attachments import ATTEMPTS
 from nri_rdma.attach.attempts import ATTEMPT_PAUSES_S
 from nri_rdma.attach.record import Phase
+from nri_rdma.attach.states import State
 from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
+from nri_rdma.tasks.workers import Workers
+from tests.rig.deadline import wait_until
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
+    begin_attach,
     begin_often,
+    drop,
     end_sandbox,
     records_of,
     take_name,
@@ -61,6 +72,49 @@ def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Star
     assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
     assert (world.snapshot(), rig.gone) == (before, ["sandbox-1"])
     assert_nothing_left(rig)
+
+
+def test_a_sandbox_that_ends_as_its_attempt_gives_way_to_a_pause_has_no_pause(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start(make_world())
+    ended: list[Future[None] | None] = []
+
+    class Ending(logging.Handler):
+        """Ends the sandbox when the next attempt is announced."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "trying again":
+                ended.append(rig.sandboxes.end("sandbox-1"))
+
+    logger, handler = logging.getLogger("nri_rdma.attach.attempts"), Ending()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO):
+            rig.gate.fail_at = "after move-netdev"
+            sandbox = begin_often(rig)
+            sandbox.undo_done.result(SOON)
+    finally:
+        logger.removeHandler(handler)
+    assert len(ended) == 1
+    assert_nothing_left(rig)
+
+
+@pytest.mark.parametrize("pool", ["planners", "workers"])
+def test_who_waits_for_an_attach_that_the_end_of_the_daemon_keeps_from_beginning_is_told(
+    start: Start, pool: str
+) -> None:
+    rig, held = start(make_world(), planners=Workers(1, name="planner")), threading.Event()
+    assert rig.planners is not None
+    busy: Workers = getattr(rig, pool)
+    busy.submit("sandbox-1", lambda: drop(held.wait(SOON)))
+    sandbox = begin_attach(rig)
+    wait_until(lambda: sandbox.now.state is (State.QUEUED if pool == "planners" else State.PLANNED), "the queue", SOON)
+    closing = threading.Thread(target=busy.close)
+    closing.start()
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    held.set()
+    closing.join(SOON)
 
 
 def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start) -> None:

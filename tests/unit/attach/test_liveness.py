@@ -48,6 +48,14 @@ def test_a_namespace_that_is_still_the_same_is_opened_again_and_watched() -> Non
     assert world.held == 0
 
 
+def test_of_a_pod_on_the_hosts_network_no_path_is_watched() -> None:
+    world, watched = make_world(), list[str]()
+    ends = _ends(world, watched)
+    ends.watch(ON_HOST.netns_path)
+    assert ends.open_again(replace(_recorded(world, Mode.SHARED), pod=ON_HOST, namespace=None)) is None
+    assert watched == []
+
+
 def test_another_namespace_at_the_path_is_not_taken_for_the_pods() -> None:
     world = make_world()
     record = _recorded(world)
@@ -105,12 +113,32 @@ def test_only_a_pod_on_the_hosts_network_lives_by_its_process(path: str, pid: in
     assert lives_by_process(make_pod(path=path, pid=pid)) == is_so
 
 
-def test_a_process_that_cannot_be_watched_is_not_known_and_not_called_gone() -> None:
+def test_a_process_that_cannot_be_watched_is_not_known_and_not_called_gone(caplog: pytest.LogCaptureFixture) -> None:
     world = make_world()
     ends = Ends(FakeKernel(world), lambda _path: None, None)
     assert ends.watch_process(ON_HOST) is None
     process = ProcessIdentity(pid=4711, start=100)
     assert ends.is_there(replace(_recorded(world), pod=ON_HOST, namespace=None, process=process), None)
+    assert [(it.getMessage(), vars(it)["pid"]) for it in caplog.records] == [("process is not watched", 4711)] * 2
+
+
+def test_a_pod_whose_process_was_never_seen_is_not_called_gone() -> None:
+    world = make_world()
+    record = replace(_recorded(world), pod=ON_HOST, namespace=None, process=None)
+    assert _ends(world, processes=FakeProcesses()).is_there(record, None)
+
+
+def test_the_process_of_a_pod_with_a_namespace_of_its_own_is_not_watched() -> None:
+    world, processes = make_world(), FakeProcesses()
+    processes.running[4711] = 100
+    assert _ends(world, processes=processes).watch_process(make_pod(pid=4711)) is None
+    assert processes.watched == []
+
+
+def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:
+    watched: list[str] = []
+    _ends(make_world(), watched).watch("")
+    assert watched == []
 
 
 def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:

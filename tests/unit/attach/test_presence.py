@@ -76,6 +76,31 @@ def test_the_events_of_the_attachs_own_move_and_other_nodes_change_nothing(rig: 
     assert sandbox.looked_again is None
 
 
+def test_a_node_that_goes_while_numbers_are_read_has_them_read_again(rig: Rig) -> None:
+    """Whose it was is not known: it may be one of those that are being read."""
+    rig.event_sequence, rig.gate.stop_at = 7, "before resolve-numbers"
+    sandbox = begin(rig)
+    assert rig.gate.reached.wait(SOON)
+    node_removed(rig.sandboxes, (231, 5), sequence=7)
+    assert sandbox.looked_again is None
+    node_removed(rig.sandboxes, (231, 5), sequence=8)
+    rig.gate.open.set()
+    sandbox.attach_done.result(SOON)
+    _looked_again(sandbox)
+
+
+def test_a_node_that_goes_before_numbers_are_read_is_none_of_them(rig: Rig) -> None:
+    rig.gate.stop_at = "before move-netdev"
+    sandbox = begin(rig)
+    assert rig.gate.reached.wait(SOON)
+    node = _node(sandbox)
+    node_removed(rig.sandboxes, (231, 5), sequence=8)
+    node_removed(rig.sandboxes, (node.major, node.minor), sequence=9)
+    assert sandbox.looked_again is None
+    rig.gate.open.set()
+    sandbox.attach_done.result(SOON)
+
+
 def test_a_device_that_is_gone_is_told_and_found_when_it_is_back(rig: Rig, world: World) -> None:
     sandbox = attach(rig)
     lost, world.rdma = world.rdma, []

@@ -80,8 +80,9 @@ def test_what_was_half_attached_is_begun_anew(start: Start, place: str, tmp_path
     again, errors, told = _recovered(start, world)
     assert again.clock.wait_for_one() == ATTEMPT_PAUSES_S[0]
     assert (errors, told, world.snapshot(), again.gone) == ((), ["sandbox-1"], before, [])
-    again.clock.pass_one()
     (sandbox,) = again.sandboxes.all()
+    assert "this sandbox is being taken down" in sandbox.last_error
+    again.clock.pass_one()
     assert sandbox.attach_done.result(SOON) is None
     assert (sandbox.state, world.snapshot(), records_of(again)) == (Phase.ATTACHED, {}, {"sandbox-1": Phase.ATTACHED})
     end_sandbox(again)

@@ -16,10 +16,19 @@ from nri_rdma.attach.ops import (
 )
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import KernelError, Namespace, Refused
-from nri_rdma.attach.return_netdev import PHASES, departures, find_on_host, parked_name, restore
+from nri_rdma.attach.return_netdev import (
+    PHASES,
+    departures,
+    find_on_host,
+    left_changed,
+    parked_name,
+    remove_foreign_names,
+    restore,
+)
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from tests.fakes.kernel import FakeKernel
 from tests.rig.linkops import apply, capture
+from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rails import rail, rail_world
 
 
@@ -112,6 +121,18 @@ def test_a_virtual_netdev_that_came_home_is_known_by_its_mac(changed: dict[str, 
     assert find_on_host((found,), move) == (found if is_it else None)
 
 
+def test_a_physical_netdev_is_known_by_its_function_where_that_has_no_other() -> None:
+    world = rail_world()
+    kernel = FakeKernel(world)
+    wanted = replace(capture(kernel, kernel.host, rail(world).ifindex), permanent_mac="")
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    changed = replace(wanted, ifindex=900, name="other", mac="02:00:00:00:00:98")
+    second = replace(changed, ifindex=901, name="another")
+    assert find_on_host((changed, replace(second, parent="pci/0000:12:00.0")), move) == changed
+    assert find_on_host((changed, second), move) is None
+    assert find_on_host((changed, replace(second, name=wanted.name)), move) == replace(second, name=wanted.name)
+
+
 def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> None:
     wanted = virtual_rail()
     move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
@@ -149,3 +170,23 @@ def virtual_rail() -> LinkState:
     world = rail_world()
     kernel = FakeKernel(world)
     return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="")
+
+
+def test_of_alternative_names_only_the_pods_own_are_removed_from_what_the_kernel_will_bring_home() -> None:
+    world = rail_world()
+    kernel, link = FakeKernel(world), rail(world)
+    wanted = capture(kernel, kernel.host, link.ifindex)
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    namespace = kernel.open_namespace(POD_PATH)
+    kernel.move_link(kernel.host, link.ifindex, namespace, "net1", as_ifindex=7)
+    link.alt_names.append("mine")
+    remove_foreign_names(kernel, namespace, move)
+    assert link.alt_names == ["enp1", "enp2"]
+
+
+def test_only_what_was_read_of_rings_and_channels_can_be_left_changed() -> None:
+    wanted = replace(virtual_rail(), tuning="ring rx 1024\nchannels combined 8")
+    found = replace(wanted, tuning="ring rx 64\nchannels combined 8\nring tx 1")
+    assert left_changed(found, wanted) == ("ring rx 64 (was 1024)",)
+    assert left_changed(found, replace(wanted, tuning="")) == ()
+    assert left_changed(replace(found, tuning=""), wanted) == ()

@@ -128,3 +128,18 @@ def test_what_readers_take_differently_is_refused_with_its_line(data: bytes, cod
     with pytest.raises(CdiError) as caught:
         read_document(data, Problems("FILE"))
     assert (caught.value.code, caught.value.line) == (code, line)
+
+
+@pytest.mark.parametrize("second", ["---\na: 1", "---\n{", "---", "--- []", "...\n}", "...\n%BAD", "...\na: b: c"])
+def test_a_second_document_is_refused_whatever_it_is(second: str) -> None:
+    """A runtime reads the first one only, and does not even look whether the second is one."""
+    with pytest.raises(CdiError, match="something follows the first document"):
+        parse(f"{HEAD}devices: []\n{second}".encode(), "FILE")
+
+
+def test_behind_a_bracket_that_was_closed_a_word_may_have_a_question_mark() -> None:
+    with pytest.raises(CdiError, match="put it in quotes"):
+        parse(f"{HEAD}devices: [{{name: a, containerEdits: {{mounts: [], env: [A=x?y]}}}}]".encode(), "FILE")
+    closed = f"{HEAD}annotations: {{}}\ndevices:\n- name: a\n  containerEdits:\n    mounts: []\n    env:\n    - A=x?y\n"
+    (device,) = parse(closed.encode(), "FILE").devices
+    assert device.edits == Edits(env=("A=x?y",))

@@ -133,7 +133,9 @@ def test_a_node_that_nobody_has_a_number_for_makes_a_cdi_device_unrecognisable()
     """Its container could not have been made; one that has the rest has another CDI device."""
     made = index(spec_text({"both": edits(uverbs_path(0), uverbs_path(99)), "single": edits(uverbs_path(0))}))
     assert made.recognise(present(uverbs(0))) == vf("single")
-    assert index(one(uverbs_path(0), uverbs_path(99))).recognise(present(uverbs(0))) == ()
+    alone = index(one(uverbs_path(0), uverbs_path(99)))
+    assert alone.recognise(present(uverbs(0))) == ()
+    assert alone.nodes(*vf("vf0")) == {}
 
 
 def test_where_the_host_has_no_node_the_specs_number_is_what_a_container_has() -> None:

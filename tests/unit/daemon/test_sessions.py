@@ -108,9 +108,16 @@ def test_a_runtime_that_reports_no_pods_to_whom_it_starts_is_not_waited_for(
 
 @pytest.mark.parametrize(("version", "default", "dropped_by"), [("v2.1.9", GIVEN, ""), ("v1.7.6", None, "v1.7.6")])
 def test_containers_get_the_memlock_that_the_runtime_applies(
-    sessions: Sessions, daemon: InsideDaemon, version: str, default: int | None, dropped_by: str
+    sessions: Sessions,
+    daemon: InsideDaemon,
+    version: str,
+    default: int | None,
+    dropped_by: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     _configure(sessions.make_plugin(0), version, timeout_ms=0)
+    warned = [vars(it)["runtime"] for it in caplog.records if "does not set RLIMIT_MEMLOCK" in it.message]
+    assert warned == ([f"containerd {dropped_by}"] if dropped_by else [])
     bounds = daemon.engine.placer.offering.memlock
     assert bounds.default == default
     assert bounds.dropped_by == (f"containerd {dropped_by}" if dropped_by else "")

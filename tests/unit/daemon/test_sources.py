@@ -8,10 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any  # Any: what a class is made with
 
 import pytest
 
 from nri_rdma.config.settings import Settings
+from nri_rdma.daemon import sources
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.errors import ErrorCode, KubeletError, NotReadyError
@@ -63,7 +65,7 @@ def _settle(site: Site) -> None:
     site.workers.submit("settled", lambda: None).result(SOON)
 
 
-def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
+def test_specs_are_read_when_it_is_opened_and_not_before(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.write("one")
     assert site.devices() == set()
     with pytest.raises(NotReadyError):
@@ -73,6 +75,7 @@ def test_specs_are_read_when_it_is_opened_and_not_before(site: Site) -> None:
     _settle(site)
     site.others.evidence.specs.await_ready(None, deadline=0)
     assert site.devices() == {"a.example.com/nic=one"}
+    assert caplog.records == []
 
 
 def test_a_spec_that_is_written_later_is_read_when_somebody_asks(site: Site) -> None:
@@ -143,8 +146,8 @@ def test_where_no_watch_is_left_a_spec_is_read_when_somebody_asks(site: Site, mo
 
 
 def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:
-    site.others.changes_were_lost()
     site.write("early")
+    site.others.changes_were_lost()
     _settle(site)
     assert site.devices() == set()
     site.others.open_later()
@@ -152,6 +155,31 @@ def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:
     site.write("late")
     site.others.changes_were_lost()
     wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)
+
+
+def test_directories_that_nobody_watches_are_read_now_and_then_until_they_are_watched(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel has no inotify instance left."""
+    left = iter([True, True])
+    made = watch.CdiRegistry
+
+    def limited(*arguments: Any, **more: Any) -> watch.CdiRegistry:
+        if next(left, False):
+            raise OSError(errno.EMFILE, "no more instances")
+        return made(*arguments, **more)
+
+    monkeypatch.setattr(watch, "CdiRegistry", limited)
+    monkeypatch.setattr(sources, "UNWATCHED_S", 0.02)
+    site.write("early")
+    site.others.open_later()
+    _settle(site)
+    assert site.devices() == {"a.example.com/nic=early"}
+    site.write("late")
+    wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)
+    wait_until(lambda: next(left, None) is None and inotify_descriptors() == 1, "the watch", SOON)
+    told = [it for it in caplog.messages if it == "CDI specs are read now and then: the kernel does not watch them"]
+    assert len(told) == 2
 
 
 def test_a_kubelet_that_is_not_connected_yet_is_told_with_its_socket(site: Site, tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_other_gpus_than_the_pod_was_placed_for_are_a_contradiction_and_count() 
     assert [str(pair) for pair in found.refused] == ["mlx5_0 is SYS from GPU 0001:14:00.0"]
 
 
+def test_devices_that_are_next_to_gpus_of_other_containers_only_are_refused_if_that_is_strict() -> None:
+    for align, refused in ((None, []), (STRICT, ["mlx5_0 is SYS from GPU 0001:14:00.0"])):
+        found = _judged(_given(0, gpus=(0, 4), align=align), shown=_shown(4))
+        assert found.words == "mlx5_0 is SYS from GPU 0001:14:00.0"
+        assert [str(pair) for pair in found.refused] == refused
+
+
 def test_a_container_without_gpus_or_without_devices_is_not_judged() -> None:
     assert alignment_of((_given(0),), "main", KnownGpus(), NAMES) is None
     assert alignment_of((_given(0, gpus=(0,), only="side"),), "main", _shown(0), NAMES) is None

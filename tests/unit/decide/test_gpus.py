@@ -315,6 +315,8 @@ def test_a_request_for_some_of_the_pods_gpus_is_for_these() -> None:
 def test_a_variable_that_nobody_needs_so_long_is_not_read() -> None:
     found = of_shown(GpuEvidence(visible="0," * 500_000), NAMES, {})
     assert (found.gpus, found.problem) == ((), "NVIDIA_VISIBLE_DEVICES has 1000000 characters")
+    assert of_shown(GpuEvidence(visible="0".ljust(4096)), NAMES, {}).gpus == (N0.pci,)
+    assert of_shown(GpuEvidence(visible="0".ljust(4097)), NAMES, {}).gpus == ()
 
 
 def test_a_request_that_is_not_for_gpus_does_not_change() -> None:

@@ -13,6 +13,7 @@ from nri_rdma.decide.inventory import (
     matters,
     open_reasons,
     socket_reasons,
+    watched,
 )
 from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
@@ -332,3 +333,18 @@ _FOLLOWED = Watched(ifindexes=frozenset({5}), names=frozenset({"rail0"}), addres
 )
 def test_a_change_matters_that_may_make_another_node(change: Change, does: bool) -> None:
     assert matters(change, _FOLLOWED) is does
+
+
+def test_of_a_node_that_was_read_only_what_is_new_about_its_own_links_matters(tmp_path: Path) -> None:
+    """A busy node has thousands of other links with addresses of their own."""
+    build_tree(description.load("small"), tmp_path)
+    found = scan(tmp_path, tmp_path)
+    links = (_link(50, "soft0"), _link(60, "cali0"))
+    use = HostUse(links=links, addresses={50: frozenset({OWN, V6}), 60: frozenset({OTHER})})
+    seen = watched(found, assemble(found, use, None, rdma_cgroup=True), use)
+    assert (set(seen.ifindexes), set(seen.names)) == ({50}, {"soft0", "soft1"})
+    own, others = frozenset({50}), frozenset({60})
+    assert not matters(Change(ifindexes=own, address=OWN.packed), seen)
+    assert matters(Change(ifindexes=own, address=OTHER.packed), seen)
+    assert not matters(Change(ifindexes=others, address=OTHER.packed), seen)
+    assert not matters(Change(ifindexes=others, address=OWN.packed), seen)

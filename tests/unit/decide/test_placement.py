@@ -128,6 +128,14 @@ def test_strict_alignment_refuses_what_is_farther_and_says_who_has_the_nearer() 
     assert "GPU 0001:15:00.0 is mlx5_4 (NODE, same NUMA node); mlx5_5 is held by pod ns/other" in error.what
 
 
+def test_strict_alignment_says_whether_the_nearest_device_was_too_far_or_another_gpu_has_it() -> None:
+    error = refusal(eight(), asking(gpus=(5,), align=STRICT_GPU), taken=held(5))
+    assert "the nearest free device to GPU 0001:15:00.0 is mlx5_4" in error.what
+    on = node((nic(0), nic(1, root=7, numa=1)), (gpu(0), gpu(1, root=0)))
+    error = refusal(on, asking(count=2, gpus=(0, 1), align=STRICT_GPU))
+    assert "the device that is left for GPU 0001:11:00.0 is mlx5_1" in error.what
+
+
 def test_strict_alignment_without_known_gpus_is_refused() -> None:
     error = refusal(eight(), asking(align=STRICT_GPU))
     assert (error.code, error.hint) == (ErrorCode.NOT_ALIGNED, "name them in gpus, or leave strict out")

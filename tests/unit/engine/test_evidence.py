@@ -15,8 +15,9 @@ import pytest
 from nri_rdma.cdi.registry import Registry
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.sources import Sources
+from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
-from nri_rdma.errors import CdiError, ErrorCode, NriRdmaError
+from nri_rdma.errors import CdiError, ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.edits import ContainerEdits
@@ -45,7 +46,8 @@ from tests.unit.adopting import (
 )
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
-from tests.unit.lifecycle_rig import PREFIX, Daemon
+from tests.unit.lifecycle_rig import PREFIX, Daemon, uverbs
+from tests.unit.model.hardware import eight
 
 __all__ = ["node", "world"]
 
@@ -143,6 +145,17 @@ def test_a_cdi_device_that_may_be_in_a_spec_that_cannot_be_read_keeps_its_contai
     early.evidence.specs.read_again()
     rereading.end()
     assert "/cdi/broken.json" in str(refusal(lambda: early.create("trainer", 0, cdi=(NIC,))))
+
+
+def test_a_container_that_brings_nothing_does_not_wait_for_the_first_specs() -> None:
+    evidence = EvidenceCollector(
+        node=eight, registry=lambda: Registry(devices={}), prefix=PREFIX, reread=None, is_ready=False
+    )
+    plain = KnownContainer(pod=make_pod(), name="main", annotations={})
+    assert not evidence.await_concerned(plain, deadline=0.0)
+    with_node = replace(plain, devices={"/dev/infiniband/uverbs0": (231, 192)})
+    with pytest.raises(NotReadyError):
+        evidence.await_concerned(with_node, deadline=0.0)
 
 
 def test_nobody_is_ready_while_the_first_specs_are_still_being_read(node: Node) -> None:
@@ -254,6 +267,21 @@ def test_containers_that_share_a_claim_get_the_devices_of_their_own_requests(
 def _claims(edits: ContainerEdits) -> list[str]:
     """The variables with the devices of each claim."""
     return [name for name in names(edits) if name.startswith("RDMA_DEVICES_")]
+
+
+def test_what_a_container_was_not_given_of_its_claims_is_told_by_the_runtime_or_else_by_its_nodes(node: Node) -> None:
+    pod = make_pod()
+    node.specify(spec(CLAIM_A, 0, keys=SHARED), spec(CLAIM_B, 1, keys=SHARED))
+    node.kubelet.give(pod, "main", CLAIM_A, CLAIM_B)
+    node.start(annotations={})
+    first, second = ((it.path, (it.major, it.minor)) for it in map(uverbs, range(2)))
+    both = KnownContainer(pod=pod, name="main", annotations={}, devices=dict([first, second]))
+    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A,))) == (CLAIM_B,)
+    assert node.evidence.withheld(replace(both, cdi_devices=(CLAIM_A, CLAIM_B))) == ()
+    assert node.evidence.withheld(both) == ()
+    assert node.evidence.withheld(replace(both, devices=dict([first]))) == (CLAIM_B,)
+    assert node.evidence.withheld(replace(both, devices={}, is_privileged=True)) == ()
+    assert node.evidence.withheld(replace(both, name="other", devices={})) == ()
 
 
 def test_a_spec_of_every_device_adds_nothing_to_a_claim_of_one(node: Node) -> None:

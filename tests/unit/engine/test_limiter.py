@@ -78,6 +78,15 @@ def test_a_container_that_started_while_the_daemon_was_away_is_limited_by_synchr
     assert two.sandbox().containers == {"main": "/pod/main", "waiting": "/pod/waiting"}
 
 
+def test_a_container_that_the_runtime_made_without_us_has_its_one_limit_written_by_synchronize(daemon: Daemon) -> None:
+    rdma_max = daemon.make_cgroup()
+    one = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"}
+    daemon.start(annotations=one)
+    made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
+    daemon.engine.synchronize((make_listed(make_pod(), one, (made,)),)).result(SOON)
+    assert rdma_max.read_text() == "mlx5_0 hca_handle=2 hca_object=max\n"
+
+
 def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> None:
     (two.cgroups / "pod/main/rdma.max").mkdir(parents=True)
     made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")

@@ -2,6 +2,10 @@
 
 import threading
 
+import pytest
+
+from nri_rdma.engine import node_cache
+from nri_rdma.engine.node_cache import NodeReader
 from nri_rdma.errors import (
     ErrorCode,
     InventoryError,
@@ -29,6 +33,20 @@ def test_readings_of_the_node_that_are_asked_for_while_one_is_queued_are_one(dae
     assert daemon.reads == before + 2
 
 
+def test_a_node_is_current_after_a_reading_that_succeeded_and_was_the_last_to_be_asked_for(daemon: Daemon) -> None:
+    node = daemon.node
+    told = [node.is_current]  # nothing listened to what changed before the first reading
+    node.refresh()
+    told.append(node.is_current)
+    daemon.broken = OSError("sysfs is gone")
+    with pytest.raises(InventoryError):
+        node.refresh()
+    told.append(node.is_current)
+    daemon.broken = None
+    node.refresh_in(daemon.rig.workers).result(SOON)
+    assert [*told, node.is_current] == [False, True, False, True]
+
+
 def test_a_node_that_cannot_be_read_refuses_with_a_code(daemon: Daemon, world: World) -> None:
     world.host.links.clear()
     daemon.node.refresh()
@@ -47,3 +65,15 @@ def test_a_device_is_free_only_after_the_node_was_read_anew(daemon: Daemon) -> N
     done = daemon.rig.sandboxes.end("sandbox-1")
     assert done is None or done.result(SOON) is None
     assert daemon.holders == set()
+
+
+def test_what_no_kernel_announces_is_looked_for_every_few_seconds_at_most(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, before, counts = NodeReader(daemon.node, daemon.rig.workers), daemon.reads, []
+    for pause_s in (5.0, 5.0, 0.0):
+        monkeypatch.setattr(node_cache, "_LOOK_PAUSE_S", pause_s)
+        reader.look_again()
+        daemon.rig.workers.submit("refresh", lambda: None).result(SOON)
+        counts.append(daemon.reads - before)
+    assert counts == [1, 1, 2]

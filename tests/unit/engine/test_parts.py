@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
-from nri_rdma.engine.parts import attached_for, attached_of, concerned, devices_of, free_key, holder_of, part_of
+from nri_rdma.engine.parts import (
+    attached_for,
+    attached_of,
+    concerned,
+    devices_of,
+    free_key,
+    holder_of,
+    moved_netdevs,
+    part_of,
+)
+from nri_rdma.errors import NotReadyError
 from tests.unit.adopting import MOVE, NIC, Node, node, spec, world
 from tests.unit.attach.rig import SOON
 from tests.unit.lifecycle_rig import ONE
@@ -41,12 +53,39 @@ def test_all_that_is_attached_is_told_together_and_apart(both: Node) -> None:
     assert devices_of(parts, "main") == {"mlx5_0"}
 
 
+def test_the_nodes_rdma_cm_is_that_of_whichever_part_has_one(both: Node) -> None:
+    """The module was loaded between two attaches."""
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert parts[0].record is not None
+    parts[0].change(record=replace(parts[0].record, rdma_cm=None))
+    assert attached_of(parts)[1] == both.rdma_cm
+
+
 def test_a_part_that_ends_gives_its_sandbox_nothing_more(both: Node) -> None:
     parts = both.rig.sandboxes.of("sandbox-1")
     done = both.rig.sandboxes.end("sandbox-1")
     assert done is not None
     done.result(SOON)
     assert attached_of(parts) == ((), None)
+
+
+def test_a_sandbox_that_nothing_is_planned_for_yet_has_nothing(node: Node) -> None:
+    node.rig.gate.stop_at = "before plan"
+    with suppress(NotReadyError):
+        node.start(annotations=ONE, seconds=0.05)
+    assert node.rig.gate.reached.wait(SOON)
+    parts = node.rig.sandboxes.of("sandbox-1")
+    assert [it.record for it in parts] == [None]
+    assert attached_of(parts) == ((), None)
+    assert attached_for(parts) == {}
+    assert moved_netdevs(parts, {"rail0"}) == ()
+
+
+def test_the_netdevs_that_we_moved_are_told_to_who_names_them(both: Node) -> None:
+    parts = both.rig.sandboxes.of("sandbox-1")
+    assert moved_netdevs(parts, {"rail0", "rail1", "eth0"}) == ("rail0", "rail1")
+    assert moved_netdevs(parts, {"eth0"}) == ()
+    assert moved_netdevs(parts, ()) == ()
 
 
 def test_a_container_waits_for_what_concerns_it(both: Node) -> None:

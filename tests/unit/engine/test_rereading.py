@@ -21,7 +21,7 @@ from nri_rdma.decide.policy import Asker
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.rereading import Rereading
-from nri_rdma.engine.sandbox import LifeEvent, Sandboxes
+from nri_rdma.engine.sandbox import KEPT_CONTAINERS, LifeEvent, Sandboxes
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.edits import ContainerEdits
@@ -349,6 +349,18 @@ def test_readings_of_thousands_of_containers_that_never_come_again_are_not_kept(
     assert reads.asked == 5000
     ask(rereading, 0)
     assert reads.asked == 5001
+
+
+def test_readings_of_a_sandbox_whose_containers_never_end_are_kept_for_the_first_ones() -> None:
+    reads, now = Reads(), time.monotonic()
+    rereading = Rereading([reads], Sandboxes())
+    for number in range(KEPT_CONTAINERS + 1):
+        refusal(lambda: rereading.await_read(make_pod(), f"debugger-{number}", NODES, now))  # noqa: B023
+    refusal(lambda: rereading.await_read(make_pod(), f"debugger-{KEPT_CONTAINERS - 1}", NODES, now))
+    assert reads.asked == KEPT_CONTAINERS + 1
+    refusal(lambda: rereading.await_read(make_pod(), f"debugger-{KEPT_CONTAINERS - 1}", NODES, now))
+    refusal(lambda: rereading.await_read(make_pod(), f"debugger-{KEPT_CONTAINERS}", NODES, now))
+    assert reads.asked == KEPT_CONTAINERS + 2
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,14 @@ def test_a_name_that_a_spec_has_needs_no_reading(drivers: Drivers) -> None:
 
 def test_nobody_waits_for_a_reading_that_nobody_can_do(drivers: Drivers) -> None:
     assert cache(drivers, rereads=False).unread([VF0]) == []
+
+
+def test_of_very_many_names_the_oldest_are_forgotten(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nri_rdma.engine.specs._KEPT_NAMES", 2)
+    made = cache(drivers)
+    _first, second, third = (made.reading_for([f"net.example/vf={number}"]) for number in range(3))
+    assert made.reading_for(["net.example/vf=1"]) is second
+    assert made.reading_for(["net.example/vf=2"]) is third
+    assert len(drivers.asked) == 3
+    made.reading_for(["net.example/vf=0"])
+    assert len(drivers.asked) == 4

@@ -106,11 +106,15 @@ def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(dae
     assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
 
 
-def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(daemon: Daemon) -> None:
+def test_a_pod_that_started_while_the_daemon_was_away_and_cannot_be_served_is_refused(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
     daemon.start()
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
     daemon.engine.synchronize((make_listed(make_pod()), make_listed(other, containers=()))).result(SOON)
     assert refusal(NotReadyError, lambda: daemon.edits("sandbox-2")).code is ErrorCode.NOT_ATTACHED
+    (told,) = (vars(it) for it in caplog.records if it.message == "the pod gets nothing")
+    assert (told["pod"], "DEVICES-EXHAUSTED" in told["error"]) == (str(other), True)
 
 
 def test_a_pod_that_is_told_as_an_event_and_in_the_list_is_started_once(daemon: Daemon) -> None:

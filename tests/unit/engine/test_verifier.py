@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from nri_rdma.engine.container import Listed, ListedContainer
 from nri_rdma.model.pod import Pod
+from tests.fakes.kernel import World
 from tests.unit.adopting import MOVE, NIC, RDMA_CM, Node, names, node, spec
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON
+from tests.unit.attach.sandbox_life import take_name
 from tests.unit.engine.one_rail import daemon, make_listed, world
 from tests.unit.lifecycle_rig import Daemon, uverbs
 
@@ -76,3 +78,13 @@ def listing(pod: Pod, env: frozenset[str]) -> Listed:
     nodes = {node.path: (node.major, node.minor) for node in (uverbs(0), RDMA_CM)}
     running = ListedContainer(name="trainer", devices=nodes, cgroups_path="/pod/trainer", env=env)
     return Listed(pod=pod, annotations={}, containers=(running,))
+
+
+def test_of_a_sandbox_whose_devices_go_back_nothing_is_said_to_be_lacking(daemon: Daemon, world: World) -> None:
+    daemon.start()
+    free = take_name(world, "rail0")
+    daemon.stop(seconds=0.05)
+    daemon.rig.clock.wait_for_one()
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert daemon.engine.unserved == ()
+    free()

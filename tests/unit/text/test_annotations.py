@@ -13,7 +13,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.request import (
     Scope,
 )
-from nri_rdma.text.annotations import MAX_KEYS, PREFIX, asks, meant_key, parse_pod_request
+from nri_rdma.text.annotations import MAX_KEYS, MAX_REQUESTS, PREFIX, asks, meant_key, parse_pod_request
 from tests.unit.text.asking import POD, VALUE, refusal, refusal_of, requests
 
 # Whose annotation it is
@@ -197,8 +197,21 @@ def test_the_number_of_annotations_is_bounded() -> None:
 
 
 def test_the_number_of_requests_in_a_pod_is_bounded() -> None:
-    many = {POD: "- {}\n" * 40, f"{PREFIX}/container.a": "- {}\n" * 40}
+    many = {POD: "- {}\n" * 40, f"{PREFIX}/container.a": "- {}\n" * (MAX_REQUESTS - 40)}
+    parsed = parse_pod_request(many)
+    assert parsed is not None
+    assert len(parsed.requests) == MAX_REQUESTS
+    many[f"{PREFIX}/container.a"] += "- {}\n"
     assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
+
+
+def test_short_annotations_of_many_pods_are_read_once_and_long_ones_are_not_kept() -> None:
+    most = 8192 - len(POD)
+    for length, is_kept in ((1, True), (most, True), (most + 1, False)):
+        text = "1" + " " * (length - 1)
+        first, second = (parse_pod_request({POD: text, "other": number}) for number in "12")
+        assert first == second
+        assert (first is second) is is_kept
 
 
 def test_the_largest_text_that_is_read_is_read_in_time() -> None:

@@ -6,7 +6,8 @@ from nri_rdma.config.settings import Document, Memlock, load
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
-from nri_rdma.doors.control.status import status_document
+from nri_rdma.doors.control.status import guard_document, status_document
+from nri_rdma.engine.guard import Contacts
 from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
@@ -23,6 +24,19 @@ def test_status_tells_holders_sandboxes_and_moves(daemon: InsideDaemon) -> None:
     assert sandbox["moves"][0]["pod_name"] == "rdma0"
     assert document["namespaces_held"] == 1
     assert document["memlock"]["bytes"] == MEMLOCK
+
+
+def test_the_guard_is_warned_of_when_it_never_asked_or_was_not_asked(daemon: InsideDaemon) -> None:
+    told = guard_document(Contacts(), ())
+    assert (told["active"], bool(told["warning"])) == ("unknown", True)
+    daemon.start_pod("one", {PREFIX: "[{match: {device: mlx5_2}}]"})
+    (sandbox,) = daemon.sandboxes.all()
+    asked = Contacts(asked=2, refused=1, last=5.0)
+    told = guard_document(asked, (sandbox,))
+    assert (told["active"], told["warning"], told["unguarded"]) == ("createRuntime hook", "", [])
+    sandbox.unguarded.add("main")
+    told = guard_document(asked, (sandbox,))
+    assert (bool(told["warning"]), told["unguarded"]) == (True, ["default/one, container main"])
 
 
 def test_before_a_runtime_was_heard_of_there_is_no_ceiling_to_name(daemon: InsideDaemon) -> None:

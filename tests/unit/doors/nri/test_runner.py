@@ -17,6 +17,8 @@ import pytest
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.runner import Runner
+from nri_rdma.ttrpc.wire import Code, Request, ServerConnection
+from nri_rdma.wire.mux import RUNTIME_SERVICE_CONN, MuxDecoder, encode_message
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -187,10 +189,43 @@ def test_an_orderly_stop_is_no_warning(line: Line, caplog: pytest.LogCaptureFixt
     assert (caplog.records, line.runner.last_error) == ([], "")
 
 
+def test_a_session_that_breaks_while_it_is_stopped_is_no_warning(
+    line: Line, daemon: InsideDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    with listen(line.path) as listener, caplog.at_level(logging.WARNING):
+
+        def hang_up(_pid: int) -> Plugin:
+            listener.accept()[0].close()
+            runner.stop()
+            return Plugin(daemon.engine, daemon.spans, lambda _facts: None)
+
+        runner = Runner(str(line.path), hang_up, name="nri-rdma", index="90")
+        runner.run()
+    assert (caplog.records, runner.last_error) == ([], "")
+
+
 def test_a_path_that_is_too_long_says_so(daemon: InsideDaemon) -> None:
     line = Line(daemon, Path("/tmp") / ("x" * 200))
     line.run_until(waits=2)
     assert "too long" in line.runner.last_error
+
+
+def test_a_runtime_that_refuses_the_registration_says_why(line: Line) -> None:
+    with listen(line.path) as listener:
+        line.start()
+        listener.settimeout(SOON)
+        connection, _address = listener.accept()
+        with connection:
+            trunk, server = MuxDecoder(), ServerConnection()
+            call = None
+            while call is None:
+                for _conn, piece in trunk.receive_data(connection.recv(65536)):
+                    server.receive_data(piece)
+                call = server.next_event()
+            assert isinstance(call, Request)
+            refusal = server.fail(call.stream_id, Code.ALREADY_EXISTS, "there is a plugin of this name")
+            connection.sendall(encode_message(RUNTIME_SERVICE_CONN, refusal))
+            wait_until(lambda: line.runner.last_error == "there is a plugin of this name", "the error")
 
 
 def test_a_runtime_that_refuses_us_is_asked_less_and_less(line: Line) -> None:

@@ -152,8 +152,8 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def _patiently(cri: Cri, ask: Callable[[], T]) -> T:
-    """The answer, asked again as the kubelet does while the product is not ready, or has not read a device that was made
-    a moment ago: a busy host makes it slow."""
+    """The answer, asked again as the kubelet does while the product is not ready, or has not read a device that is new:
+    a busy host makes it slow."""
 
     def answer() -> T | None:
         try:

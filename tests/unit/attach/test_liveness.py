@@ -141,12 +141,6 @@ def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:
     assert watched == []
 
 
-def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:
-    watched: list[str] = []
-    _ends(make_world(), watched).watch("")
-    assert watched == []
-
-
 def test_a_watch_that_cannot_be_set_is_logged_and_no_error(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_path: str) -> None:
         raise OSError(errno.ENOSPC, "no more watches")

@@ -75,7 +75,7 @@ def test_specs_are_read_when_it_is_opened_and_not_before(site: Site, caplog: pyt
     _settle(site)
     site.others.evidence.specs.await_ready(None, deadline=0)
     assert site.devices() == {"a.example.com/nic=one"}
-    assert caplog.records == []
+    assert "the CDI specs were not read" not in caplog.messages
 
 
 def test_a_spec_that_is_written_later_is_read_when_somebody_asks(site: Site) -> None:

@@ -59,6 +59,21 @@ def test_a_device_that_moved_to_the_pod_is_known_by_its_path() -> None:
     assert unexplained(gone, {}, {uverbs_path(0): (231, 777)}, attached) == frozenset()
 
 
+def test_a_reported_device_is_one_grant_when_it_is_attached_and_none_when_it_is_not_ours() -> None:
+    named = {VF0: Origin.RUNTIME, "vendor.example/gpu=0": Origin.RUNTIME}
+    attached = {VF0: frozenset({nic(0).id})}
+    assert told(grants_in(TWO, "main", named, {}, attached)) == [(VF0, Origin.RUNTIME)]
+    assert told(grants_in(TWO, "main", named, nodes(0), attached)) == [(VF0, Origin.RUNTIME)]
+
+
+def test_a_device_that_moved_explains_its_paths_only_where_all_of_them_are() -> None:
+    gone = Index(registry(one(uverbs_path(0), uverbs_path(1))), node(()), KEY)
+    attached = {VF0: frozenset({nic(0).id, nic(1).id})}
+    half = {uverbs_path(0): (231, 777)}
+    assert unexplained(gone, {}, half, attached) == {(uverbs_path(0), (231, 777))}
+    assert unexplained(gone, {}, {**half, uverbs_path(1): (231, 778)}, attached) == frozenset()
+
+
 def test_nodes_are_unexplained_that_no_known_spec_is_about() -> None:
     assert unexplained(TWO, {}, nodes(0, 1), {}) == frozenset()
     assert (uverbs_path(5), (231, 197)) in unexplained(TWO, {}, nodes(0, 5), {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from nri_rdma.engine import refusals
@@ -14,32 +16,36 @@ SOON = "network is not ready: "
 
 
 @pytest.mark.parametrize(
-    "error",
+    "make",
     [
-        refusals.not_ready(POD, "1 of 2 devices attached", "move: EBUSY"),
-        refusals.being_attached(POD, "main"),
-        refusals.not_decided("ml/train"),
+        lambda: refusals.not_ready(POD, "1 of 2 devices attached", "move: EBUSY"),
+        lambda: refusals.being_attached(POD, "main"),
+        lambda: refusals.not_decided("ml/train"),
     ],
-    ids=lambda it: it.what[len(SOON) : len(SOON) + 20],
+    ids=["not ready", "being attached", "not decided"],
 )
-def test_what_a_retry_helps_begins_so_that_the_kubelet_retries_soon(error: NotReadyError) -> None:
+def test_what_a_retry_helps_begins_so_that_the_kubelet_retries_soon(make: Callable[[], NotReadyError]) -> None:
+    error = make()
     assert error.what.startswith(SOON)
     assert error.code is ErrorCode.NOT_READY
     assert error.where == "ml/train"
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "hint"),
+    ("make", "code", "hint"),
     [
-        (refusals.not_attached("ml/train"), ErrorCode.NOT_ATTACHED, "delete the pod"),
-        (refusals.failed_late(POD, "no"), ErrorCode.ATTACH_FAILED, "delete the pod"),
-        (refusals.claim_failed(POD, "main", "no", is_over=True), ErrorCode.ATTACH_FAILED, "delete the pod"),
-        (refusals.claim_failed(POD, "main", "no", is_over=False), ErrorCode.ATTACH_FAILED, "it is tried again"),
-        (refusals.returning(POD), ErrorCode.RETURNING, "needs a new sandbox"),
+        (lambda: refusals.not_attached("ml/train"), ErrorCode.NOT_ATTACHED, "delete the pod"),
+        (lambda: refusals.failed_late(POD, "no"), ErrorCode.ATTACH_FAILED, "delete the pod"),
+        (lambda: refusals.claim_failed(POD, "main", "no", is_over=True), ErrorCode.ATTACH_FAILED, "delete the pod"),
+        (lambda: refusals.claim_failed(POD, "main", "no", is_over=False), ErrorCode.ATTACH_FAILED, "it is tried again"),
+        (lambda: refusals.returning(POD), ErrorCode.RETURNING, "needs a new sandbox"),
     ],
     ids=["not attached", "failed late", "claim over", "claim again", "returning"],
 )
-def test_a_refusal_that_no_retry_helps_says_what_does(error: NotReadyError, code: ErrorCode, hint: str) -> None:
+def test_a_refusal_that_no_retry_helps_says_what_does(
+    make: Callable[[], NotReadyError], code: ErrorCode, hint: str
+) -> None:
+    error = make()
     assert not error.what.startswith(SOON)
     assert error.code is code
     assert hint in error.hint

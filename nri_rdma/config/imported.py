@@ -15,6 +15,7 @@ from functools import partial
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
+from nri_rdma.text.pools import MAX_SHARED_NAME
 from nri_rdma.text.reading import Fields, list_of, matching, string, whole
 from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.yaml import Node, read_yaml
@@ -197,7 +198,8 @@ _READERS: Mapping[str, Callable[[Node, str], tuple[str, ...]]] = {"linkTypes": _
 def _pool_name(name: str) -> str:
     """Return the pool's name: the resource's as far as a pool can be called so."""
     written = name.replace("_", "-")
-    return written if written[0].isalpha() else f"pool-{written}"[:63]
+    named = written if written[0].isalpha() else f"pool-{written}"
+    return named[:MAX_SHARED_NAME].rstrip("-")
 
 
 def _toml_list(values: tuple[str, ...]) -> str:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from nri_rdma.decide.policy import Admitted, Offer
 from nri_rdma.decide.ranking import Pick, Surroundings, anywhere, near_gpus
+from nri_rdma.decide.shares import is_up
 from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of_gpus
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
@@ -225,6 +226,8 @@ class _Search:
             if (obstacle := _obstacle(device, admitted, node, taken.get(device.id, frozenset()), used.get(device.id)))
             or (obstacle := _all_shares_given(shares.get(device.id, 0), most))
         }
+        if admitted.request.shares and admitted.request.count is not None:
+            obstacles |= _down(matching, obstacles)
         return cls(
             node=node,
             offer=offer,
@@ -316,6 +319,16 @@ def _obstacle(
         hint = f"load the kernel module ib_{missing[0] if missing[0] != CharKind.ISSM else CharKind.UMAD} on the node"
         return _Obstacle(code=ErrorCode.DEVICE_UNKNOWN, what=f"without a {missing[0]} device node", hint=hint)
     return None
+
+
+def _down(matching: Iterable[RdmaDevice], obstacles: Mapping[DeviceId, _Obstacle]) -> Mapping[DeviceId, _Obstacle]:
+    """Return the obstacle of each device without an active port, as long as another one can be given: the kubelet was
+    told of fewer shares then."""
+    free = [device for device in matching if device.id not in obstacles]
+    down = [device for device in free if not is_up(device)]
+    hint = "wait until its port is active"
+    what = _Obstacle(code=ErrorCode.DEVICE_IN_USE, what="without an active port", hint=hint)
+    return {device.id: what for device in down} if len(down) < len(free) else {}
 
 
 def _all_shares_given(given: int, most: int) -> _Obstacle | None:

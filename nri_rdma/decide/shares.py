@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.model.request import DeviceRequest, Mode, Scope
 
+_ACTIVE = "ACTIVE"
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
 
 
@@ -18,6 +20,11 @@ def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tupl
     return tuple(
         request for pool in pools.values() for request in _requests(pool, _containers(pool.resource, allocation))
     )
+
+
+def is_up(device: RdmaDevice) -> bool:
+    """Return whether a device can carry data: one of its ports is active, or nothing is known of its ports."""
+    return not device.ports or any(port.state == _ACTIVE for port in device.ports)
 
 
 def share_name(resource: str) -> str:

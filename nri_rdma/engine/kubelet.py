@@ -85,10 +85,9 @@ class KubeletEvidence:
         return self.shares.is_pending
 
     def share_requests(self, allocation: PodAllocation | None) -> tuple[DeviceRequest, ...]:
-        """Return what the shares in the kubelet's answer ask for; from now on it is known whose they are."""
+        """Return what the shares in the kubelet's answer ask for."""
         if allocation is None or not self.shares.pools:
             return ()
-        self.shares.matched(allocation)
         return share_requests(self.shares.pools, allocation)
 
     def ask(self, pod: Pod) -> KubeletWord:

@@ -17,9 +17,10 @@ from nri_rdma.engine.container import Container
 from nri_rdma.engine.late import LateAttach
 from nri_rdma.engine.parts import attached_of
 from nri_rdma.engine.placer import Placer
-from nri_rdma.engine.refusals import lacks_guard
+from nri_rdma.engine.refusals import forged_shares, lacks_guard, unknown_shares
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.request import DeviceRequest, Match, PodRequest
+from nri_rdma.text.shares import forged
 
 
 class LateShares:
@@ -34,6 +35,9 @@ class LateShares:
     def attach(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> None:
         """Attach what is lacking of a container's shares; `parts` are what its sandbox has. Raise when the container
         came without the guard that was given with them, when that fails or when it is not done by the deadline."""
+        key = forged(container.annotations)
+        if key:
+            raise forged_shares(container.pod, container.name, key)
         unguarded = self._kubelet.shares.unguarded(container)
         if unguarded:
             raise lacks_guard(container.pod, container.name, unguarded)
@@ -42,11 +46,16 @@ class LateShares:
         lacking = _lacking(container, parts)
         if not lacking:
             return
+        known = {pool.resource for pool in self._kubelet.shares.pools.values()}
+        unserved = sorted({resource for resource, _ in lacking if resource not in known})
+        if unserved:
+            raise unknown_shares(container.pod, container.name, unserved[0])
         by = self._late.await_older(container, parts, deadline)
         asked = self._asked(container, parts, lacking)
         self._late.attach_part(
             container, parts, lambda: self._placer.question(container.pod, container.asker, (), asked), by
         )
+        self._kubelet.shares.told(container.shares)
 
     def _asked(
         self, container: Container, parts: tuple[Attachment, ...], lacking: Collection[tuple[str, str]]

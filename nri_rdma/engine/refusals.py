@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from nri_rdma.attach.record import refuse_unusable
 from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.pod import Pod
+from nri_rdma.text.refusals import bounded
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +61,28 @@ def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
         ErrorCode.GUARD_MISSING,
         f"container {container} has shares of {resource} without the guard that was given with them",
         where=str(pod),
-        hint='let the runtime read CDI specs (containerd 1.7: enable_cdi = true), or set guard_hook = "" for shares'
-        " without the guard",
+        hint="delete the pod if it is older than the guard; else let the runtime read CDI specs (containerd 1.7:"
+        ' enable_cdi = true), or set guard_hook = "" for shares without the guard',
+    )
+
+
+def forged_shares(pod: Pod, container: str, key: str) -> NotReadyError:
+    """Return the error for a container whose pod has an annotation that only the kubelet gives, to containers."""
+    return NotReadyError(
+        ErrorCode.NOT_ATTACHED,
+        f"the pod of container {container} has the annotation {bounded(key)}, which is for the kubelet to give",
+        where=str(pod),
+        hint="remove it from the pod: ask for shares in resources.limits",
+    )
+
+
+def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
+    """Return the error for a container with shares of a resource that no pool of this node is asked by."""
+    return NotReadyError(
+        ErrorCode.NOT_ATTACHED,
+        f"container {container} has shares of {bounded(resource)}, and no pool of this node is asked by it",
+        where=str(pod),
+        hint="delete the pod: its shares are older than the configuration; or put the pool back and restart the daemon",
     )
 
 

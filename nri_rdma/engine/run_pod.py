@@ -68,6 +68,8 @@ class PodStart:
             sandbox = self._begin(pod, asked, deadline, asker)
         finally:
             self._known.step(pod.sandbox_id, LifeEvent.RAN)
+        if asked.allocation is not None:  # not before: of a pod that was refused the next sandbox is asked about, too
+            self._placer.evidence.kubelet.shares.matched(asked.allocation)
         if sandbox is not None:
             self._await_start(sandbox, deadline)
 

@@ -30,19 +30,18 @@ class ShareBook:
         """Whether the kubelet gives the guard to containers with shares."""
         self._lock = threading.Lock()
         self._clock = clock
-        self._pending: set[tuple[str, str]] = set()
-        self._until = 0.0
+        self._pending: dict[tuple[str, str], float] = {}
+        """When each is no longer asked about, in seconds of the clock; the order is that of the allocations."""
 
     @property
     def is_pending(self) -> bool:
         """Return whether a pod may come that has shares of which nobody has told yet."""
         if not self._pending:
             return False
-        if self._clock() < self._until:
-            return True
         with self._lock:
-            if self._clock() >= self._until:
-                self._pending.clear()
+            now = self._clock()
+            while self._pending and next(iter(self._pending.values())) <= now:
+                self._pending.pop(next(iter(self._pending)))
         return bool(self._pending)
 
     def unguarded(self, container: Container) -> str:
@@ -53,12 +52,17 @@ class ShareBook:
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
         """Note that the kubelet allocated these shares to a container that it does not name."""
         with self._lock:
-            self._pending.update((resource, share) for share in shares)
-            self._until = self._clock() + PENDING_S
+            until = self._clock() + PENDING_S
+            for share in shares:
+                self._pending.pop((resource, share), None)  # it is the latest now
+                self._pending[resource, share] = until
 
     def matched(self, allocation: PodAllocation) -> None:
         """Note whose these allocations are."""
+        self.told((ids.resource, share) for it in allocation.containers for ids in it.resources for share in ids.ids)
+
+    def told(self, shares: Iterable[tuple[str, str]]) -> None:
+        """Note that the containers of these shares are known, each with its resource."""
         with self._lock:
-            for container in allocation.containers:
-                for ids in container.resources:
-                    self._pending.difference_update((ids.resource, share) for share in ids.ids)
+            for pair in shares:
+                self._pending.pop(pair, None)

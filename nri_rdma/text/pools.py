@@ -154,8 +154,10 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
     for key, example in (("resource", '"rdma/rdma_shared_device_a"'), ("shares", "64")):
         if key not in fields:
             raise refused(pool.where, f"{key} is missing, with door = resource", f"write such as {key} = {example}")
-    if pool.resource.partition("/")[0] in _RESERVED_PREFIXES:
+    if "kubernetes.io/" in pool.resource or pool.resource.startswith("requests."):
         raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
+    if len(pool.name) > MAX_SHARED_NAME:
+        raise refused(pool.where, f"{pool.name} is longer than {MAX_SHARED_NAME} characters", "choose a shorter name")
     if not pool.name[-1].isalnum():  # it is the name of a CDI device, too
         raise refused(pool.where, f"{pool.name} does not end with a letter or digit", "choose another name")
     if pool.modes != (Mode.SHARED,):
@@ -277,7 +279,8 @@ _PCI_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _RESOURCE = re.compile(
     r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
-_RESERVED_PREFIXES = frozenset({"kubernetes.io", "requests.kubernetes.io"})
+MAX_SHARED_NAME = 52
+"""Longest name of such a pool: it is part of a socket's path, of which Linux takes 107 bytes."""
 MAX_SHARES = 10_000
 """Most shares of a pool. The kubelet writes the id of each into its list of devices."""
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")

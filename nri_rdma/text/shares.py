@@ -1,7 +1,8 @@
 """The annotation by which a container tells which shares the kubelet allocated to it.
 
-The device plugin gives it to the kubelet, which gives it to the runtime with the container (never with the pod, whose
-author writes its own annotations): ``shares.rdma.noderesource.dev/rdma_hca_a: rdma/hca_a=share-07,share-12``.
+The device plugin gives it to the kubelet, which gives it to the runtime with the container:
+``shares.rdma.noderesource.dev/rdma_hca_a: rdma/hca_a=hcas-07,hcas-12``. CRI-O mixes the pod's annotations, which its
+author writes, into those of each container: a pod with such a key is refused (`forged`).
 """
 
 from __future__ import annotations
@@ -23,3 +24,8 @@ def shares_in(annotations: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     """Return the shares that a container's annotations tell of, each with its resource."""
     told = (text.partition("=") for key, text in annotations.items() if key.startswith(KEY_PREFIX))
     return frozenset((resource, share) for resource, _, shares in told for share in shares.split(","))
+
+
+def forged(pod_annotations: Mapping[str, str]) -> str:
+    """Return a key of the pod's own annotations that looks like one of these, or ""."""
+    return next((key for key in pod_annotations if key.startswith(KEY_PREFIX)), "")

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nri_rdma.decide.policy import Offer
-from nri_rdma.model.device import RdmaDevice
+from nri_rdma.decide.shares import is_up
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.pb import deviceplugin_pb2 as pb
 from nri_rdma.text.shares import share_annotation
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-_ACTIVE = "ACTIVE"
 
 
 def share_ids(pool: Pool) -> tuple[str, ...]:
@@ -27,18 +26,12 @@ def share_ids(pool: Pool) -> tuple[str, ...]:
 
 
 def healthy_shares(pool: Pool, offer: Offer) -> int:
-    """Return how many shares of a pool have a device with an active port. Where each share gives one device, a device
-    that is down takes its part of them away; where each gives all devices, one that is up is enough."""
-    devices = offer.by_pool[pool.name]
-    up = sum(1 for device in devices if is_up(device))
+    """Return how many shares of a pool have a device with an active port that the host does not use. Where each share
+    gives one device, another device takes its part of them away; where each gives all devices, one is enough."""
+    up = sum(1 for device in offer.by_pool[pool.name] if is_up(device) and not device.in_use)
     if pool.gives is ShareGives.ALL:
         return pool.shares if up else 0
     return min(pool.shares, up * offer.shares_per_device.get(pool.name, 0))
-
-
-def is_up(device: RdmaDevice) -> bool:
-    """Return whether a device can carry data: one of its ports is active, or nothing is known of its ports."""
-    return not device.ports or any(port.state == _ACTIVE for port in device.ports)
 
 
 def listed(pool: Pool, healthy: int) -> bytes:

@@ -102,34 +102,43 @@ class DevicePlugins:
         self._workers.submit("device-plugins", self._look)
 
     def _look(self) -> None:
-        """Serve and register what is not. A kubelet that is not there is looked for again."""
+        """Serve and register what is not. Whatever fails, and a kubelet that is not there, is looked for again."""
         with self._lock:
             self._is_queued = False
             is_new_kubelet, self._is_new_kubelet = self._is_new_kubelet, False
         pause_s = ABSENT_S
-        if (self._folder / KUBELET_SOCKET).exists():
-            pause_s = LOOK_S
-            self._begin_watching()
-            try:
-                self._serve_missing(is_new_kubelet)
-            except (KubeletError, OSError) as error:
-                if str(error) != self._error:
-                    log.warning("a resource is not served", extra={"error": str(error)})
-                self._error = str(error)
-                pause_s = TRY_AGAIN_S
-            else:
-                self._error = ""
+        try:
+            if (self._folder / KUBELET_SOCKET).exists():
+                self._begin_watching()
+                pause_s = LOOK_S if self._serve_missing(is_new_kubelet) else TRY_AGAIN_S
+                self.node_was_read()  # what is offered may have changed without a reading, by a reload
+        except Exception:  # a bug, or a grpc that cannot be imported: the shares are not served until it is mended
+            log.exception("the shares are not served")
         with self._lock:
             self._cancel()
             if not self._is_closed:
                 self._cancel = self._schedule(pause_s, self._look_later)
 
-    def _serve_missing(self, is_new_kubelet: bool) -> None:
-        if not self._servers:
-            self._servers = self._make_servers()
+    def _serve_missing(self, is_new_kubelet: bool) -> bool:
+        """Serve each pool that is not served; one that cannot be does not keep the others waiting. Return whether all
+        are."""
+        errors = []
+        try:
+            if not self._servers:
+                self._servers = self._make_servers()
+        except OSError as error:
+            errors.append(f"the guard of the shares cannot be written: {error}")
         for server in self._servers:
-            if is_new_kubelet or not server.is_there:
-                server.serve()
+            try:
+                if is_new_kubelet or not server.is_there:
+                    server.serve()
+            except KubeletError as error:
+                errors.append(str(error))
+        told = "; ".join(errors)
+        if told and told != self._error:
+            log.warning("a resource is not served", extra={"error": told})
+        self._error = told
+        return not told
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
         is_guarded, offer = self._guard(), self._offer()
@@ -150,10 +159,13 @@ class DevicePlugins:
     def _begin_watching(self) -> None:
         if self._watch is not None:
             return
-        watch = inotify.Inotify()
+        try:
+            watch = inotify.Inotify()
+        except OSError:  # none is left on this node: the folder is looked at now and then
+            return
         try:
             watch.add(str(self._folder), inotify.CREATE | inotify.MOVED_TO | inotify.DELETE)
-        except OSError:  # no watch is left: it is looked at now and then
+        except OSError:  # as above
             watch.close()
             return
         source = Source(name="device plugins", fd=watch.fileno(), read=self._read)

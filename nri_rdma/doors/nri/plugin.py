@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol  # Any: generated messages
 
@@ -34,7 +34,7 @@ from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder, Span
 from nri_rdma.pb import nri_pb2 as pb
-from nri_rdma.text.shares import shares_in
+from nri_rdma.text.shares import forged, shares_in
 from nri_rdma.ttrpc.wire import Request
 from nri_rdma.wire.error import WireError
 
@@ -292,6 +292,8 @@ def abilities_in(message: Any) -> Abilities:
 def listed_pod(message: Any, containers: tuple[ListedContainer, ...]) -> Listed:
     """A pod of a Synchronize with its containers."""
     pod = pod_from(message)
+    if forged(message.annotations):  # what its containers tell of shares is their author's
+        containers = tuple(replace(it, shares=frozenset()) for it in containers)
     return Listed(pod=pod, annotations=dict(message.annotations), containers=containers, asker=asker_from(message, pod))
 
 

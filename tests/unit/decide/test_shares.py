@@ -152,3 +152,13 @@ def test_what_a_request_holds_names_its_shares() -> None:
     (item,) = place(on, offer(policy, on), {}, admitted)
     shares = sorted(share for _, holding in item.holdings("ns/a") for share in holding.shares)
     assert shares == ["hcas-00", "hcas-01"]
+
+
+def test_a_device_without_an_active_port_gets_no_share_while_another_can() -> None:
+    on, of = eight(), pool(64)
+    lost = tuple(replace(port, state="DOWN") for port in on.devices[0].ports)
+    on = replace(on, devices=(replace(on.devices[0], ports=lost), *on.devices[1:]))
+    assert placed(of, on, allocation(a=1), {}, 0) == [["mlx5_1"]]
+    assert placed(of, on, allocation(a=1), {}) == [["mlx5_1"]]
+    down = replace(on, devices=(on.devices[0],))
+    assert placed(of, down, allocation(a=1), {}) == [["mlx5_0"]]

@@ -50,7 +50,11 @@ def test_an_allocation_whose_pod_never_comes_is_not_asked_about_for_ever() -> No
         seen.append(book.is_pending)
     book.allocated(RESOURCE, ["hcas-01"])
     assert [*seen, book.is_pending] == [True, True, False, True]
-    book.matched(allocation("hcas-01"))
+    now[0] += PENDING_S - 1.0
+    book.allocated(RESOURCE, ["hcas-02"])  # which does not keep the one before
+    book.matched(allocation("hcas-02"))
+    assert book.is_pending
+    now[0] += 1.0
     assert not book.is_pending
 
 
@@ -144,6 +148,46 @@ def test_an_init_container_that_alone_has_a_share_gets_its_device_and_the_others
     pod = node.start("a")
     assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]
     assert node.create(pod) == NOTHING
+
+
+def test_shares_that_the_pods_author_writes_are_refused(node: Node) -> None:
+    """CRI-O gives the pod's annotations to its containers, too."""
+    key, value = share_annotation(RESOURCE, [f"hcas-{number:02}" for number in range(16)])
+    manifest = PodManifest(kind="Pod", namespace="default", name="forger", annotations={key: value}, containers=(MAIN,))
+    pod = node.handlers.run_pod(manifest)
+    with pytest.raises(NotReadyError, match=r"the pod of container main has the annotation shares\.rdma"):
+        node.handlers.create(pod, MAIN, annotations={key: value})
+    assert not node.inside.reservations.taken()
+    made = nri.Container(id="c", pod_sandbox_id=pod.id, name="main")
+    made.annotations[key] = value
+    node.handlers.tell([pod], [made])
+    assert node.inside.engine.unserved == ()
+
+
+def test_a_share_of_a_resource_that_no_pool_has_any_more_is_refused(node: Node) -> None:
+    pod = node.start("a")
+    told = dict([share_annotation("rdma/older", ["older-1"])])
+    with pytest.raises(NotReadyError, match="has shares of rdma/older, and no pool of this node is asked by it"):
+        node.handlers.create(pod, MAIN, annotations=told)
+
+
+def test_of_a_pod_that_was_refused_the_next_sandbox_is_asked_about_too(node: Node) -> None:
+    placing = node.inside.engine.placer.offering
+    placing.policy = policy_of([pool()], (DENIES,), allow_default_pool=False)
+    with pytest.raises(NriRdmaError, match="POLICY-DENIED"):
+        node.start("a", "hcas-05")
+    assert node.shares.is_pending
+    placing.policy = policy_of([pool()], (), allow_default_pool=False)
+    pod = node.start("a")
+    assert node.inside.engine.knows(pod.id)
+    assert not node.shares.is_pending
+
+
+def test_a_share_that_a_container_told_of_is_not_asked_about_any_more(node: Node) -> None:
+    pod = node.start("a")
+    node.shares.allocated(RESOURCE, ["hcas-05"])
+    node.create(pod, "hcas-05", container="first")
+    assert not node.shares.is_pending
 
 
 def test_a_container_whose_share_cannot_be_attached_is_refused_with_the_reason(node: Node) -> None:

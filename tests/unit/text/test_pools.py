@@ -204,6 +204,13 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (f'{A}door = "resource"\nresource = "rdma/a"', "pools.a", "shares is missing"),
         (f'{A}door = "resource"\nresource = "a"\nshares = 8', "pools.a.resource", "'a' is not allowed"),
         (f'{A}door = "resource"\nresource = "kubernetes.io/a"\nshares = 8', "pools.a.resource", "Kubernetes' own"),
+        (f'{A}door = "resource"\nresource = "x.kubernetes.io/a"\nshares = 8', "pools.a.resource", "Kubernetes' own"),
+        (f'{A}door = "resource"\nresource = "requests.x/a"\nshares = 8', "pools.a.resource", "Kubernetes' own"),
+        (
+            f'[pools.{"a" * 53}]\nmodes = ["shared"]\ndoor = "resource"\nresource = "rdma/a"\nshares = 8',
+            f"pools.{'a' * 53}",
+            "longer than 52 characters",
+        ),
         (f'{A}door = "resource"\nresource = "rdma/a"\nshares = 0', "pools.a.shares", "'0'"),
         (f'{A}door = "resource"\nresource = "rdma/a"\nshares = 8\ngives = "two"', "pools.a.gives", "'two'"),
         (f"{A}requireIsolation = 1", "pools.a.requireIsolation", "'1' is not allowed"),

@@ -1,6 +1,6 @@
 """A container's annotation tells its shares, whatever else is among its annotations."""
 
-from nri_rdma.text.shares import share_annotation, shares_in
+from nri_rdma.text.shares import forged, share_annotation, shares_in
 
 
 def test_what_is_written_is_read() -> None:
@@ -13,3 +13,9 @@ def test_what_is_written_is_read() -> None:
 
 def test_other_annotations_tell_nothing() -> None:
     assert shares_in({"rdma.noderesource.dev/pod": "1", "shares": "rdma/hca=1"}) == frozenset()
+
+
+def test_a_key_of_the_pods_own_that_looks_like_one_is_found() -> None:
+    key, value = share_annotation("rdma/hca", ["a-1"])
+    assert forged({"a": "b", key: value}) == key
+    assert forged({"a": "b"}) == ""

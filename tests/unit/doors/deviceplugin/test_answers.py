@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.doors.deviceplugin.answers import allocated, healthy_shares, is_up, listed, share_ids
+from nri_rdma.decide.shares import is_up
+from nri_rdma.doors.deviceplugin.answers import allocated, healthy_shares, listed, share_ids
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import ShareGives
 from tests.rig.kubelet import fields
@@ -72,3 +73,9 @@ def test_an_allocated_share_brings_its_name_and_no_device() -> None:
         2: b"rdma/hca_shared=hcas-02",
     }
     assert [it[0] for it in second] == [4]
+
+
+def test_a_device_that_the_host_uses_takes_its_part_of_the_shares_away() -> None:
+    one, on = pool(64), eight()
+    used = replace(on, devices=(replace(on.devices[0], in_use=("it carries the default route",)), *on.devices[1:]))
+    assert healthy_shares(one, offered(one, used)) == 56

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.decide.policy import offer, policy_of
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
+from nri_rdma.doors.deviceplugin.server import PoolServer
 from nri_rdma.engine.shares import ShareBook
+from nri_rdma.host.watch import inotify
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.tasks.listeners import Listeners
@@ -95,3 +101,42 @@ def test_the_end_of_the_daemon_leaves_no_socket(tmp_path: Path) -> None:
         with plugins(tmp_path, pool()):
             wait_until(lambda: RESOURCE in manager.plugins, "the registration")
         assert [path.name for path in tmp_path.iterdir()] == ["kubelet.sock"]
+
+
+def test_a_resource_that_another_plugin_serves_does_not_keep_the_others_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "plugins"
+    two = (pool(), pool(name="others", resource=OTHER))
+    with FakeDeviceManager(folder) as manager, socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(folder / "hca_shared.sock"))
+        theirs.listen()
+        with plugins(folder, *two, shares=ShareBook(two)):
+            wait_until(lambda: set(manager.plugins) == {OTHER}, "the other one")
+            theirs.close()
+            wait_until(lambda: set(manager.plugins) == {RESOURCE, OTHER}, "both")
+    told = [it for it in caplog.records if it.message == "a resource is not served"]
+    assert len(told) == 1
+
+
+def test_on_a_node_without_a_watch_left_the_shares_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EMFILE, "inotify_init1")
+
+    monkeypatch.setattr(inotify, "Inotify", refuse)
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+
+
+def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = [True]
+    serve = PoolServer.serve
+
+    def break_once(server: PoolServer) -> None:
+        if failing and failing.pop():
+            raise RuntimeError("a bug")
+        serve(server)
+
+    monkeypatch.setattr(PoolServer, "serve", break_once)
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")

@@ -178,10 +178,12 @@ class Engine:
         """Write the limits that the runtime was not given: the container's cgroup exists and its process does not run
         yet. `gpus` returns its GPU evidence. Raise LimitsError, or PlacementError where a strict request does not fit
         the GPUs."""
+        parts = self.attachments.of(sandbox_id)  # before: the sandbox may end meanwhile, and then has none
         try:
             self._starts.start(sandbox_id, container, cgroups_path, gpus)
         except Exception as error:
-            self.refused.note("StartContainer", self.attachments.of(sandbox_id)[0].pod, error, container)
+            if parts:
+                self.refused.note("StartContainer", parts[0].pod, error, container)
             raise
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:

@@ -116,3 +116,21 @@ def test_the_engine_notes_what_it_refuses_whoever_asks(node: Node, world: World)
         "",
     )
     assert (created.call, created.code, created.container) == ("CreateContainer", "NOT-ATTACHED", "main")
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_start_that_fails_while_its_sandbox_ends_fails_with_its_own_error(
+    node: Node, world: World, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    if has_begun:
+        node.start(annotations={f"{PREFIX}/pod": "1"})
+    sandbox_id = make_pod().sandbox_id
+
+    def fail(*_arguments: object) -> None:
+        monkeypatch.setattr(node.engine.attachments, "of", lambda _sandbox_id: ())  # it has ended
+        raise PlacementError(ErrorCode.NOT_ALIGNED, "far away", hint="come nearer")
+
+    monkeypatch.setattr(node.engine._starts, "start", fail)
+    with pytest.raises(PlacementError, match="NOT-ALIGNED: far away"):
+        node.engine.start_container(sandbox_id, "main", "")
+    assert [row.call for row in node.engine.refused.rows()] == ["StartContainer"] * has_begun

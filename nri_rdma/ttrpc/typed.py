@@ -17,25 +17,18 @@ server logs one line.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Self  # Any: what a method takes and returns is the descriptor's to say, when it runs
 
-from google.protobuf import message_factory
-from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 
 from .calls import Call, Handler, Stream, Streaming
 from .client import Client
 from .clientstream import ClientStream
-from .error import NIL_ANSWER, RpcError
-from .wire import Code
-
-MessageType = type[Message]
-
-log = logging.getLogger(__name__)
+from .method import Method
 
 
 class Stub:
@@ -46,43 +39,43 @@ class Stub:
         self._service = service
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = self._service.methods_by_name.get(name)
-        if method is None:
+        descriptor = self._service.methods_by_name.get(name)
+        if descriptor is None:
             raise AttributeError(f"service {self._service.full_name} has no method {name}")
-        if method.client_streaming:
+        method = Method(descriptor)
+        if method.client_streams:
             return partial(self._stream, method, None)
-        return partial(self._stream if method.server_streaming else self._call, method)
+        return partial(self._stream if method.server_streams else self._call, method)
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._service.methods_by_name})
 
     def _call(
         self,
-        method: MethodDescriptor,
+        method: Method,
         request: Message,
         *,
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> Message:
-        payload = _request(method, request)
-        service = self._service.full_name
-        answer = self._client.call(service, method.name, payload, timeout_s=timeout_s, metadata=metadata)
-        return _decoded(_reply_type(method), answer)
+        payload = method.encode_request(request)
+        answer = self._client.call(method.service, method.name, payload, timeout_s=timeout_s, metadata=metadata)
+        return method.decode_reply(answer)
 
     def _stream(
         self,
-        method: MethodDescriptor,
+        method: Method,
         request: Message | None,
         *,
         timeout_s: float | None,
         metadata: Iterable[tuple[str, str]] = (),
     ) -> TypedStream:
         stream = self._client.stream(
-            self._service.full_name,
+            method.service,
             method.name,
-            b"" if method.client_streaming else _request(method, request),
-            client_streams=method.client_streaming,
-            server_streams=method.server_streaming,
+            b"" if method.client_streams else method.encode_request(request),
+            client_streams=method.client_streams,
+            server_streams=method.server_streams,
             timeout_s=timeout_s,
             metadata=metadata,
         )
@@ -93,28 +86,27 @@ class TypedStream:
     """A ClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for bytes that do not
     decode."""
 
-    def __init__(self, stream: ClientStream, method: MethodDescriptor) -> None:
+    def __init__(self, stream: ClientStream, method: Method) -> None:
         self._stream = stream
         self._method = method
-        self._reply_type = _reply_type(method)
 
     def send(self, message: Message) -> None:
         """Send a message as ClientStream does. Raises TypeError for a message of another type; the stream goes on."""
-        self._stream.send(_request(self._method, message))
+        self._stream.send(self._method.encode_request(message))
 
     def close_send(self) -> None:
         self._stream.close_send()
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         payload = self._stream.receive(timeout_s)
-        return None if payload is None else _decoded(self._reply_type, payload)
+        return None if payload is None else self._method.decode_reply(payload)
 
     def __iter__(self) -> Iterator[Message]:
         for payload in self._stream:
-            yield _decoded(self._reply_type, payload)
+            yield self._method.decode_reply(payload)
 
     def result(self, timeout_s: float | None = None) -> Message:
-        return _decoded(self._reply_type, self._stream.result(timeout_s))
+        return self._method.decode_reply(self._stream.result(timeout_s))
 
     def close(self) -> None:
         self._stream.close()
@@ -134,69 +126,31 @@ def stub(client: Client, service: ServiceDescriptor) -> Stub:
 def handlers(service: ServiceDescriptor, implementation: object) -> dict[tuple[str, str], Handler | Streaming]:
     """Return the handlers of those methods of the service that the implementation has."""
     return {
-        (service.full_name, method.name): _handler(method, getattr(implementation, method.name))
-        for method in service.methods
-        if hasattr(implementation, method.name)
+        (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
+        for it in service.methods
+        if hasattr(implementation, it.name)
     }
 
 
-def _handler(method: MethodDescriptor, function: Callable[..., Any]) -> Handler | Streaming:
-    if not method.client_streaming and not method.server_streaming:
+def _handler(method: Method, function: Callable[..., Any]) -> Handler | Streaming:
+    if method.is_unary:
         return partial(_answer, method, function)
     return Streaming(
         handler=partial(_stream, method, function),
-        client_streams=method.client_streaming,
-        server_streams=method.server_streaming,
+        client_streams=method.client_streams,
+        server_streams=method.server_streams,
     )
 
 
-def _answer(method: MethodDescriptor, function: Callable[..., Any], call: Call) -> bytes:
-    return _reply(method, function(_decoded(_request_type(method), call.payload), call))
+def _answer(method: Method, function: Callable[..., Any], call: Call) -> bytes:
+    return method.encode_reply(function(method.decode_request(call.payload), call))
 
 
-def _stream(method: MethodDescriptor, function: Callable[..., Any], call: Call, stream: Stream) -> bytes | None:
-    requests = (_decoded(_request_type(method), payload) for payload in stream)
-    result = function(requests if method.client_streaming else next(requests), call)
-    if not method.server_streaming:
-        return _reply(method, result)
+def _stream(method: Method, function: Callable[..., Any], call: Call, stream: Stream) -> bytes | None:
+    requests = (method.decode_request(payload) for payload in stream)
+    result = function(requests if method.client_streams else next(requests), call)
+    if not method.server_streams:
+        return method.encode_reply(result)
     for reply in result:
-        stream.send(_reply(method, reply))
+        stream.send(method.encode_reply(reply))
     return None
-
-
-def _request_type(method: MethodDescriptor) -> MessageType:
-    return message_factory.GetMessageClass(method.input_type)
-
-
-def _reply_type(method: MethodDescriptor) -> MessageType:
-    return message_factory.GetMessageClass(method.output_type)
-
-
-def _decoded(kind: MessageType, payload: bytes) -> Message:
-    try:
-        return kind.FromString(payload)
-    except DecodeError as exc:
-        raise RpcError(Code.INTERNAL, f"ttrpc: error unmarshalling payload: {exc}") from exc
-
-
-def _request(method: MethodDescriptor, request: Message | None) -> bytes:
-    return _encoded(method, request, "takes", method.input_type)
-
-
-def _reply(method: MethodDescriptor, reply: Message | None) -> bytes:
-    if reply is None:
-        raise RpcError(Code.UNKNOWN, NIL_ANSWER)
-    try:
-        return _encoded(method, reply, "returns", method.output_type)
-    except TypeError as exc:
-        log.error("a handler returned a value of the wrong type", extra={"error": str(exc)})  # noqa: TRY400 - no trace
-        raise RpcError(Code.INTERNAL, str(exc)) from exc
-
-
-def _encoded(method: MethodDescriptor, message: Message | None, verb: str, expected: Descriptor) -> bytes:
-    """Return the message's bytes. Raises TypeError for another type: by its name, for each pool has its own class."""
-    if isinstance(message, Message) and message.DESCRIPTOR.full_name == expected.full_name:
-        return message.SerializeToString()
-    found = message.DESCRIPTOR.full_name if isinstance(message, Message) else type(message).__name__
-    called = f"/{method.containing_service.full_name}/{method.name}"
-    raise TypeError(f"{called} {verb} {expected.full_name}, not {found}")

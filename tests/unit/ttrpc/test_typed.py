@@ -6,45 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool
-from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.wrappers_pb2 import Int64Value, StringValue
 
 from nri_rdma.ttrpc import Call, Client, Code, RpcError, Server, Streaming
 from nri_rdma.ttrpc.typed import Stub, handlers, stub
+from tests.unit.ttrpc.described import describe, number, text
 from tests.unit.ttrpc.peers import SOON_S
 
-
-def _service() -> ServiceDescriptor:
-    """test.Typed, as protoc would describe it."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="test/typed.proto", package="test", syntax="proto3", dependency=["google/protobuf/wrappers.proto"]
-    )
-    service = file.service.add(name="Typed")
-    for name, client_streams, server_streams in (
-        ("Say", False, False),
-        ("Count", False, True),
-        ("Sum", True, False),
-        ("Talk", True, True),
-        ("Broken", False, False),
-        ("Missing", False, False),
-    ):
-        service.method.add(
-            name=name,
-            input_type=f".google.protobuf.{'StringValue' if name in ('Say', 'Talk') else 'Int64Value'}",
-            output_type=f".google.protobuf.{'StringValue' if name in ('Say', 'Talk') else 'Int64Value'}",
-            client_streaming=client_streams,
-            server_streaming=server_streams,
-        )
-    pool = descriptor_pool.DescriptorPool()
-    for known in (StringValue.DESCRIPTOR.file,):
-        pool.AddSerializedFile(known.serialized_pb)
-    pool.AddSerializedFile(file.SerializeToString())
-    found: ServiceDescriptor = pool.FindServiceByName("test.Typed")
-    return found
-
-
-SERVICE = _service()
+SERVICE = describe("Typed")
 
 
 class Implementation:
@@ -81,14 +50,6 @@ def client(tmp_path: Path) -> Iterator[Client]:
 @pytest.fixture
 def service(client: Client) -> Stub:
     return stub(client, SERVICE)
-
-
-def text(value: str) -> StringValue:
-    return StringValue(value=value)
-
-
-def number(value: int) -> Int64Value:
-    return Int64Value(value=value)
 
 
 def test_a_unary_call(service: Stub) -> None:

@@ -1,0 +1,167 @@
+"""Services with their messages' types in an event loop, from a descriptor; no code is generated.
+
+`stub(client, descriptor)` has a coroutine for each of the service's methods, `handlers(descriptor, implementation)` is
+what an AsyncServer takes. The kind of each method is the descriptor's:
+
+| client streams | server streams | the stub's method                     | the implementation's                  |
+|----------------|----------------|---------------------------------------|---------------------------------------|
+| no             | no             | `await stub.M(request, timeout_s=)`   | `async def M(request, call)` returns  |
+| no             | yes            | the same, returns an AsyncTypedStream | `async def M(request, call)` yields   |
+| yes            | no             | `await stub.M(timeout_s=)`, a stream  | `async def M(requests, call)` returns |
+| yes            | yes            | the same                              | `async def M(requests, call)` yields  |
+
+`requests` is an asynchronous iterator. Messages of another type than the method's are refused as typed.py of the
+blocking library refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from functools import partial
+from types import TracebackType
+from typing import Any, Self  # Any: what a method takes and returns is the descriptor's to say, when it runs
+
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+
+from ..calls import Call
+from ..method import Method
+from .calls import AsyncHandler, AsyncStream, AsyncStreaming
+from .client import AsyncClient
+from .clientstream import AsyncClientStream
+
+
+class AsyncStub:
+    """Calls the methods of one service by their names; AttributeError for one that it does not have."""
+
+    def __init__(self, client: AsyncClient, service: ServiceDescriptor) -> None:
+        self._client = client
+        self._service = service
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        descriptor = self._service.methods_by_name.get(name)
+        if descriptor is None:
+            raise AttributeError(f"service {self._service.full_name} has no method {name}")
+        method = Method(descriptor)
+        if method.client_streams:
+            return partial(self._stream, method, None)
+        return partial(self._stream if method.server_streams else self._call, method)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._service.methods_by_name})
+
+    async def _call(
+        self,
+        method: Method,
+        request: Message,
+        *,
+        timeout_s: float | None,
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> Message:
+        payload = method.encode_request(request)
+        answer = await self._client.call(method.service, method.name, payload, timeout_s=timeout_s, metadata=metadata)
+        return method.decode_reply(answer)
+
+    async def _stream(
+        self,
+        method: Method,
+        request: Message | None,
+        *,
+        timeout_s: float | None,
+        metadata: Iterable[tuple[str, str]] = (),
+    ) -> AsyncTypedStream:
+        stream = await self._client.stream(
+            method.service,
+            method.name,
+            b"" if method.client_streams else method.encode_request(request),
+            client_streams=method.client_streams,
+            server_streams=method.server_streams,
+            timeout_s=timeout_s,
+            metadata=metadata,
+        )
+        return AsyncTypedStream(stream, method)
+
+
+class AsyncTypedStream:
+    """An AsyncClientStream (clientstream.py) whose messages are decoded; RpcError with INTERNAL for bytes that do not
+    decode."""
+
+    def __init__(self, stream: AsyncClientStream, method: Method) -> None:
+        self._stream = stream
+        self._method = method
+
+    async def send(self, message: Message) -> None:
+        """Send a message as AsyncClientStream does. Raises TypeError for one of another type; the stream goes on."""
+        await self._stream.send(self._method.encode_request(message))
+
+    async def close_send(self) -> None:
+        await self._stream.close_send()
+
+    async def receive(self) -> Message | None:
+        payload = await self._stream.receive()
+        return None if payload is None else self._method.decode_reply(payload)
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        async for payload in self._stream:
+            yield self._method.decode_reply(payload)
+
+    async def result(self) -> Message:
+        return self._method.decode_reply(await self._stream.result())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def stub(client: AsyncClient, service: ServiceDescriptor) -> AsyncStub:
+    """Return an object with the service's methods, which call the client's server."""
+    return AsyncStub(client, service)
+
+
+def handlers(
+    service: ServiceDescriptor, implementation: object
+) -> dict[tuple[str, str], AsyncHandler | AsyncStreaming]:
+    """Return the handlers of those methods of the service that the implementation has."""
+    return {
+        (service.full_name, it.name): _handler(Method(it), getattr(implementation, it.name))
+        for it in service.methods
+        if hasattr(implementation, it.name)
+    }
+
+
+def _handler(method: Method, function: Callable[..., Any]) -> AsyncHandler | AsyncStreaming:
+    if method.is_unary:
+        return partial(_answer, method, function)
+    return AsyncStreaming(
+        handler=partial(_exchange, method, function),
+        client_streams=method.client_streams,
+        server_streams=method.server_streams,
+    )
+
+
+async def _answer(method: Method, function: Callable[..., Any], call: Call) -> bytes:
+    return method.encode_reply(await function(method.decode_request(call.payload), call))
+
+
+async def _exchange(method: Method, function: Callable[..., Any], call: Call, stream: AsyncStream) -> bytes | None:
+    async with aclosing(_requests(method, stream)) as requests:
+        result = function(requests if method.client_streams else await anext(requests), call)
+        if not method.server_streams:
+            return method.encode_reply(await result)
+        async with aclosing(result) as replies:
+            async for reply in replies:
+                await stream.send(method.encode_reply(reply))
+    return None
+
+
+async def _requests(method: Method, stream: AsyncStream) -> AsyncGenerator[Message]:
+    async for payload in stream:
+        yield method.decode_request(payload)

@@ -58,10 +58,10 @@ simulate: setup-venv ## jobs come to a node and go: how many have NICs next to t
 ttrpc: setup-venv ## the ttrpc library as a wheel of its own, into build/pyttrpc; its tests run against it, with protobuf only
 	@$(PYTHON) -m tests.rig.ttrpc_wheel
 
-rotation: setup ## another runtime and another kernel, by the day (root; minutes); NRI_RDMA_ROTATION=2026-11-23: of that day
+rotation: setup ## another runtime, another kernel or a real Kubernetes, by the day (root; minutes); NRI_RDMA_ROTATION=2026-11-23: of that day
 	@$(PYTHON) -m tests.rotation
 
-check: ttrpc test lab ## what CI runs
+check: ttrpc test lab rotation ## what CI runs
 
 generate: setup-venv ## nri_rdma/pb, nri_rdma/ttrpc/pb, tests/rig/pb, the schemas of configuration and request, the tables of their pages, the picture of a node
 	@$(PYTHON) api/generate.py

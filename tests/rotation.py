@@ -1,6 +1,6 @@
-"""What is tested besides, by the day: another runtime, and another kernel in the lab.
+"""What is tested besides, by the day: another runtime, another kernel in the lab, or a real Kubernetes.
 
-`python -m tests.rotation`. The day decides which, so that all of them have had their turn within six days.
+`python -m tests.rotation`. The day decides which, so that all six have had their turn within six days.
 NRI_RDMA_ROTATION=2026-11-23 takes the turn of that day, to repeat a failure of it.
 """
 
@@ -26,31 +26,40 @@ GUEST_FILES = ("test_main_job.py", "test_limits.py", "test_rdma_moves.py", "test
 """What depends most on the kernel, of tests/lab/guest: about two minutes."""
 
 
+PYTHON = (sys.executable, "-m")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What is tested on one day."""
+    """What is tested on one day, and the commands that build and test it, in order."""
 
     day: date
-    runtime: str
-    kernel: str
+    name: str
+    commands: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        return f"{self.day}: {self.runtime}, and kernel {self.kernel} in the lab"
-
-    def commands(self) -> Iterator[tuple[str, ...]]:
-        """Yield what builds and tests them, in order."""
-        python = (sys.executable, "-m")
-        yield (*python, "tests.rig.build_runtimes", self.runtime)
-        which = ("-m", "every_runtime", "--built-runtimes", "-k", self.runtime)
-        yield (*python, "tests.parts", "tests/runtime", "-q", *which)
-        files = (f"tests/lab/guest/{name}" for name in GUEST_FILES)
-        yield (*python, "tests.lab", "--kernel", self.kernel, "--", "-v", "--tb=short", *files)
+        return f"{self.day}: {self.name}"
 
 
 def turn_of(day: date) -> Turn:
     """Return the turn of a day: by its number in the year."""
-    number = day.timetuple().tm_yday
-    return Turn(day=day, runtime=RUNTIMES[number % len(RUNTIMES)], kernel=KERNELS[number % len(KERNELS)])
+    turns = tuple(_turns())
+    name, commands = turns[day.timetuple().tm_yday % len(turns)]
+    return Turn(day=day, name=name, commands=commands)
+
+
+def _turns() -> Iterator[tuple[str, tuple[tuple[str, ...], ...]]]:
+    yield "a real Kubernetes", ((*PYTHON, "tests.cluster", "--smoke", "--", "-q"),)
+    for runtime in RUNTIMES:
+        which = ("-m", "every_runtime", "--built-runtimes", "-k", runtime)
+        build = (*PYTHON, "tests.rig.build_runtimes", runtime)
+        yield runtime, (build, (*PYTHON, "tests.parts", "tests/runtime", "-q", *which))
+    files = tuple(f"tests/lab/guest/{name}" for name in GUEST_FILES)
+    for kernel in KERNELS:
+        yield (
+            f"kernel {kernel} in the lab",
+            ((*PYTHON, "tests.lab", "--kernel", kernel, "--", "-v", "--tb=short", *files),),
+        )
 
 
 def chosen_day(environment: Mapping[str, str] = os.environ) -> date:
@@ -64,7 +73,7 @@ def run(turn: Turn) -> int:
     again = f"to repeat it: {DAY}={turn.day} make rotation"
     print(f"--- rotation of {turn} ({again})", flush=True)
     codes = []
-    for command in turn.commands():
+    for command in turn.commands:
         begun = time.monotonic()
         codes.append(subprocess.run(command, cwd=PROJECT, check=False).returncode)
         print(f"--- {' '.join(command[2:])}: {time.monotonic() - begun:.0f} s, exit code {codes[-1]}", flush=True)

@@ -1,5 +1,7 @@
 """`python -m tests.cluster`: the tests of tests/cluster on a real Kubernetes. `--shell`: a prompt with kubectl instead.
 
+`--smoke` runs the tests of SMOKE only, which need no operator to be built.
+
 What follows `--` goes to pytest. NODES in the environment is the number of nodes of the shell's cluster.
 """
 
@@ -16,6 +18,8 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
 from tests.cluster.programs import ensure_operator, ensure_programs
 
+SMOKE = ("tests/cluster/test_annotations.py", "tests/cluster/test_shares.py")
+"""A pod with an annotation and pods with shares, under a real kubelet: about a minute."""
 _INSIDE = "NRI_RDMA_CLUSTER"
 """In the environment of processes that have namespaces of their own; tests/cluster/conftest.py looks for it."""
 
@@ -26,6 +30,7 @@ def main() -> int:
     at = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--shell", action="store_true", help="a prompt in a cluster that ends with it")
+    parser.add_argument("--smoke", action="store_true", help="the main cases only, without building an operator")
     options = parser.parse_args(given[:at])
     if os.geteuid() != 0:
         print("cluster: needs root, for namespaces. Next: run it as root.", file=sys.stderr)
@@ -33,7 +38,7 @@ def main() -> int:
     try:
         if _INSIDE not in os.environ:
             ensure_programs()  # outside: it needs the network
-            if not options.shell:
+            if not options.shell and not options.smoke:
                 ensure_operator()
             return _isolated([sys.executable, "-m", "tests.cluster", *given])
         if options.shell:
@@ -41,7 +46,8 @@ def main() -> int:
     except (ClusterError, namespaces.RefusedError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
-    tests = [sys.executable, "-m", "pytest", "tests/cluster", "-p", "no:cacheprovider", *given[at + 1 :]]
+    chosen = SMOKE if options.smoke else ("tests/cluster",)
+    tests = [sys.executable, "-m", "pytest", *chosen, "-p", "no:cacheprovider", *given[at + 1 :]]
     return subprocess.run(tests, check=False).returncode
 
 

@@ -2,7 +2,7 @@
 
 Their sources come from the Go module proxy; CRI-O's monitor, conmon, is Debian's package, unpacked and not installed.
 It needs Go, gcc and make, and takes minutes. What was built is kept. `make test` uses none of it, `make check` one
-each day (tests/rotation.py).
+on three days of six (tests/rotation.py).
 """
 
 import json

@@ -4,13 +4,14 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.rig import cache
 from tests.rig.containerd import Containerd
-from tests.rig.cri import Cri, CriError
+from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
@@ -39,7 +40,7 @@ def test_a_pod_that_was_refused_twice_and_then_admitted_survives_a_restart_of_th
         with pytest.raises(CriError, match="nri-rdma: DEVICE"):
             cri.run_pod("late", annotations=ASKS, uid=UID)
     cri.delete_pod(holder)
-    late = cri.run_pod("late", annotations=ASKS, uid=UID)
+    late = _run_late(cri)
     cri.run_container(late, "main")
     wait_until(lambda: _left(runtime) <= older, f"nothing to be left; the daemon's log:\n{daemon.log}", 15)
 
@@ -51,6 +52,18 @@ def test_a_pod_that_was_refused_twice_and_then_admitted_survives_a_restart_of_th
     runtime.cri.delete_pod(late)
     # containerd reports no end of a pod that is older than itself: the daemon notices it, and must not end before.
     wait_until(lambda: daemon.status()["sandboxes"] == [], "the late pod's device to be returned")
+
+
+def _run_late(cri: Cri) -> Sandbox:
+    """Start the pod as the kubelet does: again while containerd has not yet given the name of the refused one free."""
+    until = time.monotonic() + 15
+    while True:
+        try:
+            return cri.run_pod("late", annotations=ASKS, uid=UID)
+        except CriError as error:
+            if "is reserved for" not in error.text or time.monotonic() > until:
+                raise
+        time.sleep(0.1)
 
 
 def test_a_daemon_that_ends_right_after_a_refusal_cleans_up_first(

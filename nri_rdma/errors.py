@@ -101,7 +101,7 @@ class NriRdmaError(Exception):
 
 
 class RequestError(NriRdmaError):
-    """What the pod asked for cannot be understood: its author has to change the text.
+    """A request that cannot be understood: its author has to change the text.
 
     `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
     those of the text, from 1; 0 where only `where` is known.
@@ -126,7 +126,7 @@ class RequestError(NriRdmaError):
 
 
 class PlacementError(NriRdmaError):
-    """What the pod asked for is understood, but this node cannot or may not give it."""
+    """A request that is understood, but that this node cannot or may not serve."""
 
 
 class AttachError(NriRdmaError):

@@ -32,7 +32,7 @@ def cdi_devices_of(requests: Iterable[AttachedRequest | Placed]) -> frozenset[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a sandbox is to be given."""
+    """Devices chosen for a sandbox."""
 
     placed: tuple[Placed, ...]
     rdma_cm: CharDevice | None
@@ -49,16 +49,16 @@ Select = Callable[[], Selection]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """How something is found after an attempt that failed, for which the host may have been the reason: `choose` is to
-    be called, in a planner, when what `read` begins is done, good or bad."""
+    """A new choice of devices after a failed attempt, because the host may have caused the failure. `read` starts a
+    rescan of the node; a planner calls `choose` once that rescan has ended, whether it succeeded or not."""
 
     read: Callable[[], Future[None]]
     choose: Select
 
 
 class Unstarted:
-    """How often a container was answered for without a start, and when first, in seconds of `time.monotonic`; whether
-    the guard has verified it since."""
+    """A container that did not start after our answer: how often we answered for it, when we first did (seconds of
+    `time.monotonic`), and whether the guard has verified it since."""
 
     __slots__ = ("answers", "since", "verified")
 
@@ -82,7 +82,7 @@ _NOT_SEEN: Final = frozenset({State.LEFT, State.SEEKING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What is true of an attachment at one moment. It is replaced as a whole, so a reader needs no lock."""
+    """The state of an attachment at one moment. It is replaced as a whole, so a reader needs no lock."""
 
     state: State = State.QUEUED
     record: SandboxRecord | None = None

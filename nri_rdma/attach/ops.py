@@ -16,7 +16,7 @@ from nri_rdma.model.link import Captured
 
 
 class GoneWith(StrEnum):
-    """What takes away the change that an operation made to a link in a pod."""
+    """The event that reverses the change which an operation made to a link in a pod."""
 
     MOVE = "move"
     """The move back to the host: the kernel drops it."""

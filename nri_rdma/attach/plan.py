@@ -47,7 +47,7 @@ class RdmaMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is done to the host for one sandbox."""
+    """All changes to the host for one sandbox."""
 
     moves: tuple[NetdevMove, ...] = ()
     rdma_moves: tuple[RdmaMove, ...] = ()

@@ -80,7 +80,8 @@ def raise_first(refused: Sequence[Refused]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceIdentity:
-    """Which network namespace this is. Inode numbers repeat and paths are used again; the cookie is unique per boot."""
+    """The identity of a network namespace. Inode numbers repeat and paths are used again; the cookie is unique per
+    boot."""
 
     boot_id: str
     cookie: int
@@ -107,8 +108,8 @@ class Namespace(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What refuses an attach, of the host at one time: how it uses some links, and these themselves by ifindex, without
-    what they carry. `use.sockets` is empty where they were not asked for."""
+    """Snapshot of the host's use of some links, with these links by ifindex: enough to refuse an attach. Their
+    addresses, routes and neighbours are not included. `use.sockets` is empty unless sockets were requested."""
 
     use: HostUse
     links: Mapping[int, LinkState]

@@ -17,7 +17,7 @@ from nri_rdma.model.request import Isolation, Mode
 
 
 class Phase(StrEnum):
-    """Where a sandbox is in its life; `returning` and `gone` never go back."""
+    """A stage in the life of a sandbox's attachment; nothing follows `returning` but `gone`."""
 
     PLANNED = "planned"
     ATTACHING = "attaching"

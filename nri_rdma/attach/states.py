@@ -23,7 +23,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where an attachment is in its life. From STOPPING on it never goes back."""
+    """A stage in the life of an attachment. From STOPPING on it never goes back."""
 
     WAITING = "waiting"
     """The pod's older sandbox still gives its devices back."""
@@ -67,7 +67,7 @@ class State(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened to an attachment."""
+    """An event in the life of an attachment."""
 
     OLDER_HOME = "older home"
     """The pod's older sandbox has given everything back."""
@@ -112,7 +112,7 @@ class Event(StrEnum):
 
 
 class Effect(StrEnum):
-    """What is done after a step, by the thread that fed the event."""
+    """An action that follows a transition; the thread that fed the event carries it out."""
 
     QUEUE_PLAN = "queue plan"
     PLAN = "plan"

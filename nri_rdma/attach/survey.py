@@ -26,7 +26,7 @@ from nri_rdma.model.usage import HostUse
 
 
 class Host(Protocol):
-    """What is asked of nri_rdma.attach.port.Kernel here: nothing that changes anything."""
+    """The calls of nri_rdma.attach.port.Kernel that a survey makes; none of them changes anything."""
 
     @property
     def host(self) -> Namespace: ...

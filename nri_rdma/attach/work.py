@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where the work is done, and who is notified of it."""
+    """The host that the work is done on, and the receivers of its notifications."""
 
     kernel: Kernel
     journal: Journal

@@ -51,7 +51,7 @@ class Away:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the decision depends on. `default_memlock` and `memlock_ceiling` are bytes, as the engine has them."""
+    """The input of the decision. `default_memlock` and `memlock_ceiling` are bytes, as the engine has them."""
 
     node: Node
     policy: Policy
@@ -98,7 +98,7 @@ class ExplainedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedContainer:
-    """What a container gets. `kept_env` are variables that it sets itself, so that ours are left out."""
+    """The edits of a container. `kept_env` are variables that the container sets itself, so that ours are left out."""
 
     container: ContainerManifest
     edits: ContainerEdits
@@ -116,7 +116,7 @@ class ExplainedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What becomes of a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
+    """The result for a pod: nothing (no requests), a refusal, or devices for its containers; `undetermined` when it
     depends on GPUs that the kubelet chooses.
 
     `holds` names the devices that a pod of this name has now: before it gets others it gives these back. `notes` are

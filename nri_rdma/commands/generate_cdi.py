@@ -44,7 +44,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecAsks:
-    """What the devices of a spec ask of nri-rdma, by the keys of a request; None is nothing.
+    """The request that the devices of a spec make to nri-rdma, by the keys of a request; None asks for nothing.
 
     `memlock` is a number of bytes or ``unlimited``, the others as their keys.
     """

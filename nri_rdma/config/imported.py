@@ -40,7 +40,7 @@ _SELECTORS = {
 
 
 class Fate(StrEnum):
-    """What became of a key."""
+    """The result for a key of the imported file."""
 
     TAKEN = "taken"
     CHANGED = "changed"
@@ -49,7 +49,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What became of one key of the file, and as what or why."""
+    """The result for one key of the file, with its new key or the reason."""
 
     path: str
     fate: Fate
@@ -58,7 +58,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """Our configuration as TOML, and what became of each key of theirs."""
+    """Return value of `imported`: the new configuration as TOML, and a note for each key of the old one."""
 
     toml: str
     notes: tuple[Note, ...]

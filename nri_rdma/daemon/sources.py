@@ -31,8 +31,9 @@ UNWATCHED_S = 5.0
 
 
 class Sources:
-    """Whoever makes it closes it. A worker opens it (it imports YAML and, where a kubelet is, grpc: a start would be
-    late for the first pod); until then no container with RDMA devices from others is answered for."""
+    """The kubelet and the CDI specs, which explain devices from others. The creator closes it. A worker opens it,
+    because it imports YAML and grpc, which would delay the first pod. Until then, containers with RDMA devices from
+    others wait."""
 
     def __init__(
         self,

@@ -36,7 +36,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What this node offers. `char_kinds` are the character devices that pods may have where there are no rules."""
+    """The pools and rules of this node. `char_kinds` are the character devices that pods may have where there are no
+    rules."""
 
     pools: Mapping[str, Pool]
     rules: tuple[Rule, ...] = ()

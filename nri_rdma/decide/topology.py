@@ -49,7 +49,7 @@ pcieRoot."""
 
 
 class Located(Protocol):
-    """What has a place in the PCI tree: an RdmaDevice or a Gpu."""
+    """A device with a place in the PCI tree: an RdmaDevice or a Gpu."""
 
     @property
     def pci_root(self) -> str: ...

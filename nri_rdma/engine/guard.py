@@ -47,8 +47,8 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contacts:
-    """How often hooks have asked since the start, how often they were refused, and when one last asked, in seconds
-    since the epoch (0: never in this boot)."""
+    """Calls of guard hooks: their number since the start, how many were refused, and the time of the last one, in
+    seconds since the epoch (0: never in this boot)."""
 
     asked: int = 0
     refused: int = 0

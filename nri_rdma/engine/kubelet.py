@@ -46,7 +46,7 @@ class Kubelet(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletWord:
-    """What the kubelet allocated to a pod, or None with the reason why it does not report. Both empty: there is no
+    """The kubelet's allocation for a pod, or None with the reason why it does not report. Both empty: there is no
     kubelet. `is_unknown_pod`: the kubelet answers, and does not know the pod."""
 
     allocation: PodAllocation | None = None

@@ -16,7 +16,7 @@ from nri_rdma.model.pool import Asker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Offered:
-    """What a policy offers on a node; computed once per policy and node, not per pod."""
+    """The offer of a policy on a node; computed once per policy and node, not per pod."""
 
     policy: Policy
     node: Node

@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class Life(StrEnum):
-    """Where a sandbox id is in its life, as the engine sees it; what is attached has a life of its own."""
+    """A stage in the life of a sandbox id, as the engine sees it; its attachments have their own stages."""
 
     IDLE = "idle"
     """Nothing is being decided for it: its attachments, if it has any, say the rest."""
@@ -46,7 +46,7 @@ class Life(StrEnum):
 
 
 class LifeEvent(StrEnum):
-    """What happens to a sandbox id."""
+    """An event in the life of a sandbox id."""
 
     RUN = "run"
     RAN = "ran"
@@ -101,7 +101,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
-    """How near a container's devices turned out to be to its GPUs, for `status`."""
+    """The measured distance of a container's devices to its GPUs, for `status`."""
 
     pod: str
     container: str

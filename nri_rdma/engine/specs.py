@@ -36,7 +36,7 @@ whose first one has just come is not known to have any."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What specs and node say, as last read."""
+    """The CDI specs and the node, as last read."""
 
     node: Node
     registry: Registry

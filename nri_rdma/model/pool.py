@@ -22,7 +22,7 @@ class PoolDoor(StrEnum):
 
 
 class ShareGives(StrEnum):
-    """What a container gets for a share of a pool: the best aligned device for each share, or every device of the
+    """The devices that a share of a pool gives: the best aligned device for each share, or every device of the
     pool, however many shares it has."""
 
     ONE = "one"

@@ -26,14 +26,14 @@ ANNOTATION_PREFIX_HINT = "a DNS name such as rdma.example.com, or an annotation'
 
 
 class Mode(StrEnum):
-    """Whether the pod has the device alone."""
+    """The use of a device: by one pod alone, or by several."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
 
 
 class Isolation(StrEnum):
-    """Whether a pod may have a device that other pods can see and open too."""
+    """The isolation that a pod demands: soft accepts a device that other pods can see and open."""
 
     SOFT = "soft"
     HARD = "hard"
@@ -114,7 +114,7 @@ def _lower(one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which containers get the character devices: `only` these (None: all), except those with lists of their own."""
+    """The containers that get the character devices: `only` these (None: all), except those with lists of their own."""
 
     only: frozenset[str] | None = None
     but: frozenset[str] = frozenset()

@@ -52,7 +52,7 @@ _OTLP_MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportCounts:
-    """What became of the spans since the start."""
+    """The number of spans exported, dropped and failed since the start."""
 
     waiting: int
     exported: int

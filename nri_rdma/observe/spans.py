@@ -30,8 +30,8 @@ _SAMPLED: Final = 0x01
 
 
 class Unsampled:
-    """What the spans of an event share whose caller has its trace not sampled: they are kept in the ring, and go to the
-    sink only when one of them fails or is slow."""
+    """The common state of an event's spans when its caller's trace is not sampled: the ring keeps them, and they go to
+    the sink only when one of them fails or is slow."""
 
     __slots__ = ("is_exported", "since_ns")
 

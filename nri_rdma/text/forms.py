@@ -23,7 +23,7 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class StandsIn(StrEnum):
-    """Where a request stands."""
+    """The place in which a request is written."""
 
     POD = "pod"
     """The pod's annotation."""
@@ -36,7 +36,7 @@ class StandsIn(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a value is read, and the JSON Schema of it.
+    """The reader of a value, and its JSON Schema.
 
     `keys` are those of a mapping, and `fills` is the dataclass whose fields they fill. `read` is for one device;
     `read_for` returns the reader for another number of devices (None: unknown, or all) where that differs.

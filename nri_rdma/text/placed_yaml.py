@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How a text value is written: ``|``, ``>``, a quote or "" for none, from a place on."""
+    """The notation of a text value: ``|``, ``>``, a quote or "" for none, from a place on."""
 
     style: str
     place: Place

@@ -102,7 +102,7 @@ def read_yaml(text: str, where: str) -> Node | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What texts of one kind may hold, and the codes and hints of their refusals."""
+    """The permitted content of one kind of text, with the codes and hints of its refusals."""
 
     max_depth: int
     depth_hint: str

@@ -1,4 +1,5 @@
-"""A function's docstring begins with a verb: neither with a question word nor with a pronoun (style.md, 46)."""
+"""The docstring of a function begins with a verb, that of a class with a noun: neither with a question word nor with a
+pronoun (style.md, 46)."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ UNCLEAR = re.compile(
 PROPERTIES = ("property", "cached_property")
 
 
-def begins_unclear(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def begins_unclear(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
     """Return whether the docstring begins with a question word or a pronoun; a property may begin with Whether."""
-    text = ast.get_docstring(function) or ""
-    if _is_property(function) and text.startswith("Whether "):
+    text = ast.get_docstring(node) or ""
+    if not isinstance(node, ast.ClassDef) and _is_property(node) and text.startswith("Whether "):
         return False
     return UNCLEAR.match(text) is not None
 
@@ -36,10 +37,11 @@ def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def unclear(sources: Collection[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the room and the place of each function whose docstring begins with a question word or a pronoun."""
+    """Yield the room and the place of each function and class whose docstring begins with a question word or a
+    pronoun."""
     for source in sources:
         for node in ast.walk(source.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and begins_unclear(node):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and begins_unclear(node):
                 yield source.room, f"nri_rdma/{source.path}:{node.lineno} {node.name}"
 
 
@@ -49,7 +51,7 @@ def counts(sources: Collection[Source]) -> Counter[str]:
 
 
 @pytest.mark.parametrize("room", sorted({source.room for source in SOURCES}))
-def test_a_function_s_docstring_begins_with_a_verb(room: str) -> None:
+def test_docstrings_begin_with_a_verb_or_a_noun(room: str) -> None:
     places = [place for _, place in unclear([source for source in SOURCES if source.room == room])]
     assert not places, "\n".join(places)
 
@@ -79,6 +81,9 @@ def itself():
     """Itemise what is there; whether that is all."""
 
 def bare(): ...
+
+class Holder:
+    """Who has the device."""
 '''
 
 
@@ -87,5 +92,5 @@ def test_planted_docstrings_are_found(tmp_path: Path) -> None:
     (package / "room").mkdir(parents=True)
     (package / "room" / "planted.py").write_text(PLANTED)
     found = [place.rpartition(" ")[2] for _, place in unclear(read_sources(package))]
-    assert sorted(found) == ["_owner", "inner", "name", "read"]
-    assert counts(read_sources(package)) == {"room": 4}
+    assert sorted(found) == ["Holder", "_owner", "inner", "name", "read"]
+    assert counts(read_sources(package)) == {"room": 5}

@@ -137,7 +137,7 @@ def _rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """How wide the parts of a line are."""
+    """The widths of the parts of a line."""
 
     name: int
     bar: int

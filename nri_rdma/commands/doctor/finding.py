@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Result(StrEnum):
-    """How it went."""
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"

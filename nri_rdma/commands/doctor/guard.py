@@ -39,8 +39,8 @@ _FLAGS = ("--annotation-prefix", "--control-socket")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a handler's containers are guarded: `fault` is why they are not, "" when they are. `blocks`: no container of
-    the handler starts at all, whether it asks for anything or not."""
+    """The guard of a handler's containers: `fault` is the reason why they have none, "" when they have one. `blocks`:
+    no container of the handler starts at all, whether it asks for anything or not."""
 
     handler: str
     fault: str
@@ -48,7 +48,7 @@ class Setup:
 
 
 class ConfiguredHost(Protocol):
-    """Where the runtime's configuration is, and what the hook has to be set to."""
+    """The place of the runtime's configuration, and the settings that the hook must have."""
 
     @property
     def settings(self) -> Settings: ...
@@ -80,7 +80,7 @@ class _BaseSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Fault:
-    """Why a hook guards nothing, "" when it does; `blocks` as in Setup."""
+    """The reason why a hook guards nothing, "" when it does; `blocks` as in Setup."""
 
     text: str = ""
     blocks: bool = False

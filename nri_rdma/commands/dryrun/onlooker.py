@@ -16,8 +16,8 @@ _OWN = Path("/proc/self/ns/net")
 
 
 class Onlooker:
-    """What nri_rdma.attach.survey asks of a kernel, of the host as it is; what only a look into the pod would tell
-    is taken to be as runtimes make it."""
+    """The host's kernel, read only, for nri_rdma.attach.survey. The pod's namespace is not read: it is assumed to be as
+    runtimes make it."""
 
     def __init__(self, kernel: Host, pod_links: tuple[LinkState, ...]) -> None:
         self._kernel = kernel

@@ -34,8 +34,8 @@ LISTED_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVerdict:
-    """What a pod would get: a refusal, a record of what would be attached, or neither (it asks for nothing). What a
-    daemon has given it is not decided again."""
+    """The result for a pod: a refusal, a record of what would be attached, or neither (it asks for nothing). Devices
+    that a daemon has already attached are not decided again."""
 
     pod: Pod
     record: SandboxRecord | None = None
@@ -48,7 +48,8 @@ class PodVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerVerdict:
-    """What a container of a pod would get; with a refusal it would not be made. `served`: a daemon answers for it."""
+    """The result for a container of a pod; with a refusal it would not be created. `served`: a daemon answers for
+    it."""
 
     sandbox_id: str
     pod_name: str
@@ -63,7 +64,7 @@ Attached: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
 class Report(Protocol):
-    """Who is told. Called by one thread at a time."""
+    """The receiver of the results. One thread at a time calls it."""
 
     def pod(self, verdict: PodVerdict) -> None: ...
 

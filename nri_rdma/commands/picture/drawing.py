@@ -16,7 +16,7 @@ TAG_WIDTH, TAG_HEIGHT = 52, 20
 
 
 class ShapeKind(StrEnum):
-    """What a box is."""
+    """The kind of a box."""
 
     NUMA = "numa"
     ROOT = "root"
@@ -26,7 +26,7 @@ class ShapeKind(StrEnum):
 
 
 class Mark(StrEnum):
-    """Whose a GPU or an adapter is. An adapter is held when one of its devices is."""
+    """The holder of a GPU or an adapter. An adapter is held when one of its devices is."""
 
     FREE = "free"
     HELD = "held"
@@ -75,7 +75,8 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What the legend explains with `text`: the line of a distance, how thick a line is, or the box of a state."""
+    """A symbol that the legend explains with `text`: the line of a distance, how thick a line is, or the box of a
+    state."""
 
     x: float
     y: float

@@ -67,7 +67,7 @@ def drawing_of(view: View, notes: Iterable[str] = ()) -> Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """Where the columns begin. `frames` has the left and right ends of the frames at each depth."""
+    """The left edges of the columns. `frames` has the left and right ends of the frames at each depth."""
 
     frames: tuple[tuple[float, float], ...]
     gpu: float

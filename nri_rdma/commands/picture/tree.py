@@ -17,7 +17,7 @@ from nri_rdma.model.device import Gpu, RdmaDevice
 
 
 class Level(StrEnum):
-    """What a branch stands for."""
+    """The kind of a branch."""
 
     NUMA = "numa"
     ROOT = "root"

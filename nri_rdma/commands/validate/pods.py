@@ -85,7 +85,7 @@ def _pod_problems(document: Mapping[str, Any], way: Way, at: Path, checked: _Che
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Checked:
-    """Where the annotations are."""
+    """A set of annotations and its place in the file."""
 
     path: Path
     placed: Placed

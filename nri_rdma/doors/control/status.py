@@ -27,7 +27,7 @@ UNGUARDED = "containers started that it did not ask about: their runtime handler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeView:
-    """What `status` shows of the runtime; empty texts where nothing is known yet."""
+    """The runtime as `status` shows it; empty texts where nothing is known yet."""
 
     link: str
     """How far the session is: disconnected, connected or synchronized."""
@@ -46,7 +46,7 @@ class RuntimeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonFacts:
-    """What the control socket reads; it changes nothing."""
+    """The facts that the control socket reads; it changes nothing."""
 
     settings: Settings
     engine: Engine

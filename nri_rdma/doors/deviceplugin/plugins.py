@@ -33,7 +33,8 @@ LOOK_S = 10.0
 
 
 class DevicePlugins:
-    """Whoever makes it closes it. Serving and registering is done by a worker: grpc is imported there."""
+    """The device plugins of all pools. The creator closes it. A worker serves and registers, because that imports
+    grpc."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Link(StrEnum):
-    """Whether the runtime knows us."""
+    """The state of the registration with the runtime."""
 
     DISCONNECTED = "disconnected"
     CONNECTED = "connected"
@@ -15,7 +15,7 @@ class Link(StrEnum):
 
 
 class Door(Protocol):
-    """Who owns the sessions with the runtime: `Runner` connects to it, `Launched` was started by it."""
+    """The owner of the sessions with the runtime: `Runner` connects to it, `Launched` was started by it."""
 
     @property
     def link(self) -> Link:

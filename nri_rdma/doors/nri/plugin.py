@@ -56,7 +56,7 @@ _EMPTY = b""
 
 @dataclass(slots=True)
 class RuntimeFacts:
-    """What the runtime says of itself in Configure."""
+    """The runtime's own description, from Configure."""
 
     name: str = ""
     version: str = ""
@@ -67,7 +67,7 @@ class RuntimeFacts:
 
 
 class Refusals(Protocol):
-    """Who cleans up after a runtime that leaves something of refused sandboxes. Neither call blocks or raises."""
+    """Removes what a runtime leaves of refused sandboxes. Neither call blocks or raises."""
 
     def refused(self, pod: Pod) -> None:
         """Note that this sandbox is refused, and that the runtime will leave something of it."""
@@ -77,7 +77,7 @@ class Refusals(Protocol):
 
 
 class PodEngine(Protocol):
-    """What a door asks: nri_rdma.engine.engine.Engine, or who stands before it."""
+    """The engine as a door sees it: nri_rdma.engine.engine.Engine, or a wrapper around it."""
 
     def may_ask(self, annotations: Mapping[str, str]) -> bool: ...
     def knows(self, sandbox_id: str) -> bool: ...

@@ -39,7 +39,7 @@ class RegistrationError(Exception):
 
 
 class Answers(Protocol):
-    """Who answers the runtime's calls."""
+    """The handler of the runtime's calls."""
 
     def answer(self, request: Request) -> bytes:
         """The payload of the answer. Raises NriRdmaError, UnknownMethodError, DecodeError, or WireError to end the

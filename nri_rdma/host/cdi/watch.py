@@ -188,7 +188,7 @@ class CdiRegistry:
 
 
 class _Watched:
-    """What a watched directory is watched for: the names of missing entries, or everything."""
+    """The purpose of a watched directory: the names of missing entries, or everything."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()

@@ -61,7 +61,7 @@ _Attributes: TypeAlias = Mapping[int, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What ethtool shows of a link, as LinkState has it."""
+    """The settings that ethtool shows of a link, as LinkState has them."""
 
     features: str = ""
     tuning: str = ""

@@ -29,7 +29,7 @@ rest then holds the same number of threads whatever it did."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What pins network namespaces, the host's own among them.
+    """The count of objects that pin network namespaces, the host's own among them.
 
     `closing` are namespaces that were closed while a call was inside: each is released when its call returns.
     """

@@ -28,7 +28,7 @@ Event = Request | Data | End | Rejected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one connection may have running at once."""
+    """The most that one connection may have running at once."""
 
     max_calls: int
     max_streams: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import subprocess
 import sys
 
@@ -20,8 +21,6 @@ from tests.cluster.programs import ensure_operator, ensure_programs
 
 SMOKE = ("tests/cluster/test_annotations.py", "tests/cluster/test_shares.py")
 """A pod with an annotation and pods with shares, under a real kubelet: about a minute."""
-_INSIDE = "NRI_RDMA_CLUSTER"
-"""In the environment of processes that have namespaces of their own; tests/cluster/conftest.py looks for it."""
 
 
 def main() -> int:
@@ -36,7 +35,7 @@ def main() -> int:
         print("cluster: needs root, for namespaces. Next: run it as root.", file=sys.stderr)
         return 1
     try:
-        if _INSIDE not in os.environ:
+        if leaks.RUN not in os.environ:
             ensure_programs()  # outside: it needs the network
             if not options.shell and not options.smoke:
                 ensure_operator()
@@ -53,9 +52,10 @@ def main() -> int:
 
 def _isolated(command: list[str]) -> int:
     """Run a command in namespaces of its own, and compare the host before and after."""
-    before = leaks.look()
-    ended = subprocess.run(namespaces.wrapped(command), env={**os.environ, _INSIDE: "1"}, check=False)
-    found = leaks.left(before, leaks.look())
+    run = secrets.token_hex(2)
+    before = leaks.look(run)
+    ended = subprocess.run(namespaces.wrapped(command), env={**os.environ, leaks.RUN: run}, check=False)
+    found = leaks.left(before, leaks.look(run))
     for line in found:
         print(f"cluster: the host is not as it was: {line}", file=sys.stderr)
     if not found:

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.errors import ClusterError
-from tests.cluster.leaks import FOLDER
+from tests.cluster.leaks import FOLDER, RUN, run_prefix
 from tests.cluster.machine import Machine, make_cgroup, remove_cgroup
 from tests.cluster.node import Node
 from tests.cluster.programs import ensure_programs
@@ -37,7 +37,7 @@ class Cluster:
         self.times: dict[str, float] = {}
         self._programs = ensure_programs()
         FOLDER.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="run-", dir=FOLDER))
+        self.folder = Path(tempfile.mkdtemp(prefix=run_prefix(os.environ[RUN]), dir=FOLDER))
         self._stack = ExitStack()
         self._cgroup = f"nrirdma-{self.folder.name}"
         names = tuple(f"n{number}" for number in range(1, nodes + 1))

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.cluster import Cluster
+from tests.cluster.leaks import RUN
 
-collect_ignore_glob = [] if "NRI_RDMA_CLUSTER" in os.environ else ["test_*.py"]
+collect_ignore_glob = [] if RUN in os.environ else ["test_*.py"]
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from tests.cluster.programs import Programs
 from tests.rig import cache
 from tests.rig.deadline import wait_until
 from tests.rig.image import IMAGE, write_image
+from tests.rig.kubelet import PATIENT
 
 CRI = Path("/run/containerd/containerd.sock")
 _CTR = (str(cache.CTR), "-a", str(CRI), "-n", "k8s.io")
@@ -57,14 +58,15 @@ class Node:
         return self.machine.run(sys.executable, "-m", "nri_rdma", *arguments, fails=fails)
 
     def start_daemon(self) -> Program:
-        """Start `nri-rdma run`, with defaults but for the described hardware."""
+        """Start `nri-rdma run`, with defaults but for the described hardware and for its patience with the
+        kubelet, which starts 64 pods at once here on two processors."""
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
         before = self._synchronized()
         file = self.machine.folder / "config.toml"
         file.write_text(self._config)
         offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
-            "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *offers
+            "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *PATIENT, *offers
         )
         wait_until(lambda: self._synchronized() > before, f"nri-rdma on {self.name} ({daemon.log})", _START_S)
         return daemon

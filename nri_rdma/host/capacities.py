@@ -1,21 +1,29 @@
 """What the RDMA devices of this node can have, asked once per device and remembered.
 
 A worker asks when the node was read and a device is new, and has the node read again: no pod waits for a device.
+Answers outlive the daemon, in a file that goes with the boot as the kernel's numbers of devices do.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeAlias
 
+import msgspec
+
 from nri_rdma.host.verbs_process import CapacityAnswer, VerbsProcess
+from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import Node, RdmaDevice
 from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
 
 AGAIN_S = 300.0
 """How long a failure is remembered; after that, the next reading of the node asks again."""
@@ -32,9 +40,10 @@ class Capacities:
         pools: Iterable[Pool],
         workers: Workers,
         on_answer: Callable[[], None],
+        memory: Path,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_answer` has the node read again."""
+        """`on_answer` has the node read again; `memory` is the file in which answers are kept."""
         self._process = process
         self._pools = tuple(pool for pool in pools if pool.shares)
         self._workers = workers
@@ -42,7 +51,9 @@ class Capacities:
         self._clock = clock
         self._lock = threading.Lock()
         self._is_asking = False
-        self._answers: dict[_Key, tuple[CapacityAnswer, float]] = {}
+        self._memory = memory
+        kept = _read(memory) if self._pools else {}
+        self._answers = {key: (CapacityAnswer(capacity=capacity), 0.0) for key, capacity in kept.items()}
         """Each with the time at which a failure is forgotten, in seconds of the clock."""
         self.settled: Future[None] = Future()
         """Done when, for the first time, a reading of the node has the answers of all devices that are asked."""
@@ -94,9 +105,32 @@ class Capacities:
         with self._lock:
             self._is_asking = False
             self._answers |= {_key(device): (answers[device.name], until) for device in devices}
+            known = {key: it.capacity for key, (it, _) in self._answers.items() if it.capacity is not None}
+        _write(self._memory, known)
         self._on_answer()
 
 
 def _key(device: RdmaDevice) -> _Key:
     """Return what a device is while it is the same: one that is removed and made again has another index."""
     return device.name, device.node_guid, device.kernel_index
+
+
+def _read(path: Path) -> Mapping[_Key, RdmaCapacity]:
+    """Return what an earlier daemon of this boot was answered; nothing where that cannot be read."""
+    try:
+        return dict(msgspec.json.decode(path.read_bytes(), type=list[tuple[_Key, RdmaCapacity]]))
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("devices are asked again for their capacity", extra={"file": str(path), "error": str(error)})
+        return {}
+
+
+def _write(path: Path, known: Mapping[_Key, RdmaCapacity]) -> None:
+    """Keep the answers for the next daemon, which otherwise asks again."""
+    beside = path.with_suffix(".new")
+    try:
+        beside.write_bytes(msgspec.json.encode(list(known.items())))
+        beside.replace(path)
+    except OSError as error:
+        log.warning("the capacities of devices are not kept", extra={"file": str(path), "error": str(error)})

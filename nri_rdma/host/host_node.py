@@ -50,7 +50,9 @@ class HostNode:
         that `read_later` requested, also after a failed one. Raises InventoryError, KernelError or OSError when the
         node cannot be read."""
         self._settings = settings
-        self.capacities = Capacities(VerbsProcess(settings.verbs_python), settings.pools, workers, self.read_later)
+        memory = settings.state_dir / "capacities.json"
+        process = VerbsProcess(settings.verbs_python)
+        self.capacities = Capacities(process, settings.pools, workers, self.read_later, memory)
         """What the devices of pools with shares can have."""
         self._readers = readers
         self._on_read = on_read

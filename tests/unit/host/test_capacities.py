@@ -25,11 +25,13 @@ FIRST, SECOND = NODE.devices
 class Asked:
     """Capacities whose clock stands still, with the number of times that devices have answered."""
 
-    def __init__(self, python: Path, *pools: Pool) -> None:
+    def __init__(self, python: Path, *pools: Pool, folder: Path) -> None:
         self.workers = Workers(1)
         self.answers = 0
         self.now = 0.0
-        self.capacities = Capacities(VerbsProcess(python), pools, self.workers, self._answered, lambda: self.now)
+        self.memory = folder / "capacities.json"
+        process = VerbsProcess(python)
+        self.capacities = Capacities(process, pools, self.workers, self._answered, self.memory, lambda: self.now)
 
     def _answered(self) -> None:
         self.answers += 1
@@ -49,7 +51,7 @@ class Asked:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[Asked]:
-    made = Asked(python_with(tmp_path, {FIRST.name: 32767}), pool())
+    made = Asked(python_with(tmp_path / "python", {FIRST.name: 32767}), pool(), folder=tmp_path)
     yield made
     made.workers.close(5)
 
@@ -84,8 +86,28 @@ def test_a_failure_is_forgotten_after_a_while(asked: Asked) -> None:
 
 
 def test_without_shares_no_device_is_asked(tmp_path: Path) -> None:
-    asked = Asked(tmp_path / "no-python", replace(pool(), shares=0))
+    asked = Asked(tmp_path / "no-python", replace(pool(), shares=0), folder=tmp_path)
     assert asked.again(NODE) is NODE
     assert asked.capacities.settled.done()
     assert asked.answers == 0
+    asked.workers.close(5)
+
+
+def test_the_next_daemon_knows_the_answers_of_the_same_devices_and_asks_for_failures_again(
+    asked: Asked, tmp_path: Path
+) -> None:
+    known = asked.read(NODE)
+    following = Asked(tmp_path / "no-python", pool(), folder=tmp_path)
+    assert following.capacities.added_to(NODE).capacities == known.capacities
+    assert following.capacities.added_to(node((replace(FIRST, kernel_index=9),))).capacities == {}
+    assert set(following.read(NODE).capacity_problems) == {SECOND.id}
+    following.workers.close(5)
+
+
+@pytest.mark.parametrize("kept", [b"", b"[", b'[[["mlx5_0"], {"qp": 1}]]', b'[[["mlx5_0", "", null], {"qp": "1"}]]'])
+def test_a_file_that_cannot_be_read_is_as_none(kept: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "capacities.json").write_bytes(kept)
+    asked = Asked(tmp_path / "no-python", pool(), folder=tmp_path)
+    assert asked.capacities.added_to(NODE).capacities == {}
+    assert [it.message for it in caplog.records] == ["devices are asked again for their capacity"]
     asked.workers.close(5)

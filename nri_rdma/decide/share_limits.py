@@ -21,7 +21,7 @@ CONTEXTS = 1024
 number is chosen."""
 LEAST_CONTEXTS = 16
 """Fewest contexts of a share. Each process of a container opens one or two, and many jobs have a process per GPU."""
-LEAST_OBJECTS = 256
+LEAST_OBJECTS = 1024
 """Fewest objects of a share. With fewer a usual job fails at its limit, so that a smaller part is no limit."""
 
 
@@ -72,6 +72,8 @@ def with_share_limits(
 ) -> tuple[Placed, ...]:
     """Return what was placed, with the default limits of shares on their devices. What the pool or a rule limits stays
     as it is."""
+    if not any(item.admitted.request.shares for item in placed):
+        return placed
     by_name = {pool.name: pool for pool in pools if pool.shares}
     return tuple(
         replace(item, limits=tuple(_limits(node, offer, by_name[item.admitted.request.pool], item)))

@@ -115,10 +115,10 @@ def test_what_a_container_gets_is_in_its_rdma_max() -> None:
 
 def test_devices_of_other_capacity_have_other_limits() -> None:
     on = known()
-    on = replace(on, capacities={**on.capacities, on.devices[1].id: replace(CAPACITY, qp=9000)})
+    on = replace(on, capacities={**on.capacities, on.devices[1].id: replace(CAPACITY, qp=18000)})
     assert lines(given_to(on, pool(8, ShareGives.ALL), a=1), "a") == (
         "mlx5_0 hca_handle=113 hca_object=14563",
-        "mlx5_1 hca_handle=113 hca_object=1000",
+        "mlx5_1 hca_handle=113 hca_object=2000",
     )
 
 
@@ -153,7 +153,7 @@ def test_parts_that_are_too_small_for_a_job_are_no_limits() -> None:
     found = limits(known(replace(CAPACITY, qp=256)), pool(16))
     assert found == ShareLimits(
         limits=RdmaLimits(),
-        why="256 qp among 8 shares and the host are 28 for each, fewer than 256; write limits for the pool",
+        why="256 qp among 8 shares and the host are 28 for each, fewer than 1024; write limits for the pool",
     )
 
 

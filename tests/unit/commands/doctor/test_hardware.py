@@ -140,8 +140,8 @@ def test_the_daemon_s_word_about_capacities_counts_where_there_is_one(bench: Ben
     bench.change_node(devices=(nic(0),), rdma_cgroup=True)
     assert isinstance(bench.node, Node)
     bench.settings = replace(bench.settings, pools=(pool(4),), verbs_python=None)
-    known = replace(bench.node, capacities={bench.node.devices[0].id: RdmaCapacity(qp=5000, ah=9000)})
+    known = replace(bench.node, capacities={bench.node.devices[0].id: RdmaCapacity(qp=6000, ah=9000)})
     machine = bench.machine
     machine.__dict__["daemon"] = node_document(known)  # as its cached property keeps what a daemon answered
     found = hardware.share_limits(machine)
-    assert (found.result, "5000 qp among 4 shares and the host" in found.found) == (OK, True)
+    assert (found.result, "6000 qp among 4 shares and the host" in found.found) == (OK, True)

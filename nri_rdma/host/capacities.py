@@ -32,7 +32,8 @@ _Key: TypeAlias = tuple[str, str, int | None]
 
 
 class Capacities:
-    """Safe for use by several threads. Only devices of pools with shares are asked; without such pools nothing is."""
+    """Capacities by device. Only devices of pools with shares are asked; without such pools nothing is. Safe for use by
+    several threads."""
 
     def __init__(
         self,

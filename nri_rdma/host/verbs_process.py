@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any  # Any: JSON of the program
+from typing import TYPE_CHECKING, Any  # Any: JSON of the program
 
 from nri_rdma.host import verbs
 from nri_rdma.model.capacity import RdmaCapacity
+
+if TYPE_CHECKING:
+    import subprocess
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class CapacityAnswer:
 
 
 class VerbsProcess:
-    """Asks from one thread; `close` is for another one."""
+    """The asking process, of which there is one at a time. `ask` is for one thread, `close` for another one."""
 
     def __init__(self, python: Path | None, *, within_s: float = ANSWER_S) -> None:
         """`python` has pyverbs; None: nobody is asked."""
@@ -67,6 +69,8 @@ class VerbsProcess:
 
     def _run(self, python: Path, names: Sequence[str]) -> tuple[Sequence[str], str]:
         """Return what the program printed, and why there is nothing of those that it does not name."""
+        import subprocess  # late: most nodes have no shares
+
         if self._closed.is_set():
             return (), "this daemon is ending"
         command, pipe = [str(python), "-I", verbs.__file__, *names], subprocess.PIPE

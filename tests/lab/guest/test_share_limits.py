@@ -33,8 +33,8 @@ DENIES = (
     *("SystemCallArchitectures", "SystemCallFilter", "SystemCallErrorNumber", "DeviceAllow", "ProtectClock", "UMask"),
     *("ProtectHostname", "LockPersonality", "MemoryDenyWriteExecute", "RestrictRealtime", "RestrictSUIDSGID"),
 )
-LEAST_RATIO = 0.5
-"""Of the rate beside idle neighbours and before them: the emulated machine's own rates differ by a third."""
+RUNS, LEAST_RATIO = 5, 0.5
+"""The best rate of so many runs counts; how much of it is left. Rates of one emulated machine differ by a half."""
 
 
 @pytest.fixture
@@ -53,6 +53,7 @@ def kubelet(daemon: Server, rdma_device: str) -> Iterator[FakeDeviceManager]:
     wait_until(lambda: {it["name"] for it in _status()["devices"]} == {rdma_device}, "it to be gone", seconds=60)
 
 
+@pytest.mark.timeout(500)
 @pytest.mark.outcome("share-limits")
 def test_the_last_share_of_a_device_is_whole_while_all_others_hold_all_they_get(
     cri: Cri, kubelet: FakeDeviceManager
@@ -62,7 +63,7 @@ def test_the_last_share_of_a_device_is_whole_while_all_others_hold_all_they_get(
         last = verbs.start(cri, sandbox, "main", annotations=allocated(kubelet, 0))
         assert counted(cri, last, "rdma.max") == f"{DEVICE} hca_handle={HANDLES} hca_object={OBJECTS}"
         peer = verbs.Peer(sandbox=sandbox, container=last, device=DEVICE, gid_index=0)
-        alone = max(verbs.bandwidth(cri, peer, peer) for _ in range(3))
+        alone = max(verbs.bandwidth(cri, peer, peer) for _ in range(RUNS))
         _with_neighbours(cri, kubelet, names[1:], peer, alone)
 
 
@@ -85,7 +86,7 @@ def _with_neighbours(cri: Cri, kubelet: FakeDeviceManager, names: list[str], pee
             _with_neighbours(cri, kubelet, names[1:], peer, alone)
         return
     assert_whole(cri, peer.container)
-    beside = max(verbs.bandwidth(cri, peer, peer) for _ in range(3))
+    beside = max(verbs.bandwidth(cri, peer, peer) for _ in range(RUNS))
     print(f"alone {alone} MiB/s, beside {SHARES - 1} exhausted shares {beside} MiB/s, ratio {beside / alone:.2f}")
     assert beside >= LEAST_RATIO * alone
 

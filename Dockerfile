@@ -24,7 +24,9 @@ LABEL org.opencontainers.image.title="nri-rdma" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${BASE}"
-RUN apt-get update && apt-get install -y --no-install-recommends python3 && rm -rf /var/lib/apt/lists/*
+# pyverbs, with the drivers' libraries, asks devices for their capacity where pools have shares (docs/adr/0030).
+RUN apt-get update && apt-get install -y --no-install-recommends python3 python3-pyverbs ibverbs-providers \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/nri-rdma /opt/nri-rdma
 # The guard's hook runs on the host: copy it to /usr/local/lib/nri-rdma there (docs/guard.md).
 

@@ -113,6 +113,9 @@ def encode_record(record: SandboxRecord) -> bytes:
             attached["admitted"]["request"].pop(name)
         if not attached["admitted"]["request"]["shares"]:
             del attached["admitted"]["request"]["shares"]  # as above, for all requests of other doors
+        for device in attached["devices"]:
+            if device["limits"] is None:
+                del device["limits"]  # as above
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Protocol
 
 from nri_rdma.attach.plan import Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried
@@ -196,8 +197,9 @@ def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedR
                     netdev_names=tuple(in_pod.get(netdev.ifindex, netdev.name) for netdev in device.netdevs)
                     if item.admitted.mode is Mode.EXCLUSIVE
                     else (),
+                    limits=limits,
                 )
-                for device in item.devices
+                for device, limits in zip_longest(item.devices, item.limits)
             ),
         )
         for item in placed

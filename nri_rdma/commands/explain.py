@@ -23,6 +23,7 @@ from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
+from nri_rdma.decide.share_limits import share_limits
 from nri_rdma.decide.shares import share_requests
 from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
@@ -169,6 +170,7 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         return Explanation(
             pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal, undetermined=undetermined
         )
+    notes += tuple(_limit_notes(facts, decision.placed))
     return Explanation(
         pod=pod,
         holds=holds,
@@ -275,6 +277,20 @@ def _gpu_notes(pod: PodManifest, request: PodRequest, facts: Facts, awaiting: fr
         for name in container.claims if any(it.name in awaiting for it in asking) else ():
             here = f"here --gpu {container.name}=ID[,ID] names them"
             yield f"Claim {name} of container {container.name} does not say which GPUs it has: {here}."
+
+
+def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
+    """Yield what a share may have of its devices, and why."""
+    offered, told = offer(facts.policy, facts.node), dict[str, list[str]]()
+    for item in placed:
+        if not item.admitted.request.shares:
+            continue
+        pool = facts.policy.pools[item.admitted.request.pool]
+        for device in item.devices:
+            words = f"A share of pool {pool.name}: {share_limits(facts.node, offered, pool, device).words}"
+            told.setdefault(words, []).append(device.name)
+    for words, devices in told.items():
+        yield f"{words}, on {listed(dict.fromkeys(devices))}."
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:

@@ -24,6 +24,7 @@ DEFAULT_PREFIX = "rdma"
 MAX_BYTES = 1 << 20
 _MOST = 10_000
 """Most shares of a pool of ours."""
+_PARTS = "a share may have its part of a device, unless you write limits"
 _RESOURCE_NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_]{0,61}[a-zA-Z0-9])?")
 """Theirs also take names that begin or end with _, which no pod can ask for: Kubernetes refuses them."""
 _PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -145,9 +146,9 @@ def _notes(entry: Mapping[str, Node], path: str, pool: str, shares: int) -> Iter
     if "resourcePrefix" in entry:
         yield Note(path=f"{path}.resourcePrefix", fate=Fate.TAKEN, words="the part of resource before the slash")
     if shares > _MOST:
-        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.CHANGED, words=f"shares, at most {_MOST}")
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.CHANGED, words=f"shares, at most {_MOST}; {_PARTS}")
     else:
-        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.TAKEN, words="shares")
+        yield Note(path=f"{path}.rdmaHcaMax", fate=Fate.TAKEN, words=f"shares; {_PARTS}")
     if "devices" in entry:
         yield Note(path=f"{path}.devices", fate=Fate.TAKEN, words="select.netdev")
     selectors = entry.get("selectors")

@@ -285,6 +285,13 @@ class Settings:
         _path_or_none,
         "PATH",
     )
+    verbs_python: Path | None = _setting(
+        Path("/usr/bin/python3"),
+        "The distribution's Python, with its pyverbs (Debian: python3-pyverbs), which is asked for the capacity of"
+        " devices whose pools have shares. Empty: shares have no limits but those that are written.",
+        _path_or_none,
+        "PATH",
+    )
     kubelet_wait: float = _setting(
         0.05,
         "Seconds that RunPodSandbox waits for the kubelet's answer, while every pod of the node waits. Without one a"

@@ -100,9 +100,9 @@ class Daemon:
             capacity=KEPT_SPANS if settings.tracing else 0, sink=self._exporter.put if self._exporter else None
         )
         self._readers = Workers(1, name="node-reader")
-        self._host = HostNode(settings, self._readers, self._tell_contested)
-        self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
         self._workers = Workers()
+        self._host = HostNode(settings, self._readers, self._workers, self._tell_contested)
+        self._kernel, self._node = self._host.kernel, NodeCache(self._host.read)
         self._planners = Workers(PLANNERS, name="planner")
         self._reservations = Reservations()
         self._releases = Releases(self._reservations, self._node, self._readers)
@@ -261,7 +261,8 @@ class Daemon:
         """Have workers do what no pod's start may wait for: the runtime has reported its pods."""
         self._workers.submit("preload", preload_grammar)
         self._sources.open_later()  # before what may be much: containers wait for it
-        self._device_plugins.open_later()
+        # A share that the kubelet allocates before the devices have told their capacity would have no limits.
+        self._host.capacities.settled.add_done_callback(lambda _: self._device_plugins.open_later())
         self._attachments.take_up()
         self._service_manager.ready()
 

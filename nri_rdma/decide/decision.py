@@ -14,6 +14,7 @@ from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_gra
 from nri_rdma.decide.placement import Placed, Taken, place
 from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_memlock
 from nri_rdma.decide.scoping import scoped
+from nri_rdma.decide.share_limits import with_share_limits
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import PodAllocation
@@ -103,4 +104,6 @@ def _placed(
 ) -> tuple[Placed, ...]:
     given = place_granted(question.node, taken, items, question.asker, question.owner)
     free = with_grants(taken, given, question.owner) if given else taken
-    return (*place(question.node, question.offer, free, admitted), *given)
+    placed = place(question.node, question.offer, free, admitted)
+    pools = question.policy.pools.values()
+    return (*with_share_limits(question.node, question.offer, pools, placed), *given)

@@ -30,6 +30,8 @@ class AttachedDevice:
 
     device: RdmaDevice
     netdev_names: tuple[str, ...]
+    limits: RdmaLimits | None = None
+    """The limits on this device, where they are not those of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +154,9 @@ def _memlock(covering: list[AttachedRequest], default: int | None) -> int | None
 def _rdma_max(covering: list[AttachedRequest]) -> tuple[str, ...]:
     limited: dict[str, RdmaLimits] = {}
     for item in covering:
-        limits = item.admitted.request.limits
-        if limits is not None:
-            for attached in item.devices:
+        for attached in item.devices:
+            limits = item.admitted.request.limits if attached.limits is None else attached.limits
+            if limits is not None:
                 limited[attached.device.name] = limits.within(limited.get(attached.device.name))
     return tuple(
         [

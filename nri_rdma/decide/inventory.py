@@ -36,15 +36,17 @@ def assemble(
     *,
     rdma_cgroup: bool,
     is_own_tree: bool = False,
+    ignored: Collection[int] = (),
 ) -> Node:
     """Return the node of a scan, of the host's links and of the kernel's report about the RDMA devices, at one time.
     Pure.
 
     `rdma` is None where the kernel has no RDMA subsystem, so that it reports none; `holders` says by the kernel's index
-    who holds what on them. `is_own_tree`: what was scanned is this machine's own sysfs, so that the kernel reports
-    every complete device.
+    who holds what on them, of which the processes in `ignored` do not count. `is_own_tree`: what was scanned is this
+    machine's own sysfs, so that the kernel reports every complete device.
     """
     told = {(item.name, item.node_guid): item for item in rdma or ()}
+    others = {index: [item for item in objects if item.pid not in ignored] for index, objects in holders.items()}
     devices = tuple(
         _with_holders(
             _joined(
@@ -55,7 +57,7 @@ def assemble(
                 is_told=rdma is not None and is_own_tree,
             ),
             scan.rdma_netns,
-            holders,
+            others,
         )
         for device in scan.devices
     )

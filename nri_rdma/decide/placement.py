@@ -24,7 +24,7 @@ from nri_rdma.decide.topology import FARTHEST_ALIGNED, distance, rails, rails_of
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Gpu, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode
+from nri_rdma.model.request import Align, AlignTo, DeviceRequest, Match, Mode, RdmaLimits
 
 _MAX_NAMED = 16
 """Most devices that one refusal names; further ones are left out."""
@@ -47,12 +47,14 @@ Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """The devices of one request, in the order of its addresses, and one sentence per device with the reason of the
-    choice. `serves` are the GPUs that the devices are for, one per device, or empty."""
+    choice. `serves` are the GPUs that the devices are for, one per device, or empty. `limits` are those of each device,
+    where they are not the request's (nri_rdma.decide.share_limits), or empty."""
 
     admitted: Admitted
     devices: tuple[RdmaDevice, ...]
     reasons: tuple[str, ...]
     serves: tuple[PciAddress, ...] = ()
+    limits: tuple[RdmaLimits | None, ...] = ()
 
     def holdings(self, owner: str) -> Iterator[tuple[DeviceId, Holding]]:
         """Yield the devices of this request as `owner` holds them."""

@@ -82,9 +82,11 @@ class ContainerCreation:
         if not parts:
             return ContainerEdits()
         self._alignment.refuse_far(parts[0].pod, attached, container.name, lambda: container.gpus)
-        with self._spans.span("inject"):
+        with self._spans.span("inject") as span:
             memlock = self._placer.offering.memlock.default
             edits = inject(attached, rdma_cm, container.name, container.env, present, memlock)
+            if edits.rdma_max:
+                span.attributes["rdma.limits"] = "; ".join(edits.rdma_max)
             for node in edits.char_devices:
                 if node.path in present:
                     self._refuse_conflicts(container, edits)

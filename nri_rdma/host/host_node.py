@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Protocol
@@ -13,11 +13,13 @@ from nri_rdma.attach.numbers import Resolved
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.inventory import assemble, matters, watched
 from nri_rdma.errors import AttachError
+from nri_rdma.host.capacities import Capacities
 from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.linkevents import LinkEvents, open_link_socket
 from nri_rdma.host.netlink.uevents import RdmaUevents
 from nri_rdma.host.sysfs.scan import is_own, read_char_devices, scan
+from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.model.device import Node, Scan
 from nri_rdma.model.usage import HostUse, Watched
 from nri_rdma.tasks.listeners import Listeners
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 class Cache(Protocol):
     """The owner of the node that `HostNode.read` returned last."""
 
+    current: Node
+
     @property
     def is_current(self) -> bool:
         """Whether the last reading succeeded and no other one has been requested since."""
@@ -41,10 +45,15 @@ class Cache(Protocol):
 class HostNode:
     """Reads the node from sysfs and from `kernel`. Before `listen` it gets no reports of changes."""
 
-    def __init__(self, settings: Settings, readers: Workers, on_read: Callable[[], None]) -> None:
-        """Prepare to read the node. `on_read` is called after each reading that `read_later` requested, also after a
-        failed one. Raises InventoryError, KernelError or OSError when the node cannot be read."""
+    def __init__(self, settings: Settings, readers: Workers, workers: Workers, on_read: Callable[[], None]) -> None:
+        """Prepare to read the node; `workers` ask devices for their capacity. `on_read` is called after each reading
+        that `read_later` requested, also after a failed one. Raises InventoryError, KernelError or OSError when the
+        node cannot be read."""
         self._settings = settings
+        memory = settings.state_dir / "capacities.json"
+        process = VerbsProcess(settings.verbs_python)
+        self.capacities = Capacities(process, settings.pools, workers, self.read_later, memory)
+        """What the devices of pools with shares can have."""
         self._readers = readers
         self._on_read = on_read
         self._watched = Watched()
@@ -71,7 +80,8 @@ class HostNode:
             self._cache.refresh_in(self._readers).add_done_callback(self._was_read)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and asking devices."""
+        self.capacities.close()
         for events in (self._uevents, self._link_events):
             if events is not None:
                 events.close()
@@ -80,9 +90,9 @@ class HostNode:
         """Read the node as it is now, and watch its netdevs from then on. Raises KernelError, OSError."""
         if self._link_events is not None:
             self._link_events.take_in()
-        found, use, node = read_host(self._settings, self.kernel)
+        found, use, node = read_host(self._settings, self.kernel, self.capacities.pids)
         self._watched = watched(found, node, use)
-        return node
+        return self.capacities.added_to(node)
 
     def _is_as_read(self) -> bool:
         """Return whether the kernel has reported no change since the node was read."""
@@ -96,11 +106,13 @@ class HostNode:
         if error is not None:
             log.warning("the rescan of the node failed", extra={"error": str(error)})
         self._on_read()
+        if self._cache is not None:
+            self.capacities.node_was_read(self._cache.current)
 
 
-def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, Node]:
+def read_host(settings: Settings, kernel: LinuxKernel, ignored: Collection[int] = ()) -> tuple[Scan, HostUse, Node]:
     """Return the scan of sysfs, the host's use of its links, and the node that results with what the kernel reports of
-    both."""
+    both. What `ignored` processes have open is not in use."""
     found = scan(settings.sysfs_root, settings.dev_root, settings.proc_root)
     use = kernel.host_use(netdevs={name for names in found.netdev_names.values() for name in names})
     node = assemble(
@@ -110,6 +122,7 @@ def read_host(settings: Settings, kernel: LinuxKernel) -> tuple[Scan, HostUse, N
         kernel.rdma_holders(),
         rdma_cgroup=has_rdma_controller(settings.cgroup_root),
         is_own_tree=is_own(settings.sysfs_root),
+        ignored=ignored,
     )
     return found, use, node
 

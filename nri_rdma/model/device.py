@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType, TypeAlias
 
+from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.pci import PciAddress
 
 DeviceId = NewType("DeviceId", str)
@@ -219,6 +220,10 @@ class Node:
     rdma_netns: RdmaNetns
     rdma_cgroup: bool
     """Whether containers' cgroups can have rdma limits: cgroup v2 with the rdma controller."""
+    capacities: Mapping[DeviceId, RdmaCapacity] = field(default_factory=dict)
+    """The capacity of each device that was asked for it, and answered."""
+    capacity_problems: Mapping[DeviceId, str] = field(default_factory=dict)
+    """Why the capacity of a device is not known, of those that were asked."""
 
     def device(self, device_id: DeviceId) -> RdmaDevice | None:
         """Return the device with that identity."""

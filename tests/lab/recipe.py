@@ -30,6 +30,7 @@ _PACKAGES = (
     "pciutils",
     "perftest",
     "python3",
+    "python3-pyverbs",
     "rdma-core",
     "rdmacm-utils",
     "runc",

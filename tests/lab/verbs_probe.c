@@ -1,6 +1,9 @@
 /* What ibv_devinfo cannot tell: how many objects, and how much memory, the kernel grants to this process.
  *
  *   verbs-probe objects DEVICE COUNT      makes protection domains until COUNT or the first refusal, then keeps them
+ *   verbs-probe ahs DEVICE COUNT          the same with address handles (beside one protection domain)
+ *   verbs-probe qps DEVICE COUNT          the same with queue pairs (beside one protection domain and one queue)
+ *   verbs-probe contexts DEVICE COUNT     the same with contexts
  *   verbs-probe register DEVICE BYTES     registers a buffer of so many bytes
  *
  * One line on stdout, `DONE NAME`: how many (or how many bytes) it got, and the error's name or `OK`.
@@ -31,12 +34,50 @@ static struct ibv_context *open_device(const char *name)
 	return NULL;
 }
 
-static int objects(struct ibv_context *context, unsigned long count)
+/* Queue pairs and address handles need these. */
+static const char *device;
+static struct ibv_pd *domain;
+static struct ibv_cq *queue;
+static union ibv_gid gid;
+
+static void *make_domain(struct ibv_context *context)
+{
+	return ibv_alloc_pd(context);
+}
+
+static void *make_handle(struct ibv_context *context)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 1 } };
+
+	(void)context;
+	return ibv_create_ah(domain, &attr);
+}
+
+static void *make_pair(struct ibv_context *context)
+{
+	struct ibv_qp_init_attr attr = {
+		.send_cq = queue,
+		.recv_cq = queue,
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+
+	(void)context;
+	return ibv_create_qp(domain, &attr);
+}
+
+static void *make_context(struct ibv_context *context)
+{
+	(void)context;
+	return open_device(device);
+}
+
+static int keep(struct ibv_context *context, unsigned long count, void *(*make)(struct ibv_context *))
 {
 	unsigned long made = 0;
 
 	errno = 0;
-	while (made < count && ibv_alloc_pd(context))
+	while (made < count && make(context))
 		made++;
 	say(made, made < count ? errno : 0);
 	pause();
@@ -56,15 +97,28 @@ static int register_bytes(struct ibv_context *context, unsigned long bytes)
 int main(int argc, char **argv)
 {
 	struct ibv_context *context;
+	unsigned long number;
 
 	if (argc != 4) {
-		fprintf(stderr, "verbs-probe objects|register DEVICE NUMBER\n");
+		fprintf(stderr, "verbs-probe objects|ahs|qps|contexts|register DEVICE NUMBER\n");
 		return 2;
 	}
-	context = open_device(argv[2]);
+	device = argv[2];
+	context = open_device(device);
 	if (!context)
 		return say(0, errno);
+	number = strtoul(argv[3], NULL, 10);
+	if (!strcmp(argv[1], "register"))
+		return register_bytes(context, number);
 	if (!strcmp(argv[1], "objects"))
-		return objects(context, strtoul(argv[3], NULL, 10));
-	return register_bytes(context, strtoul(argv[3], NULL, 10));
+		return keep(context, number, make_domain);
+	if (!strcmp(argv[1], "contexts"))
+		return keep(context, number, make_context);
+	domain = ibv_alloc_pd(context);
+	if (!domain || ibv_query_gid(context, 1, 0, &gid))
+		return say(0, errno);
+	if (!strcmp(argv[1], "ahs"))
+		return keep(context, number, make_handle);
+	queue = ibv_create_cq(context, 1, NULL, NULL, 0);
+	return queue ? keep(context, number, make_pair) : say(0, errno);
 }

@@ -109,6 +109,7 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
         if resource := pool.get("resource"):
             each = "every device" if pool["gives"] == "all" else "one device"
             yield "", f"{resource}: {pool['given']} of {pool['shares']} shares given, each {each}"
+            yield from (("", words) for words in _share_limits(pool))
             if not pool["guarded"]:
                 yield "", "WARNING, its containers have no guard: see docs/configuration.md, Shares"
         if pool["contested"]:
@@ -135,6 +136,15 @@ def _traces(traces: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _devices_of(pool: dict[str, Any]) -> str:
     count = len(pool["devices"])
     return f"{count} device{'' if count == 1 else 's'}"
+
+
+def _share_limits(pool: dict[str, Any]) -> Iterator[str]:
+    """Yield what each share may have of a device, for devices of which it may have the same."""
+    told: dict[str, list[str]] = {}
+    for device, it in pool.get("limits", {}).items():  # a daemon before this field has none
+        told.setdefault(it["words"], []).append(device)
+    for words, devices in told.items():
+        yield f"limits of a share on {', '.join(devices)}: {words}"
 
 
 def _tables(document: dict[str, Any]) -> Iterator[TextTable]:

@@ -23,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     hardware.devices,
     hardware.device_nodes,
     hardware.pools,
+    hardware.share_limits,
     runtime.nri_socket,
     runtime.runtime,
     runtime.containerd_socket,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.decide.policy import offer, policy_of
-from nri_rdma.errors import InventoryError
+from nri_rdma.decide.share_limits import share_limits as limits_of_share
+from nri_rdma.doors.control.document import node_from
+from nri_rdma.errors import InventoryError, NotReadyError
+from nri_rdma.host.verbs_process import VerbsProcess
 from nri_rdma.model.device import CharDevice, CharKind, Node, RdmaDevice
 from nri_rdma.model.request import Mode
 
@@ -90,6 +94,48 @@ def pools(machine: Machine) -> Finding:
             "compare select and exclude with `nri-rdma inventory`; `nri-rdma config show` says what each pool has",
         )
     return ok("pools", "; ".join(words))
+
+
+def share_limits(machine: Machine) -> Finding:
+    """Check that a share of a device has limits: that somebody wrote some, or that the device told its capacity."""
+    pools = [pool for pool in machine.settings.pools if pool.shares]
+    if not pools or isinstance(machine.node, InventoryError):
+        return not_applicable("share limits", "no pool has shares" if not pools else "there is no RDMA device")
+    policy = policy_of(machine.settings.pools, (), allow_default_pool=False)
+    offered = offer(policy, machine.node[0])
+    node = _with_capacities(machine, [device for pool in pools for device in offered.by_pool[pool.name]])
+    told: dict[str, list[str]] = {}
+    bare: dict[str, list[str]] = {}
+    for pool in pools:
+        for device in offered.by_pool[pool.name]:
+            share = limits_of_share(node, offered, pool, device)
+            into = bare if None in {share.limits.hca_handles, share.limits.hca_objects} else told
+            into.setdefault(f"a share of pool {pool.name} has {share.words}", []).append(device.name)
+    found = "; ".join(f"{words}, on {', '.join(names)}" for words, names in {**bare, **told}.items())
+    if bare:
+        return warning(
+            "share limits",
+            f"{found}. A container may take all that a device has",
+            "install the distribution's pyverbs for `verbs_python`, let the daemon open /dev/infiniband/uverbs*, or"
+            " write limits for the pool (docs/configuration.md, Shares)",
+        )
+    return ok("share limits", found or "the pools with shares have no device")
+
+
+def _with_capacities(machine: Machine, devices: Sequence[RdmaDevice]) -> Node:
+    """Return the node with what the daemon knows of its devices, else with what they answer now."""
+    assert not isinstance(machine.node, InventoryError)
+    node, daemon = machine.node[0], machine.daemon
+    if not isinstance(daemon, NotReadyError):
+        known = node_from(daemon)
+        return replace(node, capacities=known.capacities, capacity_problems=known.capacity_problems)
+    answers = VerbsProcess(machine.settings.verbs_python).ask([device.name for device in devices]) if devices else {}
+    told = {device.id: answers[device.name] for device in devices}
+    return replace(
+        node,
+        capacities={key: it.capacity for key, it in told.items() if it.capacity is not None},
+        capacity_problems={key: it.problem for key, it in told.items()},
+    )
 
 
 def _can_be_given(device: RdmaDevice, modes: Collection[Mode]) -> bool:

@@ -12,6 +12,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import offer
+from nri_rdma.decide.share_limits import ShareLimits, share_limits
 from nri_rdma.doors.control.attachments import alignment_document, attachment_document, rdma_use_of
 from nri_rdma.doors.control.document import DOCUMENT_VERSION, adoption_document, node_document, policy_document
 from nri_rdma.engine.engine import Engine
@@ -126,8 +127,20 @@ def _pools(view: View) -> list[dict[str, Any]]:
             held = {share for it in devices for holding in taken.get(it.id, ()) for share in holding.shares}
             told |= {"resource": pool.resource, "shares": pool.shares, "given": len(held)}
             told |= {"gives": str(pool.gives), "guarded": view.shares_are_guarded}
+            told["limits"] = {
+                device.name: _share_limits(share_limits(view.node, offered, pool, device)) for device in devices
+            }
         found.append(told)
     return found
+
+
+def _share_limits(told: ShareLimits) -> dict[str, Any]:
+    return {
+        "hca_handle": told.limits.hca_handles,
+        "hca_object": told.limits.hca_objects,
+        "why": told.why,
+        "words": told.words,
+    }
 
 
 def _runtime(facts: DaemonFacts) -> dict[str, Any]:

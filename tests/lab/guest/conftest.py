@@ -20,7 +20,6 @@ from tests.lab.outcomes import OutcomeError
 from tests.lab.reports import FAILED, OUTCOME
 from tests.lab.workload import NAME as WORKLOAD
 from tests.rig.cri import Cri, CriError
-from tests.rig.daemon import EXCLUSIVE_FIRST
 from tests.rig.deadline import wait_until
 from tests.rig.image import IMAGE as PAUSE
 from tests.rig.image import write_image
@@ -90,7 +89,8 @@ MAKES_RDMA = {"type": CNI_PLUGIN.name}
 CNI_CHAINS = {"net.d": (PTP,), f"{verbs.OPERATOR}.d": (PTP, MAKES_RDMA), f"{verbs.NOWHERE}.d": (MAKES_RDMA,)}
 DAEMON = (
     *(sys.executable, "-m", "nri_rdma", "run", "--nri-socket", str(NRI_SOCKET)),
-    *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited", *EXCLUSIVE_FIRST),
+    *("--sysfs-root", "/sys", "--dev-root", "/dev", "--memlock", "unlimited"),
+    *("--config", str(Path(__file__).with_name("pools.toml"))),
     *("--state-dir", str(STATE), "--control-socket", str(STATE / "control.sock")),
 )
 

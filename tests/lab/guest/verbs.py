@@ -2,11 +2,12 @@
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 from tests.lab.outcomes import NO_DATA, OutcomeError
@@ -55,9 +56,10 @@ def start(
     *,
     user: int | None = None,
     cdi_devices: Sequence[str] = (),
+    annotations: Mapping[str, str] = MappingProxyType({}),
 ) -> Container:
     """A running container of the workload image. What the product refuses is an OutcomeError with its code."""
-    container = create(cri, sandbox, name, command, user=user, cdi_devices=cdi_devices)
+    container = create(cri, sandbox, name, command, user=user, cdi_devices=cdi_devices, annotations=annotations)
     cri.start(container)
     return container
 
@@ -70,11 +72,18 @@ def create(
     *,
     user: int | None = None,
     cdi_devices: Sequence[str] = (),
+    annotations: Mapping[str, str] = MappingProxyType({}),
 ) -> Container:
     """The same, not yet started."""
     return _patiently(
         cri,
-        lambda: cri.create_container(sandbox, name, command, image=WORKLOAD, user=user, cdi_devices=cdi_devices),
+        lambda: cri.create_container(
+            *(sandbox, name, command),
+            image=WORKLOAD,
+            user=user,
+            cdi_devices=cdi_devices,
+            annotations=annotations,
+        ),
     )
 
 

@@ -91,6 +91,18 @@ def test_a_record_is_read_back_the_same(record: SandboxRecord, tmp_path: Path) -
         assert journal.load() == ((), ())
 
 
+def test_limits_of_a_device_are_read_back_and_a_daemon_of_before_reads_a_record_without_any(
+    record: SandboxRecord,
+) -> None:
+    attached = json.loads(encode_record(record))["record"]["attached"]
+    assert {name for item in attached for device in item["devices"] for name in device} == {"device", "netdev_names"}
+    *others, last = record.attached
+    (device,) = last.devices
+    limited = replace(last, devices=(replace(device, limits=RdmaLimits(hca_handles=204, hca_objects=6553)),))
+    shared = replace(record, attached=(*others, limited))
+    assert decode_record(encode_record(shared), where="memory") == shared
+
+
 @pytest.mark.parametrize("sandbox_id", ["", "../elsewhere", ".hidden", "a/b", "a\0b", "a\nb", "a" * 201, "\ud800"])
 def test_an_id_that_is_no_file_name_is_refused(record: SandboxRecord, tmp_path: Path, sandbox_id: str) -> None:
     with pytest.raises(StateError):

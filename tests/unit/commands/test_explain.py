@@ -13,6 +13,7 @@ from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pci import PciAddress
@@ -383,6 +384,26 @@ def test_shares_are_placed_as_the_daemon_would_and_those_that_others_have_count(
     trainer, sidecar = explanation.containers
     assert dict(trainer.edits.env)["RDMA_DEVICES_HCA"] == "mlx5_1,mlx5_2"
     assert sidecar.edits == ContainerEdits()
+
+
+def test_what_a_share_may_have_of_its_device_is_shown_with_the_reason(facts: Facts) -> None:
+    pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=64)
+    first, second, *_ = facts.node.devices
+    problem = {second.id: "Failed to open device"}
+    known = replace(
+        facts.node, rdma_cgroup=True, capacities={first.id: RdmaCapacity(qp=131072)}, capacity_problems=problem
+    )
+    policy = policy_of((pool,), (), allow_default_pool=False)
+    trainer = ContainerManifest(name="trainer", resources=(("rdma/hca", "2"),))
+    explanation = explain(
+        replace(pod(""), annotations={}, containers=(trainer,)), replace(facts, node=known, policy=policy)
+    )
+    assert explanation.notes == (
+        "A share of pool hcas: hca_handle=113 hca_object=14563 (131072 qp among 8 shares and the host), on mlx5_0.",
+        "A share of pool hcas: no limits (Failed to open device), on mlx5_1.",
+    )
+    (container,) = explanation.containers
+    assert container.edits.rdma_max == ("mlx5_0 hca_handle=113 hca_object=14563",)
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "1.5", "", "all", "\u0661"])

@@ -278,6 +278,8 @@ def test_who_holds_something_on_a_device_is_told_of_that_device(tmp_path: Path) 
     assert first.in_use == ("rpcrdma uses it (qp)",)
     assert first.used_by_some == ("process 7 (opensm) has it open",)
     assert (second.in_use, second.used_by_some) == ((), ())
+    first, _ = assemble(found, HostUse(), told, holders, rdma_cgroup=True, ignored={7}).devices
+    assert (first.in_use, first.used_by_some) == (("rpcrdma uses it (qp)",), ())
 
 
 def _lag(tmp_path: Path) -> Path:

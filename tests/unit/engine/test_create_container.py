@@ -98,3 +98,11 @@ def test_a_container_of_a_pod_whose_attach_failed_after_its_start_is_told_why(da
     wait_until(lambda: daemon.engine.unserved, "the failure to be known", SOON)
     error = refusal_of(NotReadyError, daemon.edits)
     assert (error.code, "injected after move-netdev" in error.detail) == (ErrorCode.ATTACH_FAILED, True)
+
+
+def test_the_trace_has_the_limits_that_a_container_gets(daemon: Daemon) -> None:
+    annotations = {f"{PREFIX}/pod": "{limits: {hcaHandles: 3, hcaObjects: 40}}"}
+    daemon.start(annotations=annotations)
+    lines = daemon.edits(annotations=annotations).rdma_max
+    (span,) = (span for span in daemon.rig.spans.recent() if span.name == "inject")
+    assert span.attributes["rdma.limits"] == "; ".join(lines) == "mlx5_0 hca_handle=3 hca_object=40"

@@ -117,6 +117,17 @@ def test_spans_that_no_collector_took_are_told(daemon: InsideDaemon) -> None:
     assert facts[at + 1] == ("", f"WARNING, 519 lost ({how}): no route")
 
 
+def test_limits_of_shares_are_shown_once_for_devices_with_the_same(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    fair, none = "hca_handle=204 hca_object=6553 (32767 ah among 4 shares and the host)", "no limits (it hangs)"
+    limits = {name: {"words": words} for name, words in (("mlx5_0", fair), ("mlx5_1", none), ("mlx5_2", fair))}
+    shares = {"resource": "rdma/hca", "shares": 12, "given": 0, "gives": "one", "guarded": True}
+    document["pools"][0] |= {**shares, "limits": limits}
+    told = [value for _name, value in _facts(document)]
+    assert f"limits of a share on mlx5_0, mlx5_2: {fair}" in told
+    assert f"limits of a share on mlx5_1: {none}" in told
+
+
 def test_the_last_error_of_the_connection_has_its_time(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
     document["runtime"] |= {"error": "/nri.sock: Connection refused", "error_since": time.time() - 125.5}

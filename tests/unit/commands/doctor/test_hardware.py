@@ -7,12 +7,17 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.commands.doctor import hardware, kernel
+from nri_rdma.commands.doctor.finding import not_applicable
+from nri_rdma.doors.control.document import node_document
 from nri_rdma.errors import ErrorCode, InventoryError
+from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import CharKind, Node
 from nri_rdma.model.pool import Pool
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import Mode, RdmaLimits
 from nri_rdma.model.selector import Selector
 from tests.unit.commands.doctor.bench import NA, OK, PROBLEM, WARNING, Bench
+from tests.unit.doors.deviceplugin.pools import pool
+from tests.unit.host.pyverbs import python_with
 from tests.unit.model.hardware import nic, tied
 
 
@@ -108,3 +113,35 @@ def test_an_empty_pool_is_a_warning_and_a_device_of_two_pools_a_problem(bench: B
     bench.settings = replace(bench.settings, pools=(pool("a", "mlx5_0"), pool("b", "mlx5_0")))
     found = bench.finds(hardware.pools)
     assert (found.result, "mlx5_0 by a and b" in found.found) == (PROBLEM, True)
+
+
+def test_shares_without_limits_are_a_warning_with_the_reason(bench: Bench) -> None:
+    assert bench.finds(hardware.share_limits) == not_applicable("share limits", "no pool has shares")
+    bench.change_node(devices=(nic(0), nic(1)), rdma_cgroup=True)
+    python = python_with(bench.folder / "python", {"mlx5_0": 32767})
+    bench.settings = replace(bench.settings, allow_default_pool=False, pools=(pool(8),), verbs_python=python)
+    found = bench.finds(hardware.share_limits)
+    assert (found.result, found.found) == (
+        WARNING,
+        "a share of pool hcas has no limits (Failed to open device mlx5_1. Errno: 19), on mlx5_1; a share of pool hcas"
+        " has hca_handle=204 hca_object=6553 (32767 ah among 4 shares and the host), on mlx5_0. A container may take"
+        " all that a device has",
+    )
+    written = replace(pool(8), limits=RdmaLimits(hca_handles=4, hca_objects=400))
+    bench.settings = replace(bench.settings, pools=(written,))
+    found = bench.finds(hardware.share_limits)
+    assert (found.result, found.found) == (
+        OK,
+        "a share of pool hcas has hca_handle=4 hca_object=400 (as the pool says), on mlx5_0, mlx5_1",
+    )
+
+
+def test_the_daemon_s_word_about_capacities_counts_where_there_is_one(bench: Bench) -> None:
+    bench.change_node(devices=(nic(0),), rdma_cgroup=True)
+    assert isinstance(bench.node, Node)
+    bench.settings = replace(bench.settings, pools=(pool(4),), verbs_python=None)
+    known = replace(bench.node, capacities={bench.node.devices[0].id: RdmaCapacity(qp=6000, ah=9000)})
+    machine = bench.machine
+    machine.__dict__["daemon"] = node_document(known)  # as its cached property keeps what a daemon answered
+    found = hardware.share_limits(machine)
+    assert (found.result, "6000 qp among 4 shares and the host" in found.found) == (OK, True)

@@ -8,6 +8,7 @@ from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.status import guard_document, status_document
 from nri_rdma.engine.guard import Contacts
+from nri_rdma.model.capacity import RdmaCapacity
 from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
@@ -56,6 +57,37 @@ def test_status_tells_which_devices_each_pool_has_and_which_are_contested(daemon
     assert [pool["contested"] for pool in told.values()] == [["mlx5_2"], ["mlx5_2"]]
 
 
+def test_status_tells_what_a_share_may_have_of_each_device_and_why(daemon: InsideDaemon) -> None:
+    settings = load({}, {}, Document(name="FILE", text=SHARES)).settings
+    daemon.engine.placer.offering.policy = policy_of(settings.pools, (), allow_default_pool=False)
+    cache = daemon.engine.placer.node.cache
+    first = cache.current.devices[0].id
+    cache.current = replace(cache.current, rdma_cgroup=True, capacities={first: RdmaCapacity(ah=32767)})
+    (pool,) = ask_status(daemon.settings.control_path)["pools"]
+    assert pool["limits"] == {
+        "mlx5_0": {
+            "hca_handle": 204,
+            "hca_object": 6553,
+            "why": "32767 ah among 4 shares and the host",
+            "words": "hca_handle=204 hca_object=6553 (32767 ah among 4 shares and the host)",
+        },
+        "mlx5_1": {
+            "hca_handle": None,
+            "hca_object": None,
+            "why": "its capacity was not asked yet",
+            "words": "no limits (its capacity was not asked yet)",
+        },
+    }
+
+
+SHARES = """
+[pools.hcas]
+select = { device = ["mlx5_0", "mlx5_1"] }
+modes = ["shared"]
+door = "resource"
+resource = "rdma/hca"
+shares = 8
+"""
 POOLS = """
 [pools.default]
 select = { numaNode = 0 }

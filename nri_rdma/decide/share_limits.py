@@ -1,0 +1,118 @@
+"""Decides the rdma limits of shares for which nobody wrote limits. Pure.
+
+Law: of each kind of object a device is divided into equal parts, one for each of its shares and one for the host; a
+share may have one part. The rdma cgroup counts all kinds together, and a share may make all its objects of one kind: so
+the scarcest kind counts. Whatever all other shares make, the last one gets its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from nri_rdma.decide.placement import Placed
+from nri_rdma.decide.policy import Offer
+from nri_rdma.model.device import Node, RdmaDevice
+from nri_rdma.model.pool import Pool, ShareGives
+from nri_rdma.model.request import DeviceRequest, RdmaLimits
+
+CONTEXTS = 1024
+"""How many contexts all of a device's users may open (hca_handle). No verbs call tells how many a device can have: this
+number is chosen."""
+LEAST_CONTEXTS = 16
+"""Fewest contexts of a share. Each process of a container opens one or two, and many jobs have a process per GPU."""
+LEAST_OBJECTS = 1024
+"""Fewest objects of a share. With fewer a usual job fails at its limit, so that a smaller part is no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """The limits of one share on one device, with the reason for those, or for there being none, that nobody wrote; ""
+    where all are written."""
+
+    limits: RdmaLimits
+    why: str
+
+    @property
+    def words(self) -> str:
+        """Return limits and reason for people."""
+        told = {"hca_handle": self.limits.hca_handles, "hca_object": self.limits.hca_objects}
+        limits = " ".join(f"{name}={number}" for name, number in told.items() if number is not None)
+        return f"{limits or 'no limits'} ({self.why or 'as the pool says'})"
+
+
+def share_limits(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
+    """Return the limits of one share of this pool on one of its devices, for a pod that no rule limits."""
+    written = (pool.limits or RdmaLimits()).within(pool.max_limits)
+    if written.hca_handles is not None and written.hca_objects is not None:
+        return ShareLimits(limits=written, why="")
+    default = _default(node, offer, pool, device)
+    return ShareLimits(limits=_completed(written, default.limits, 1), why=default.why)
+
+
+def _default(node: Node, offer: Offer, pool: Pool, device: RdmaDevice) -> ShareLimits:
+    """Return the limits where none are written."""
+    if not node.rdma_cgroup:
+        return _none("this node's cgroups have no rdma controller")
+    capacity = node.capacities.get(device.id)
+    if capacity is None:
+        return _none(node.capacity_problems.get(device.id, "its capacity was not asked yet"))
+    shares = pool.shares if pool.gives is ShareGives.ALL else offer.shares_per_device.get(pool.name, pool.shares)
+    kind, most = capacity.scarcest
+    objects = most // (shares + 1)
+    among = f"{most} {kind} among {shares} share{'' if shares == 1 else 's'} and the host"
+    if objects < LEAST_OBJECTS:
+        return _none(f"{among} are {objects} for each, fewer than {LEAST_OBJECTS}; write limits for the pool")
+    limits = RdmaLimits(hca_handles=max(LEAST_CONTEXTS, CONTEXTS // (shares + 1)), hca_objects=objects)
+    return ShareLimits(limits=limits, why=among)
+
+
+def with_share_limits(
+    node: Node, offer: Offer, pools: Iterable[Pool], placed: tuple[Placed, ...]
+) -> tuple[Placed, ...]:
+    """Return what was placed, with the default limits of shares on their devices. What the pool or a rule limits stays
+    as it is."""
+    if not any(item.admitted.request.shares for item in placed):
+        return placed
+    by_name = {pool.name: pool for pool in pools if pool.shares}
+    return tuple(
+        replace(item, limits=tuple(_limits(node, offer, by_name[item.admitted.request.pool], item)))
+        if item.admitted.request.shares and item.admitted.request.pool in by_name
+        else item
+        for item in placed
+    )
+
+
+def _limits(node: Node, offer: Offer, pool: Pool, placed: Placed) -> Iterator[RdmaLimits | None]:
+    request = placed.admitted.request
+    for index, device in enumerate(placed.devices):
+        default = _default(node, offer, pool, device).limits
+        shares = _shares_on(request, index, len(placed.devices))
+        limits = _completed(request.limits or RdmaLimits(), default, shares)
+        yield limits if limits != RdmaLimits() else None
+
+
+def _shares_on(request: DeviceRequest, index: int, devices: int) -> int:
+    """Return how many shares of one device a container has. Of a request without a count, which is for every device and
+    may be for several containers, it is known of one container only."""
+    if request.count is not None:
+        return max(1, len(request.shares_of(index, devices)))
+    return len(request.shares) if request.scope.only is not None and len(request.scope.only) == 1 else 1
+
+
+def _completed(written: RdmaLimits, default: RdmaLimits, shares: int) -> RdmaLimits:
+    """Return what is written, and for the rest the default of so many shares."""
+    return RdmaLimits(
+        hca_handles=_first(written.hca_handles, default.hca_handles, shares),
+        hca_objects=_first(written.hca_objects, default.hca_objects, shares),
+    )
+
+
+def _first(written: int | None, default: int | None, shares: int) -> int | None:
+    if written is not None or default is None:
+        return written
+    return default * shares
+
+
+def _none(why: str) -> ShareLimits:
+    return ShareLimits(limits=RdmaLimits(), why=why)

@@ -1,0 +1,124 @@
+"""The process that asks RDMA devices what they can have (nri_rdma.host.verbs).
+
+It is one of the distribution's Python: a driver that hangs, or a library that crashes, is not the caller's end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any  # Any: JSON of the program
+
+from nri_rdma.host import verbs
+from nri_rdma.model.capacity import RdmaCapacity
+
+if TYPE_CHECKING:
+    import subprocess
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 30.0
+"""How long all devices together may take to answer: a driver that starts its firmware again takes seconds for one."""
+_END_S = 2.0
+"""How long a killed process may take to end: one that hangs in the kernel is left behind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityAnswer:
+    """A device's capacity; None with the reason in `problem`."""
+
+    capacity: RdmaCapacity | None = None
+    problem: str = ""
+
+
+class VerbsProcess:
+    """The asking process, of which there is one at a time. `ask` is for one thread, `close` for another one."""
+
+    def __init__(self, python: Path | None, *, within_s: float = ANSWER_S) -> None:
+        """`python` has pyverbs; None: nobody is asked."""
+        self._python = python
+        self._within_s = within_s
+        self._running: subprocess.Popen[str] | None = None
+        self._closed = threading.Event()
+        self.pids: frozenset[int] = frozenset()
+        """The process that asks, or asked last."""
+
+    def ask(self, names: Sequence[str]) -> Mapping[str, CapacityAnswer]:
+        """Return an answer for each of these devices. Blocks for as long as they take, within limits; never raises for
+        what a device, a driver or a library does."""
+        if self._python is None:
+            return dict.fromkeys(names, CapacityAnswer(problem="verbs_python is empty"))
+        started = time.monotonic()
+        lines, problem = self._run(self._python, names)
+        answers = _read(lines, names, problem)
+        _log_answers(answers, round(1000 * (time.monotonic() - started)))
+        return answers
+
+    def close(self) -> None:
+        """End a process that still asks, and start none any more."""
+        self._closed.set()
+        running = self._running
+        if running is not None:
+            running.kill()
+
+    def _run(self, python: Path, names: Sequence[str]) -> tuple[Sequence[str], str]:
+        """Return what the program printed, and why there is nothing of those that it does not name."""
+        import subprocess  # late: most nodes have no shares
+
+        if self._closed.is_set():
+            return (), "this daemon is ending"
+        command, pipe = [str(python), "-I", verbs.__file__, *names], subprocess.PIPE
+        try:
+            running = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, errors="replace"
+            )
+        except OSError as error:
+            return (), f"{python} cannot be started: {error.strerror}"
+        self._running = running
+        self.pids = frozenset({running.pid})
+        if self._closed.is_set():  # meanwhile: `close` may have seen none that runs
+            running.kill()
+        try:
+            out, err = running.communicate(timeout=self._within_s)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            try:
+                out, err = running.communicate(timeout=_END_S)
+            except subprocess.TimeoutExpired:
+                return (), f"it did not answer within {self._within_s:g} s, and hangs in the kernel"
+            return out.splitlines(), f"it did not answer within {self._within_s:g} s"
+        finally:
+            self._running = None
+        last = err.strip().splitlines()[-1:]
+        return out.splitlines(), f"{python} ended with {running.returncode}{f': {last[0]}' if last else ''}"
+
+
+def _read(lines: Iterable[str], names: Sequence[str], problem: str) -> Mapping[str, CapacityAnswer]:
+    """Return an answer for each of these devices; `problem` is that of a device of which there is no line."""
+    found: dict[str, CapacityAnswer] = {}
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # half a line of a process that was killed
+            told: dict[str, Any] = json.loads(line)
+            if "device" not in told:
+                problem = str(told["problem"])
+            elif "problem" in told:
+                found[told["device"]] = CapacityAnswer(problem=str(told["problem"]))
+            else:
+                found[told["device"]] = CapacityAnswer(capacity=RdmaCapacity(**told["capacity"]))
+    return {name: found.get(name, CapacityAnswer(problem=problem)) for name in names}
+
+
+def _log_answers(answers: Mapping[str, CapacityAnswer], took_ms: int) -> None:
+    for name, answer in answers.items():
+        if answer.capacity is None:
+            log.warning("the capacity of a device is not known", extra={"device": name, "error": answer.problem})
+        else:
+            kind, most = answer.capacity.scarcest
+            fact = {"device": name, "scarcest": f"{most} {kind}", "took_ms": took_ms}
+            log.info("asked a device for its capacity", extra=fact)

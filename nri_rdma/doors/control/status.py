@@ -126,6 +126,7 @@ def _pools(view: View) -> list[dict[str, Any]]:
             held = {share for it in devices for holding in taken.get(it.id, ()) for share in holding.shares}
             told |= {"resource": pool.resource, "shares": pool.shares, "given": len(held)}
             told |= {"gives": str(pool.gives), "guarded": view.shares_are_guarded}
+            told |= {"registration": asdict(known) if (known := view.registrations.get(pool.name)) else None}
         found.append(told)
     return found
 

@@ -119,6 +119,27 @@ def test_a_resource_that_another_plugin_serves_does_not_keep_the_others_waiting(
     assert len(told) == 1
 
 
+def test_what_is_not_registered_is_known_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins"
+    two = (pool(), pool(name="others", resource=OTHER))
+    book = ShareBook(two)
+    folder.mkdir()
+
+    def errors() -> list[str]:
+        return [book.registrations[it.name].error for it in two]
+
+    with plugins(folder, *two, shares=book):
+        wait_until(lambda: errors() == [f"the kubelet has no kubelet.sock in {folder}"] * 2, "no kubelet")
+        with FakeDeviceManager(folder):
+            wait_until(lambda: errors() == ["", ""], "both")
+        wait_until(lambda: all("no kubelet.sock" in error for error in errors()), "its end", 15)
+    with FakeDeviceManager(folder), socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(folder / "hca_shared.sock"))
+        theirs.listen()
+        with plugins(folder, *two, shares=book):
+            wait_until(lambda: errors()[1] == "" and "RESOURCE-TAKEN" in errors()[0], "what is taken")
+
+
 def test_on_a_node_without_a_watch_left_the_shares_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EMFILE, "inotify_init1")

@@ -164,7 +164,7 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
     if document["sandboxes"]:
         yield _sandboxes(document["sandboxes"])
     if unstarted := tuple(_unstarted(document["sandboxes"])):
-        title = "WARNING: containers that nri-rdma prepared and that did not start; the pod's events say who refused them"
+        title = "WARNING: containers that nri-rdma prepared and that did not start; the pod's events say why"
         yield TextTable(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])

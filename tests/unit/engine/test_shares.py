@@ -149,6 +149,13 @@ def test_an_init_container_has_the_device_of_the_share_that_the_kubelet_gives_to
     assert not node.inside.reservations.taken()
 
 
+def test_a_container_of_an_attached_pod_passes_no_barrier(node: Node) -> None:
+    pod = node.start("a", "hcas-05")
+    node.inside.sandboxes.of(pod.id)[0].attach_done.result(10)
+    node.create(pod, "hcas-05")
+    assert [it.name for it in node.inside.spans.recent() if it.name == "barrier"] == []
+
+
 def test_an_init_container_that_alone_has_a_share_gets_its_device_and_the_others_none(node: Node) -> None:
     pod = node.start("a")
     assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]

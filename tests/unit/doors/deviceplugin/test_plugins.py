@@ -149,6 +149,21 @@ def test_on_a_node_without_a_watch_left_the_shares_are_served(tmp_path: Path, mo
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
 
 
+def test_a_folder_that_cannot_be_watched_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptors = []
+
+    def refuse(watch: inotify.Inotify, _path: str, _mask: int) -> None:
+        descriptors.append(watch.fileno())
+        raise OSError(errno.ENOSPC, "inotify_add_watch")
+
+    monkeypatch.setattr(inotify.Inotify, "add", refuse)
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+    assert len(descriptors) == 1
+    now = Path(f"/proc/self/fd/{descriptors[0]}")
+    assert not now.is_symlink() or str(now.readlink()) != "anon_inode:inotify"
+
+
 def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failing = [True]
     serve = PoolServer.serve

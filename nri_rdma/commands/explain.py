@@ -29,7 +29,7 @@ from nri_rdma.decide.topology import Distance, distance
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.allocation import ClaimDevice, ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.device import DeviceId, Netdev, Node, RdmaDevice
+from nri_rdma.model.device import Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
@@ -444,13 +444,13 @@ def _container(
 
 
 def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
-    given = {device.id: item.admitted.request.name for item in placed for device in item.devices}
-    own = {item.admitted.request.name: item for item in placed}
+    # By the place: containers with shares of one pool have a request of the same name each.
+    own = {item.admitted.request.where: item for item in placed}
     return tuple(
         ExplainedRequest(
             admitted=item,
             isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(facts, own.get(item.request.name)), *_sources(facts, item, given)),
+            candidates=(*_given(facts, own.get(item.request.where)), *_sources(facts, item, placed)),
         )
         for item in admitted
     ) + tuple(
@@ -485,16 +485,20 @@ def _nearest(facts: Facts, request: DeviceRequest, device: RdmaDevice, gpu: PciA
     return Candidate(device=device, given=False, free=True, why="", gpu=nearest, far=far)
 
 
-def _sources(facts: Facts, admitted: Admitted, given: Mapping[DeviceId, str]) -> Iterator[Candidate]:
+def _sources(facts: Facts, admitted: Admitted, placed: tuple[Placed, ...]) -> Iterator[Candidate]:
+    """Yield the devices that the request does not get."""
     offered = offer(facts.policy, facts.node)
+    given = [(device.id, item.admitted.request) for item in placed for device in item.devices]
     for device in facts.node.devices:
-        to = given.get(device.id)
-        if to is None:
+        to = [request for device_id, request in given if device_id == device.id]
+        if not to:
             why_not = _why_not(facts, offered, admitted, device)
             why = why_not or _why_later(facts.node, admitted, device)
             yield replace(_nearest(facts, admitted.request, device), free=not why_not, why=why)
-        elif to != admitted.request.name:
-            why = f"given to request {to} of this pod"
+        elif all(request.where != admitted.request.where for request in to):
+            other = to[0]
+            place = f" ({other.where})" if other.name == admitted.request.name else ""
+            why = f"given to request {other.name}{place} of this pod"
             yield replace(_nearest(facts, admitted.request, device), free=False, why=why)
 
 

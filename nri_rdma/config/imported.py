@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import chain, count
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.device import LinkLayer
-from nri_rdma.text.pools import MAX_SHARED_NAME
+from nri_rdma.text.pools import MAX_SHARED_NAME, node_of, read_pools
 from nri_rdma.text.reading import Fields, list_of, matching, string, whole
 from nri_rdma.text.refusals import bounded, refused
 from nri_rdma.text.yaml import Node, read_yaml
@@ -65,6 +67,16 @@ class Imported:
     notes: tuple[Note, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the entries before one have, each with the entry's place."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    pools: set[str] = field(default_factory=set)
+    """Their names."""
+    conditions: dict[frozenset[tuple[str, frozenset[str]]], str] = field(default_factory=dict)
+
+
 def imported(text: str, file: str) -> Imported:
     """Return their configuration (JSON) as ours. Raises SettingError with the place of what cannot be used."""
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
@@ -89,7 +101,7 @@ def _document(node: Node | None) -> Imported:
     entries = node.get("configList")
     if not isinstance(entries, list) or not entries:
         raise refused("configuration.configList", "no resources are configured", "give at least one resource")
-    seen: dict[str, str] = {}
+    seen = _Seen()
     tables = []
     for index, entry in enumerate(entries):
         pool = _pool(entry, f"configuration.configList[{index}]", seen)
@@ -101,7 +113,7 @@ def _document(node: Node | None) -> Imported:
     return Imported(toml="\n".join(tables), notes=tuple(notes))
 
 
-def _pool(entry: Node, where: str, seen: dict[str, str]) -> Imported:
+def _pool(entry: Node, where: str, seen: _Seen) -> Imported:
     unknown: list[Note] = []
     fields = _fields(entry, where, _RESOURCE_KEYS, unknown)
     path = where.removeprefix("configuration.")
@@ -109,17 +121,23 @@ def _pool(entry: Node, where: str, seen: dict[str, str]) -> Imported:
     name = fields.read("resourceName", matching(_RESOURCE_NAME, hint), "")
     if not name:
         raise refused(f"{where}.resourceName", "it is missing", hint)
-    if name in seen:
-        raise refused(f"{where}.resourceName", f"{name} is the name of {seen[name]}", "choose another")
-    seen[name] = path
+    if name in seen.names:
+        raise refused(f"{where}.resourceName", f"{name} is the name of {seen.names[name]}", "choose another")
+    seen.names[name] = path
     prefix = fields.read("resourcePrefix", _prefix, DEFAULT_PREFIX)
     shares = fields.read("rdmaHcaMax", whole(0, 1 << 31), 0)
     conditions = _conditions(fields, where, unknown)
     if not shares:
         words = f"rdmaHcaMax is 0: {prefix}/{name} has no shares"
         return Imported(toml="", notes=(Note(path=path, fate=Fate.LEFT_OUT, words=words), *unknown))
-    pool = _pool_name(name)
-    toml = [
+    selected = frozenset((key, frozenset(values)) for key, values in conditions.items())
+    if selected in seen.conditions:  # their plugin gives a device by several resources
+        key = "selectors" if fields.node.get("selectors") else "devices"
+        what = f"it selects the same devices as {seen.conditions[selected]}, and a device of ours is in one pool only"
+        raise refused(f"{where}.{key}", what, "select different devices, or make them one resource")
+    seen.conditions[selected] = path
+    pool = _pool_name(name, seen.pools)
+    lines = [
         f"[pools.{pool}]",
         f"select = {{ {', '.join(f'{key} = {_toml_list(values)}' for key, values in conditions.items())} }}",
         'modes = ["shared"]',
@@ -129,7 +147,21 @@ def _pool(entry: Node, where: str, seen: dict[str, str]) -> Imported:
         'gives = "all"',
         "",
     ]
-    return Imported(toml="\n".join(toml), notes=(*_notes(fields.node, path, pool, shares), *unknown))
+    toml = "\n".join(lines)
+    _refuse_what_our_reader_refuses(toml, fields.node, pool, where)
+    return Imported(toml=toml, notes=(*_notes(fields.node, path, pool, shares), *unknown))
+
+
+def _refuse_what_our_reader_refuses(toml: str, entry: Mapping[str, Node], pool: str, where: str) -> None:
+    """Raise RequestError with the place in their file for a pool that no daemon of ours takes."""
+    try:
+        read_pools(node_of(tomllib.loads(toml)["pools"]))
+    except RequestError as error:
+        place = error.where.removeprefix(f"pools.{pool}")
+        for theirs, ours in _SELECTORS.items():
+            own = f"selectors.{theirs}" if entry.get("selectors") else "devices"
+            place = place.replace(f"select.{ours}", own)
+        raise refused(f"{where}{place}", error.what, error.hint) from error
 
 
 def _fields(node: Node, where: str, known: tuple[str, ...], unknown: list[Note]) -> Fields:
@@ -196,11 +228,17 @@ def _prefix(node: Node, where: str) -> str:
 _READERS: Mapping[str, Callable[[Node, str], tuple[str, ...]]] = {"linkTypes": _link_types}
 
 
-def _pool_name(name: str) -> str:
-    """Return the pool's name: the resource's as far as a pool can be called so."""
+def _pool_name(name: str, taken: set[str]) -> str:
+    """Return the pool's name, and note it in `taken`: the resource's as far as a pool can be called so, with a number
+    where another is called so."""
     written = name.replace("_", "-")
     named = written if written[0].isalpha() else f"pool-{written}"
-    return named[:MAX_SHARED_NAME].rstrip("-")
+    for ending in chain(("",), (f"-{number}" for number in count(2))):
+        found = named[: MAX_SHARED_NAME - len(ending)].rstrip("-") + ending
+        if found not in taken:
+            break
+    taken.add(found)
+    return found
 
 
 def _toml_list(values: tuple[str, ...]) -> str:

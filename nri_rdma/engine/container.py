@@ -64,6 +64,10 @@ class Container(Protocol):
         """The pools for whose shares the guard will verify the container before it runs."""
 
     @property
+    def given_guards(self) -> frozenset[str]:
+        """The pools whose guard was given to the container with its shares."""
+
+    @property
     def is_privileged(self) -> bool:
         """Whether the container may use all devices of the host. Then its nodes prove nothing."""
 
@@ -96,6 +100,7 @@ class KnownContainer:
     cdi_devices: tuple[str, ...] = ()
     shares: frozenset[tuple[str, str]] = frozenset()
     guards: frozenset[str] = frozenset()
+    given_guards: frozenset[str] = frozenset()
     is_privileged: bool = False
     net_devices: frozenset[str] = frozenset()
     gpus: GpuEvidence = GpuEvidence()  # noqa: RUF009 - frozen

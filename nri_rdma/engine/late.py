@@ -18,7 +18,7 @@ from nri_rdma.engine.barrier import Barrier
 from nri_rdma.engine.container import Container
 from nri_rdma.engine.parts import attached_for, devices_of, free_key, holder_of
 from nri_rdma.engine.placer import Placer, PresentQuestion
-from nri_rdma.engine.refusals import being_attached, claim_failed, returning
+from nri_rdma.engine.refusals import being_attached, late_attach_failed, returning
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.tasks.waiting import all_settled, wait
@@ -155,4 +155,4 @@ class LateAttach:
         if failed is None or (failed.is_told and failed.times < ATTEMPTS):
             return
         failed.is_told = True
-        raise claim_failed(pod, container, failed.why, is_over=failed.times >= ATTEMPTS)
+        raise late_attach_failed(pod, container, failed.why, is_over=failed.times >= ATTEMPTS)

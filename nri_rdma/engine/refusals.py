@@ -32,8 +32,8 @@ def not_ready(pod: Pod, why: str, last_error: str = "") -> NotReadyError:
 
 
 def being_attached(pod: Pod, container: str) -> NotReadyError:
-    """Return the error for a container as long as what its CDI devices ask for is not attached."""
-    return not_ready(pod, f"what the CDI devices of container {container} ask for is being attached")
+    """Return the error for a container as long as what its claims or shares ask for is not attached."""
+    return not_ready(pod, f"the RDMA devices of container {container} are being attached")
 
 
 def not_decided(pod_name: str) -> NotReadyError:
@@ -61,8 +61,8 @@ def lacks_guard(pod: Pod, container: str, resource: str) -> NotReadyError:
         ErrorCode.GUARD_MISSING,
         f"container {container} has shares of {resource} without the guard that was given with them",
         where=str(pod),
-        hint="delete the pod if it is older than the guard; else let the runtime read CDI specs (containerd 1.7:"
-        ' enable_cdi = true), or set guard_hook = "" for shares without the guard',
+        hint='let the runtime read CDI specs (containerd 1.7: enable_cdi = true), or set guard_hook = "" for shares'
+        " without the guard",
     )
 
 
@@ -86,11 +86,12 @@ def unknown_shares(pod: Pod, container: str, resource: str) -> NotReadyError:
     )
 
 
-def claim_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> NotReadyError:
-    """Return the error for a container whose claim could not be attached; `is_over`: it is not tried again."""
+def late_attach_failed(pod: Pod, container: str, why: str, *, is_over: bool) -> NotReadyError:
+    """Return the error for a container whose claims or shares could not be attached; `is_over`: it is not tried
+    again."""
     return NotReadyError(
         ErrorCode.ATTACH_FAILED,
-        "the devices of this container's claim could not be attached, and what was done was undone",
+        "the RDMA devices of this container could not be attached, and what was done was undone",
         where=f"{pod}, container {container}",
         hint=_NEW_SANDBOX if is_over else "nothing to do: it is tried again",
         detail=why,

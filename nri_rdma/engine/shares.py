@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from nri_rdma.engine.container import Container
 from nri_rdma.model.allocation import PodAllocation
@@ -18,6 +19,17 @@ from nri_rdma.model.pool import Pool, PoolDoor
 PENDING_S = 120.0
 """How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
 within half a second; volumes may take longer."""
+NOT_TRIED = "the runtime has not reported its pods yet"
+"""Why a resource is not registered right after the daemon's start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """Whether the kubelet knows a resource: `error` is why not, "" where it does; `since` is the time of the last
+    change, in seconds since the epoch."""
+
+    error: str
+    since: float
 
 
 class ShareBook:
@@ -28,6 +40,9 @@ class ShareBook:
         """The pools that are asked by a resource, by name."""
         self.is_guarded = False
         """Whether the kubelet gives the guard to containers with shares."""
+        started = Registration(error=NOT_TRIED, since=time.time())
+        self.registrations = dict.fromkeys(self.pools, started)
+        """Whether the kubelet knows the pools' resources, by the pools' names."""
         self._lock = threading.Lock()
         self._clock = clock
         self._pending: dict[tuple[str, str], float] = {}
@@ -45,9 +60,18 @@ class ShareBook:
         return bool(self._pending)
 
     def unguarded(self, container: Container) -> str:
-        """Return a resource that the container has shares of without the guard that was given with them, or ""."""
-        lacking = {pool.resource for pool in self.pools.values() if pool.name not in container.guards}
+        """Return a resource that the container has shares of without the guard that was given with them, or "". A
+        container whose shares are older than the guard was given none: it is served."""
+        lacking = {
+            self.pools[name].resource for name in container.given_guards - container.guards if name in self.pools
+        }
         return min((it for it, _ in container.shares if it in lacking), default="") if self.is_guarded else ""
+
+    def registered(self, pool: str, error: str = "") -> None:
+        """Note that the kubelet knows the resource of a pool, or why not."""
+        before = self.registrations[pool]
+        since = before.since if bool(before.error) == bool(error) else time.time()
+        self.registrations[pool] = Registration(error=error, since=since)
 
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
         """Note that the kubelet allocated these shares to a container that it does not name."""

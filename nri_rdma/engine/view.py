@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.attachment import Attachment
@@ -11,6 +12,7 @@ from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
 from nri_rdma.engine.refusals import RefusalRow
 from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
+from nri_rdma.engine.shares import Registration
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
 
@@ -34,6 +36,8 @@ class View:
     """Whether a kubelet has reported what it allocated."""
     shares_are_guarded: bool
     """Whether the kubelet gives the guard to containers with shares."""
+    registrations: Mapping[str, Registration]
+    """Whether the kubelet knows the resources of pools, by the pools' names."""
     sightings: tuple[Sighting, ...]
     """Containers with RDMA devices from others."""
     alignments: tuple[Aligned, ...]
@@ -62,6 +66,7 @@ def view_of(engine: Engine) -> View:
         specs_are_read=evidence.specs.now.majors is not None,
         kubelet_tells=evidence.kubelet.tells,
         shares_are_guarded=evidence.kubelet.shares.is_guarded,
+        registrations=dict(evidence.kubelet.shares.registrations),
         sightings=evidence.sandboxes.sightings(),
         alignments=evidence.sandboxes.alignments(),
         unserved=engine.unserved,

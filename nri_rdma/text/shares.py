@@ -3,6 +3,8 @@
 The device plugin gives it to the kubelet, which gives it to the runtime with the container:
 ``shares.rdma.noderesource.dev/rdma_hca_a: rdma/hca_a=hcas-07,hcas-12``. CRI-O mixes the pod's annotations, which its
 author writes, into those of each container: a pod with such a key is refused (`forged`).
+
+A second annotation says that the guard was given with the shares. A container without it is older than the guard.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ GUARD_HOOK = "nri-rdma-hook"
 """The name of the guard's program, wherever it lies."""
 KEY_PREFIX = "shares.rdma.noderesource.dev/"
 """With the resource's name after it: one container may have shares of several pools."""
+GUARDED_PREFIX = f"guard.{KEY_PREFIX}"
+"""With the resource's name after it; the value is the pool."""
 
 
 def share_annotation(resource: str, shares: Iterable[str]) -> tuple[str, str]:
@@ -26,6 +30,16 @@ def shares_in(annotations: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset((resource, share) for resource, _, shares in told for share in shares.split(","))
 
 
+def guarded_annotation(resource: str, pool: str) -> tuple[str, str]:
+    """Return key and value that say that the guard of a pool is given with the shares of its resource."""
+    return f"{GUARDED_PREFIX}{resource.replace('/', '_')}", pool
+
+
+def given_guards(annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the pools whose guard was given to the container with these annotations."""
+    return frozenset(pool for key, pool in annotations.items() if key.startswith(GUARDED_PREFIX))
+
+
 def forged(pod_annotations: Mapping[str, str]) -> str:
     """Return a key of the pod's own annotations that looks like one of these, or ""."""
-    return next((key for key in pod_annotations if key.startswith(KEY_PREFIX)), "")
+    return next((key for key in pod_annotations if key.startswith((KEY_PREFIX, GUARDED_PREFIX))), "")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.rig.deadline import wait_until
 from tests.rig.expect import look
 from tests.rig.fabric import Fabric
 from tests.rig.runtime import Runtime
+from tests.runtime.test_placement import nvidia_node
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]
 
@@ -35,12 +37,13 @@ def test_a_refused_pod_is_in_log_and_status_after_it_is_gone(
 
 
 def test_a_restarted_daemon_knows_what_its_pods_have_from_it(
-    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri
+    host_equal: None, runtime: Runtime, node: Fabric, cri: Cri, tmp_path: Path
 ) -> None:
     with Daemon(runtime, node) as daemon:
         pod = cri.run_pod("trainer", annotations={POD: TWO})
-        container = cri.run_container(pod, "main")
+        container = cri.run_container(pod, "main", devices=[nvidia_node(tmp_path, 0)])
         assert {"uverbs0", "uverbs1"} <= set(look(cri, container).nodes)
+        wait_until(lambda: daemon.status()["alignment"], "the container to be compared")
         before = daemon.status()
         for how in (signal.SIGTERM, signal.SIGKILL):
             daemon.end(how)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nri_rdma.commands.doctor.guard import Setup
 
 EXIT_ATTENTION = 1
+UNREGISTERED_S = 60.0
+"""For how long a resource may not be registered with the kubelet before that needs attention: the kubelet and the
+daemon start within it."""
 _ID_LENGTH = 13
 """As crictl shortens the ids of sandboxes."""
 
@@ -35,8 +38,9 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
     Warnings: no guard, pods that run without their devices, devices that could not be brought home. Ends with 3 when
     the daemon does not answer.
 
-    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, devices could
-    not be brought home, pods run without their devices, or containers did not start. Refused pods do not count.
+    With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, a resource has
+    not been registered with the kubelet for a minute, devices could not be brought home, pods run without their
+    devices, or containers did not start. Refused pods do not count.
 
     \b
     Example:
@@ -76,6 +80,10 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield f"the runtime is {runtime['link']}, so that pods start without nri-rdma ({runtime['socket']}){why}"
     if document.get("reload_error"):
         yield f"the settings are as before: {document['reload_error']}"
+    for pool in document["pools"]:
+        known = pool.get("registration")  # a daemon before this field has none
+        if known and known["error"] and time.time() - known["since"] > UNREGISTERED_S:
+            yield f"the kubelet does not know {pool['resource']} of pool {pool['name']}: {known['error']}"
     for it in document["sandboxes"]:
         if it["undo_error"]:
             yield f"devices of {it['pod']} could not be brought home: {it['undo_error']}"
@@ -110,6 +118,7 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
             each = "every device" if pool["gives"] == "all" else "one device"
             yield "", f"{resource}: {pool['given']} of {pool['shares']} shares given, each {each}"
             yield from (("", words) for words in _share_limits(pool))
+            yield from _registration(pool.get("registration"))  # a daemon before this field has none
             if not pool["guarded"]:
                 yield "", "WARNING, its containers have no guard: see docs/configuration.md, Shares"
         if pool["contested"]:
@@ -124,6 +133,16 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     yield "Namespaces", f"{document['namespaces_held']} held open"
     if closing := document.get("pinned", {}).get("closing"):
         yield "", f"WARNING, {closing} cannot be let go: a call of the kernel inside does not return"
+
+
+def _registration(registration: dict[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if registration is None:
+        return
+    ago = age(max(0.0, time.time() - registration["since"]))
+    if registration["error"]:
+        yield "", f"WARNING, the kubelet does not know it, for {ago}: {registration['error']}"
+    else:
+        yield "", f"registered with the kubelet {ago} ago"
 
 
 def _traces(traces: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -155,7 +174,7 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
     if document["sandboxes"]:
         yield _sandboxes(document["sandboxes"])
     if unstarted := tuple(_unstarted(document["sandboxes"])):
-        title = "WARNING: containers that did not start after our answer; the pod's events say who refused them"
+        title = "WARNING: containers that nri-rdma prepared and that did not start; the pod's events say why"
         yield TextTable(title=title, headings=("POD", "CONTAINER", "ANSWERS", "FOR"), rows=unstarted)
     if document.get("rdma_use"):  # a daemon before this field has none
         yield _rdma_use(document["rdma_use"])

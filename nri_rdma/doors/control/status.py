@@ -130,6 +130,7 @@ def _pools(view: View) -> list[dict[str, Any]]:
             told["limits"] = {
                 device.name: _share_limits(share_limits(view.node, offered, pool, device)) for device in devices
             }
+            told |= {"registration": asdict(known) if (known := view.registrations.get(pool.name)) else None}
         found.append(told)
     return found
 

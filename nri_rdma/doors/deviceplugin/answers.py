@@ -13,7 +13,7 @@ from nri_rdma.decide.policy import Offer
 from nri_rdma.decide.shares import is_up
 from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.pb import deviceplugin_pb2 as pb
-from nri_rdma.text.shares import share_annotation
+from nri_rdma.text.shares import guarded_annotation, share_annotation
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
@@ -48,9 +48,10 @@ def allocated(pool: Pool, containers: Iterable[Iterable[str]], guard: str = "") 
     """Return the answer to Allocate for the shares of each container; `guard` is the CDI device that brings the guard,
     or "" for none."""
     cdi_devices = [pb.CDIDevice(name=guard)] if guard else []
+    guarded = [guarded_annotation(pool.resource, pool.name)] if guard else []
     answers = [
         pb.ContainerAllocateResponse(
-            annotations=dict([share_annotation(pool.resource, shares)]), cdi_devices=cdi_devices
+            annotations=dict([share_annotation(pool.resource, shares), *guarded]), cdi_devices=cdi_devices
         )
         for shares in containers
     ]

@@ -113,8 +113,11 @@ class DevicePlugins:
                 self._begin_watching()
                 pause_s = LOOK_S if self._serve_missing(is_new_kubelet) else TRY_AGAIN_S
                 self.node_was_read()  # what is offered may have changed without a reading, by a reload
-        except Exception:  # a bug, or a grpc that cannot be imported: the shares are not served until it is mended
+            else:
+                self._none_is_registered(f"the kubelet has no {KUBELET_SOCKET} in {self._folder}")
+        except Exception as error:  # a bug, or a grpc that cannot be imported: the shares are not served until then
             log.exception("the shares are not served")
+            self._none_is_registered(f"the daemon's log has the traceback of this error: {error!r}")
         with self._lock:
             self._cancel()
             if not self._is_closed:
@@ -129,17 +132,24 @@ class DevicePlugins:
                 self._servers = self._make_servers()
         except OSError as error:
             errors.append(f"the guard of the shares cannot be written: {error}")
+            self._none_is_registered(errors[0])
         for server in self._servers:
             try:
                 if is_new_kubelet or not server.is_there:
                     server.serve()
+                self._shares.registered(server.pool.name)
             except KubeletError as error:
                 errors.append(str(error))
+                self._shares.registered(server.pool.name, str(error))
         told = "; ".join(errors)
         if told and told != self._error:
             log.warning("a resource is not served", extra={"error": told})
         self._error = told
         return not told
+
+    def _none_is_registered(self, why: str) -> None:
+        for name in self._shares.pools:
+            self._shares.registered(name, why)
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
         is_guarded, offer = self._guard(), self._offer()

@@ -23,7 +23,7 @@ from nri_rdma.doors.nri.messages import (
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
-from nri_rdma.text.shares import KEY_PREFIX, shares_in
+from nri_rdma.text.shares import KEY_PREFIX, given_guards, shares_in
 
 _T = TypeVar("_T")
 _SHARES = KEY_PREFIX.encode()
@@ -99,6 +99,11 @@ class NriContainer:
     def guards(self) -> frozenset[str]:
         """The pools for whose shares the guard will verify the container before it runs."""
         return guarded_pools(self._message.container)
+
+    @property
+    def given_guards(self) -> frozenset[str]:
+        """The pools whose guard was given to the container with its shares."""
+        return given_guards(self._message.container.annotations)
 
     @_lazy
     def is_privileged(self) -> bool:

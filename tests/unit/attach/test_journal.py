@@ -124,6 +124,12 @@ def test_what_is_no_regular_file_is_set_aside_and_keeps_nobody_waiting(record: S
     assert journal.load() == ((record,), ())
 
 
+def test_a_value_that_no_reader_would_take_back_is_a_bug_and_no_text(record: SandboxRecord, tmp_path: Path) -> None:
+    with pytest.raises(NotImplementedError, match="complex"):
+        Journal(tmp_path).write(replace(record, pod=replace(record.pod, name=1j)))  # type: ignore[arg-type]
+    assert list(tmp_path.glob("*.json")) == []
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b"[]", b"null", b"\xff", b'{"version": 1}', b'{"version": 2}', b"[" * 100_000],

@@ -109,6 +109,15 @@ def test_parse_raises_the_first_problem_and_inspect_tells_all() -> None:
     assert caught.value.path == "cdiVersion"
 
 
+def test_whether_the_version_suffices_is_not_asked_of_a_spec_with_mistakes() -> None:
+    """What cannot be read is replaced by something else, about which nothing is to be told."""
+    text = "cdiVersion: 0.3.0\nkind: ve.com/nic\nannotations: {a: b}\ndevices: [{name: a, containerEdits: {env: [%s]}}]"
+    (version,) = inspect((text % "A=B").encode(), "FILE").problems
+    assert version.line == 3
+    (mistake,) = inspect((text % "B").encode(), "FILE").problems
+    assert mistake.line == 4
+
+
 _KEYS = st.sampled_from(
     [
         *("cdiVersion", "kind", "annotations", "devices", "containerEdits", "name", "env", "deviceNodes", "netDevices"),

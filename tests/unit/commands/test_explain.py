@@ -406,6 +406,34 @@ def test_what_a_share_may_have_of_its_device_is_shown_with_the_reason(facts: Fac
     assert container.edits.rdma_max == ("mlx5_0 hca_handle=113 hca_object=14563",)
 
 
+def test_two_containers_with_shares_of_one_pool_have_a_table_each(facts: Facts) -> None:
+    pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=16)
+    policy = policy_of((pool,), (), allow_default_pool=False)
+    both = tuple(ContainerManifest(name=name, resources=(("rdma/hca", "1"),)) for name in ("one", "two"))
+    explanation = explain(replace(pod(""), annotations={}, containers=both), replace(facts, policy=policy))
+    tables = [
+        {it.device.name: ("given" if it.given else it.why) for it in request.candidates}
+        for request in explanation.requests
+    ]
+    first, second = given(explanation)
+    assert [dict(it.edits.env)["RDMA_DEVICES_HCA"] for it in explanation.containers] == [first, second]
+    assert (tables[0][first], tables[1][second]) == ("given", "given")
+    assert tables[0][second] == "given to request hca (rdma/hca of two) of this pod"
+    assert tables[1][first] == "given to request hca (rdma/hca of one) of this pod"
+    assert [len(request.candidates) for request in explanation.requests] == [8, 8]
+
+
+def test_a_device_that_two_requests_share_is_one_row_of_each(facts: Facts) -> None:
+    pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=16)
+    policy = policy_of((pool,), (), allow_default_pool=False)
+    both = tuple(ContainerManifest(name=name, resources=(("rdma/hca", "5"),)) for name in ("one", "two"))
+    explanation = explain(replace(pod(""), annotations={}, containers=both), replace(facts, policy=policy))
+    assert len(set(given(explanation))) == 8
+    assert [sorted(it.device.name for it in request.candidates) for request in explanation.requests] == [
+        [f"mlx5_{number}" for number in range(8)]
+    ] * 2
+
+
 @pytest.mark.parametrize("number", ["0", "-1", "1.5", "", "all", "\u0661"])
 def test_a_resource_that_is_no_number_of_shares_is_none(facts: Facts, number: str) -> None:
     pool = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=16)

@@ -114,6 +114,35 @@ def test_what_they_take_is_a_pool(document: object) -> None:
         pytest.param(one(devices="ib0"), "configList[0].devices", "is not a list", id="no list of devices"),
         pytest.param({"configList": [{"devices": ["ib0"]}]}, "configList[0].resourceName", "missing", id="no name"),
         pytest.param([], "", "no JSON object", id="no object"),
+        pytest.param(
+            one(selectors={"deviceIDs": ["1017", "x"]}),
+            "configList[0].selectors.deviceIDs[1]",
+            "'x'",
+            id="an id of ours",
+        ),
+        pytest.param(one(devices=["ib0", "a b"]), "configList[0].devices[1]", "'a b'", id="a netdev's name"),
+        pytest.param(
+            {
+                "configList": [
+                    {"resourceName": "a", "rdmaHcaMax": 1, "selectors": {"ifNames": ["ib0", "ib1"]}},
+                    {"resourceName": "b", "rdmaHcaMax": 1, "selectors": {"ifNames": ["ib1", "ib0"]}},
+                ]
+            },
+            "configList[1].selectors",
+            "it selects the same devices as configList[0], and a device of ours is in one pool only",
+            id="equal selectors",
+        ),
+        pytest.param(
+            {
+                "configList": [
+                    {"resourceName": "a", "rdmaHcaMax": 1, "selectors": {"ifNames": ["ib0"]}},
+                    {"resourceName": "b", "rdmaHcaMax": 1, "devices": ["ib0"]},
+                ]
+            },
+            "configList[1].devices",
+            "it selects the same devices as configList[0]",
+            id="a selector and a device that are equal",
+        ),
     ],
 )
 def test_what_they_refuse_is_refused_with_its_place(document: object, where: str, what: str) -> None:
@@ -164,6 +193,33 @@ def test_more_shares_than_a_pool_may_have_are_as_many_as_it_may_have() -> None:
 def test_a_pool_is_called_as_its_resource_where_it_can(name: str, pool: str) -> None:
     (made,) = pools({"configList": [{"resourceName": name, "rdmaHcaMax": 1, "devices": ["ib0"]}]})
     assert (made.name, made.resource) == (pool, f"rdma/{name}")
+
+
+def test_resources_whose_pools_would_have_one_name_have_pools_of_several() -> None:
+    long = "a" * 63
+    names = ("1a", "pool_1a", f"{long[:-1]}b", f"{long[:-1]}c")
+    made = pools(
+        {
+            "configList": [
+                {"resourceName": name, "rdmaHcaMax": 1, "devices": [f"ib{number}"]} for number, name in enumerate(names)
+            ]
+        }
+    )
+    assert [pool.resource for pool in made] == [f"rdma/{name}" for name in names]
+    assert [pool.name for pool in made[:2]] == ["pool-1a", "pool-1a-2"]
+    assert made[3].name == f"{made[2].name[:-2]}-2"
+
+
+def test_equal_selectors_of_a_resource_without_shares_are_nobodys() -> None:
+    (pool,) = pools(
+        {
+            "configList": [
+                {"resourceName": "a", "rdmaHcaMax": 0, "devices": ["ib0"]},
+                {"resourceName": "b", "rdmaHcaMax": 1, "devices": ["ib0"]},
+            ]
+        }
+    )
+    assert pool.name == "b"
 
 
 def test_their_selectors_select_what_theirs_do() -> None:

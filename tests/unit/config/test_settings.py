@@ -218,6 +218,16 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load_settings({}, {}, path)
 
 
+def test_a_file_may_be_a_mebibyte_long_and_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    line = 'log_level = "debug"\n'
+    path.write_text(line + "#" * ((1 << 20) - len(line)))
+    assert load_settings({}, {}, path).log_level == "debug"
+    path.write_text(path.read_text() + "#")
+    with pytest.raises(SettingError, match="it is longer than 1048576 bytes"):
+        load_settings({}, {}, path)
+
+
 def test_a_fifo_in_the_files_place_is_refused_and_keeps_nobody_waiting(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     os.mkfifo(path)

@@ -36,8 +36,16 @@ def test_what_a_retry_helps_begins_so_that_the_kubelet_retries_soon(make: Callab
     [
         (lambda: refusals.not_attached("ml/train"), ErrorCode.NOT_ATTACHED, "delete the pod"),
         (lambda: refusals.failed_late(POD, "no"), ErrorCode.ATTACH_FAILED, "delete the pod"),
-        (lambda: refusals.claim_failed(POD, "main", "no", is_over=True), ErrorCode.ATTACH_FAILED, "delete the pod"),
-        (lambda: refusals.claim_failed(POD, "main", "no", is_over=False), ErrorCode.ATTACH_FAILED, "it is tried again"),
+        (
+            lambda: refusals.late_attach_failed(POD, "main", "no", is_over=True),
+            ErrorCode.ATTACH_FAILED,
+            "delete the pod",
+        ),
+        (
+            lambda: refusals.late_attach_failed(POD, "main", "no", is_over=False),
+            ErrorCode.ATTACH_FAILED,
+            "it is tried again",
+        ),
         (lambda: refusals.returning(POD), ErrorCode.RETURNING, "needs a new sandbox"),
     ],
     ids=["not attached", "failed late", "claim over", "claim again", "returning"],
@@ -55,3 +63,11 @@ def test_a_refusal_that_no_retry_helps_says_what_does(
 def test_the_reason_of_the_last_attempt_is_in_the_text() -> None:
     assert "move: EBUSY" in str(refusals.not_ready(POD, "attempt 2 of 3", "move: EBUSY"))
     assert "rail0 is gone" in str(refusals.failed_late(POD, "rail0 is gone"))
+
+
+def test_what_a_container_is_told_of_a_late_attach_fits_shares_and_claims() -> None:
+    """A container with shares has no claim, and no CDI device that asks for anything."""
+    for error in (refusals.being_attached(POD, "main"), refusals.late_attach_failed(POD, "main", "no", is_over=True)):
+        assert "RDMA devices of" in error.what
+        assert "CDI" not in str(error)
+        assert "claim" not in str(error)

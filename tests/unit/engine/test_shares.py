@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.commands.cli.holders import taken_from
+from nri_rdma.commands.cli.status import UNREGISTERED_S, attention
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
-from nri_rdma.engine.shares import PENDING_S, ShareBook
+from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.pool import Rule
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
-from nri_rdma.text.shares import share_annotation
+from nri_rdma.text.shares import guarded_annotation, share_annotation
 from tests.rig.deadline import wait_until
 from tests.unit.adopting import Kubelet
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -82,9 +83,13 @@ class Node:
         manifest = PodManifest(kind="Pod", namespace="default", name=name, annotations={}, containers=(MAIN,))
         return self.handlers.run_pod(manifest)
 
-    def create(self, pod: nri.PodSandbox, *shares: str, hook: tuple[str, ...] = (), container: str = "main") -> Got:
-        """A container of it, with the annotation of Allocate, and a createRuntime hook (path and arguments)."""
+    def create(
+        self, pod: nri.PodSandbox, *shares: str, guard: str = "", hook: tuple[str, ...] = (), container: str = "main"
+    ) -> Got:
+        """A container of it, with the annotations of Allocate (`guard` is the pool whose guard was given), and a
+        createRuntime hook (path and arguments)."""
         told = dict([share_annotation(RESOURCE, shares)]) if shares else {}
+        told |= dict([guarded_annotation(RESOURCE, guard)]) if guard else {}
         return self.handlers.create(pod, ContainerManifest(name=container), annotations=told, hook=hook)
 
 
@@ -144,10 +149,55 @@ def test_an_init_container_has_the_device_of_the_share_that_the_kubelet_gives_to
     assert not node.inside.reservations.taken()
 
 
+def test_a_container_of_an_attached_pod_passes_no_barrier(node: Node) -> None:
+    pod = node.start("a", "hcas-05")
+    node.inside.sandboxes.of(pod.id)[0].attach_done.result(10)
+    node.create(pod, "hcas-05")
+    assert [it.name for it in node.inside.spans.recent() if it.name == "barrier"] == []
+
+
 def test_an_init_container_that_alone_has_a_share_gets_its_device_and_the_others_none(node: Node) -> None:
     pod = node.start("a")
     assert node.create(pod, "hcas-05", container="first").names == ["uverbs0", "rdma_cm"]
     assert node.create(pod) == NOTHING
+
+
+def test_status_says_whether_a_resource_is_registered_and_a_check_ends_with_1_when_it_is_not_for_long(
+    node: Node,
+) -> None:
+    state = ("--state-dir", str(node.inside.settings.state_dir))
+
+    def told() -> str:
+        return nri_rdma("status", *state, columns=160).stdout
+
+    def attention_words(since: float) -> list[str]:
+        document = ask_status(node.inside.settings.control_path)
+        (known,) = [pool["registration"] for pool in document["pools"]]
+        known["since"] -= since
+        return [line for line in attention(document) if "kubelet" in line]
+
+    assert f"WARNING, the kubelet does not know it, for 0 s: {NOT_TRIED}" in told()
+    node.shares.registered("hcas", "RESOURCE-TAKEN: by another")
+    assert "the kubelet does not know it, for" in told()
+    assert "RESOURCE-TAKEN: by another" in told()
+    assert attention_words(since=UNREGISTERED_S - 30) == []
+    (line,) = attention_words(since=UNREGISTERED_S + 1)
+    assert line == f"the kubelet does not know {RESOURCE} of pool hcas: RESOURCE-TAKEN: by another"
+    node.shares.registered("hcas")
+    assert "registered with the kubelet 0 s ago" in told()
+    assert attention_words(since=UNREGISTERED_S + 1) == []
+
+
+def test_the_time_of_a_registration_is_that_of_the_last_change() -> None:
+    book = ShareBook([pool()])
+    first = book.registrations["hcas"]
+    book.registered("hcas", "no kubelet")
+    assert (book.registrations["hcas"].error, book.registrations["hcas"].since) == ("no kubelet", first.since)
+    book.registered("hcas")
+    known = book.registrations["hcas"]
+    assert known.since > first.since
+    book.registered("hcas")
+    assert book.registrations["hcas"] == known
 
 
 def test_shares_that_the_pods_author_writes_are_refused(node: Node) -> None:
@@ -216,14 +266,25 @@ def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> 
     node.shares.is_guarded = True
     pod = node.start("a", "hcas-05")
     with pytest.raises(NotReadyError, match=r"GUARD-MISSING: container main has shares of rdma/hca_shared without"):
-        node.create(pod, "hcas-05")
+        node.create(pod, "hcas-05", guard="hcas")
     for other in ([], ["verify"], ["verify", "--pool"], ["verify", "--pool", "another"]):
         with pytest.raises(NotReadyError, match="GUARD-MISSING"):
-            node.create(pod, "hcas-05", hook=("/usr/local/lib/nri-rdma/nri-rdma-hook", *other))
+            node.create(pod, "hcas-05", guard="hcas", hook=("/usr/local/lib/nri-rdma/nri-rdma-hook", *other))
     with pytest.raises(NotReadyError, match="GUARD-MISSING"):
-        node.create(pod, "hcas-05", hook=("/bin/true", "verify", "--pool", "hcas"))
-    got = node.create(pod, "hcas-05", hook=("/opt/nri-rdma-hook", "verify", "--pool", "hcas"))
+        node.create(pod, "hcas-05", guard="hcas", hook=("/bin/true", "verify", "--pool", "hcas"))
+    got = node.create(pod, "hcas-05", guard="hcas", hook=("/opt/nri-rdma-hook", "verify", "--pool", "hcas"))
     assert got.names == ["uverbs0", "rdma_cm"]
+
+
+def test_a_container_whose_shares_are_older_than_the_guard_has_its_devices(node: Node) -> None:
+    """The kubelet keeps what Allocate answered for as long as the pod lives, and it was given no guard then."""
+    node.shares.is_guarded = True
+    assert node.create(node.start("a", "hcas-05"), "hcas-05").names == ["uverbs0", "rdma_cm"]
+
+
+def test_a_guard_of_a_pool_that_is_gone_is_not_asked_for(node: Node) -> None:
+    node.shares.is_guarded = True
+    assert node.create(node.start("a", "hcas-05"), "hcas-05", guard="older").names == ["uverbs0", "rdma_cm"]
 
 
 def test_the_guard_lets_no_container_start_that_has_shares_and_no_device_for_them(node: Node) -> None:

@@ -1,5 +1,6 @@
 """A set-up that fails says what failed and what to do next."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -66,3 +67,13 @@ def test_the_virtual_environment_alone_needs_nothing_of_the_machine(
         monkeypatch.setattr(setup, refused, lambda: pytest.fail("only for the whole set-up"))
     assert setup.main(["--venv-only"]) == 0
     assert calls == ["venv"]
+
+
+def test_the_readme_names_what_is_installed_on_the_machine() -> None:
+    readme = " ".join((cache.PROJECT / "README.md").read_text().split())
+    told = readme.partition("with apt what the machine lacks of ")[2].partition(";")[0]
+    assert set(re.split(r", | and ", told)) == {
+        "python3-venv",
+        *setup.PROGRAMS.values(),
+        *setup.LIBRARY_PACKAGES.values(),
+    }

@@ -1,6 +1,6 @@
 """A container's annotation tells its shares, whatever else is among its annotations."""
 
-from nri_rdma.text.shares import forged, share_annotation, shares_in
+from nri_rdma.text.shares import forged, given_guards, guarded_annotation, share_annotation, shares_in
 
 
 def test_what_is_written_is_read() -> None:
@@ -19,3 +19,12 @@ def test_a_key_of_the_pods_own_that_looks_like_one_is_found() -> None:
     key, value = share_annotation("rdma/hca", ["a-1"])
     assert forged({"a": "b", key: value}) == key
     assert forged({"a": "b"}) == ""
+    key, value = guarded_annotation("rdma/hca", "hcas")
+    assert forged({key: value}) == key
+
+
+def test_the_pools_whose_guard_was_given_are_told_beside_the_shares() -> None:
+    told = dict([share_annotation("rdma/hca", ["a-1"]), guarded_annotation("rdma/hca", "hcas")])
+    assert given_guards(told) == {"hcas"}
+    assert shares_in(told) == {("rdma/hca", "a-1")}
+    assert given_guards({"hcas": "hcas"}) == frozenset()

@@ -83,7 +83,7 @@ def test_a_container_that_nobody_starts_is_told_when_it_is_asked_for_again(
     assert [(record.__dict__["pod"], record.__dict__["container"]) for record in told] == [("default/one", "main")]
     assert _unstarted(door) == [{"container": "main", "answers": 4}]
     shown = nri_rdma("status", "--state-dir", door.inside.settings.state_dir, columns=120).stdout
-    assert "WARNING: containers that did not start after our answer; the pod's events say who refused them" in shown
+    assert "WARNING: containers that nri-rdma prepared and that did not start; the pod's events say why" in shown
     _start(runtime, pod)
     assert _unstarted(door) == []
     runtime.close()

@@ -75,6 +75,13 @@ def test_an_allocated_share_brings_its_name_and_no_device() -> None:
     assert [it[0] for it in second] == [4]
 
 
+def test_shares_with_the_guard_say_that_they_were_given_it() -> None:
+    ((_, content),) = fields(allocated(pool(), [["hcas-02"]], "shares.rdma.noderesource.dev/pool=hcas"))
+    told = [dict(fields(annotation)) for number, annotation in fields(content) if number == 4]
+    assert {1: b"guard.shares.rdma.noderesource.dev/rdma_hca_shared", 2: b"hcas"} in told  # a map has no order
+    assert [number for number, _ in fields(content)] == [4, 4, 5]
+
+
 def test_a_device_that_the_host_uses_takes_its_part_of_the_shares_away() -> None:
     one, on = pool(64), eight()
     used = replace(on, devices=(replace(on.devices[0], in_use=("it carries the default route",)), *on.devices[1:]))

@@ -119,6 +119,27 @@ def test_a_resource_that_another_plugin_serves_does_not_keep_the_others_waiting(
     assert len(told) == 1
 
 
+def test_what_is_not_registered_is_known_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "plugins"
+    two = (pool(), pool(name="others", resource=OTHER))
+    book = ShareBook(two)
+    folder.mkdir()
+
+    def errors() -> list[str]:
+        return [book.registrations[it.name].error for it in two]
+
+    with plugins(folder, *two, shares=book):
+        wait_until(lambda: errors() == [f"the kubelet has no kubelet.sock in {folder}"] * 2, "no kubelet")
+        with FakeDeviceManager(folder):
+            wait_until(lambda: errors() == ["", ""], "both")
+        wait_until(lambda: all("no kubelet.sock" in error for error in errors()), "its end", 15)
+    with FakeDeviceManager(folder), socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(folder / "hca_shared.sock"))
+        theirs.listen()
+        with plugins(folder, *two, shares=book):
+            wait_until(lambda: errors()[1] == "" and "RESOURCE-TAKEN" in errors()[0], "what is taken")
+
+
 def test_on_a_node_without_a_watch_left_the_shares_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise OSError(errno.EMFILE, "inotify_init1")
@@ -126,6 +147,21 @@ def test_on_a_node_without_a_watch_left_the_shares_are_served(tmp_path: Path, mo
     monkeypatch.setattr(inotify, "Inotify", refuse)
     with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+
+
+def test_a_folder_that_cannot_be_watched_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptors = []
+
+    def refuse(watch: inotify.Inotify, _path: str, _mask: int) -> None:
+        descriptors.append(watch.fileno())
+        raise OSError(errno.ENOSPC, "inotify_add_watch")
+
+    monkeypatch.setattr(inotify.Inotify, "add", refuse)
+    with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
+        wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+    assert len(descriptors) == 1
+    now = Path(f"/proc/self/fd/{descriptors[0]}")
+    assert not now.is_symlink() or str(now.readlink()) != "anon_inode:inotify"
 
 
 def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ Kubernetes publishes no binaries there, but it can be required as a module: its 
 parts to folders of its repository, and those are published as v0.N.P beside v1.N.P. A main package of our own calls
 their entry points, and the name that it is called by says which one. Nothing of Kubernetes is copied or changed.
 
-What was built is kept in the user's cache: fresh clones need not build it again. The build needs Go and takes about
-twelve minutes of a processor and 5 GB, which are freed afterwards.
+What was built is kept in the user's cache: fresh clones need not build it again. A build takes twelve minutes of a
+processor and 5 GB, which are freed afterwards. Where there is no Go it is fetched (tests.rig.go).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError
+from tests.rig.go import GoError, ensure_go
 
 VERSION = "v1.37.2"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
@@ -115,6 +116,7 @@ def ensure_operator(version: str = OPERATOR_VERSION) -> Operator:
 
 
 def _build_operator(version: str, target: Path) -> None:
+    _ensure_go()
     begun = time.monotonic()
     say(f"building KubeRay's operator {version} once, into {target}: about four minutes of a processor")
     with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as name:
@@ -132,7 +134,15 @@ def _build_operator(version: str, target: Path) -> None:
     say(f"built in {time.monotonic() - begun:.0f} s")
 
 
+def _ensure_go() -> None:
+    try:
+        ensure_go()
+    except GoError as error:
+        raise ClusterError(str(error)) from error
+
+
 def _build(version: str, target: Path) -> None:
+    _ensure_go()
     begun = time.monotonic()
     say(f"building Kubernetes {version} once, into {target}: about twelve minutes of a processor")
     with tempfile.TemporaryDirectory(prefix="building-", dir=CACHE) as name:
@@ -184,7 +194,7 @@ def _run(command: Sequence[str], where: Path, environment: Mapping[str, str], *,
             command, cwd=where, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
     except FileNotFoundError as missing:
-        message = f"{command[0]} is not on this machine, and has to build programs. Next: install Go 1.26 or newer."
+        message = f"{command[0]} is not on this machine, and has to build programs. Next: install it."
         raise ClusterError(message) from missing
     assert process.stderr is not None
     assert process.stdout is not None

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any  # Any: the library's JSON
 
 from tests.rig.cache import CACHE
+from tests.rig.go import GoError, ensure_go
 
 SOURCES = Path(__file__).parent / "go/cdi"
 HOME = CACHE / "go"
@@ -61,8 +62,10 @@ def _ask(*arguments: str | Path) -> Any:
 @cache
 def program() -> Path:
     """The built program; the first time it takes up to a minute. Raises MissingError."""
-    if shutil.which("go") is None:
-        raise MissingError("no `go` on the PATH: the Go library of CDI cannot be built")
+    try:
+        ensure_go()
+    except GoError as error:
+        raise MissingError(f"the Go library of CDI cannot be built: {error}") from error
     built = HOME / "programs" / "cdijudge"
     built.parent.mkdir(parents=True, exist_ok=True)
     nice = ["nice"] if shutil.which("nice") else []

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.rig.cache import CACHE
+from tests.rig.go import GoError, ensure_go
 
 SOURCES: Final = Path(__file__).parent / "go"
 HOME: Final = CACHE / "go"
-OLDEST: Final = (1, 25)
-"""What the modules in go.mod ask for."""
 BUILD_TIMEOUT_S: Final = 540.0
 PROGRAMS: Final = {
     "peer": ("go.mod", "./peer"),
@@ -72,13 +71,10 @@ def _program(name: str) -> Path:
 
 
 def _go_version() -> str:
-    if shutil.which("go") is None:
-        raise MissingError("no `go` on the PATH: Go peers cannot be built")
-    version = _go("env", "GOVERSION").stdout.strip()
-    found = re.match(r"go(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
-        raise MissingError(f"`go` is {version}, the peers' modules need {'.'.join(map(str, OLDEST))} or newer")
-    return version
+    try:
+        return ensure_go()
+    except GoError as error:
+        raise MissingError(f"the Go peers cannot be built: {error}") from error
 
 
 def _build(module_file: str, package: str, target: Path) -> None:

@@ -13,5 +13,5 @@ import pytest
 def leave_out(reason: str, environment: Mapping[str, str] = os.environ) -> NoReturn:
     """Skip the test, with the reason; fail it where NRI_RDMA_GO says so."""
     if environment.get("NRI_RDMA_GO") == "required":
-        pytest.fail(f"{reason}. Next: put Go 1.25 or newer on the PATH, or unset NRI_RDMA_GO.", pytrace=False)
+        pytest.fail(f"{reason}. Next: see to that, or unset NRI_RDMA_GO.", pytrace=False)
     pytest.skip(reason)

@@ -1,7 +1,7 @@
 """Builds runtimes that Debian does not have: `python -m tests.rig.build_runtimes [NAME...]`, for `make runtimes`.
 
 Their sources come from the Go module proxy; CRI-O's monitor, conmon, is Debian's package, unpacked and not installed.
-It needs Go, gcc and make, and takes minutes. What was built is kept. `make test` uses none of it, `make check` one
+It needs gcc and make, and takes minutes. What was built is kept. `make test` uses none of it, `make check` one
 on three days of six (tests/rotation.py).
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.rig import cache
+from tests.rig.go import GoError, ensure_go
 
 
 class BuildError(Exception):
@@ -76,6 +77,10 @@ def main(names: Sequence[str] = ()) -> int:
 
 def build(release: cache.Release, source: Source) -> None:
     """Builds one runtime into its folder. Raises BuildError."""
+    try:
+        ensure_go()
+    except GoError as error:
+        raise BuildError(str(error)) from error
     release.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="runtime-", dir=release.folder) as name:
         checkout = Path(name) / "source"

@@ -306,13 +306,13 @@ class Attachment:
         if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
             self.containers[name] = cgroups_path
 
-    def covers(self, cdi_device: str, container: str) -> bool:
-        """Return whether the container gets what was attached for that CDI device; False as long as that is not
-        known."""
+    def covers(self, name: str, container: str) -> bool:
+        """Return whether the container gets what was attached for that CDI device or share; False as long as that is
+        not known."""
         if self.record is None:
             return False
         requests = [item.admitted.request for item in self.record.attached]
-        return all(it.scope.covers(container) for it in requests if it.cdi_device == cdi_device)
+        return all(it.scope.covers(container) for it in requests if it.is_for(name))
 
     @property
     def key(self) -> str:

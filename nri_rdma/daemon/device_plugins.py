@@ -8,11 +8,14 @@ from functools import partial
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.names import file_name
 from nri_rdma.config.settings import Settings
+from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import KIND, guarded
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.parts import held_by_id
+from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.cdi.write import write_spec
+from nri_rdma.host.containerd.cdi import reads_cdi_specs
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
@@ -23,7 +26,7 @@ def make_device_plugins(settings: Settings, engine: Engine, workers: Workers, li
     shares = placer.evidence.kubelet.shares
     plugins = DevicePlugins(
         settings.device_plugin_dir,
-        lambda: placer.offering.offer,
+        partial(_supply, engine),
         shares,
         guard=partial(_write_guard, settings, shares),
         workers=workers,
@@ -34,16 +37,29 @@ def make_device_plugins(settings: Settings, engine: Engine, workers: Workers, li
     return plugins
 
 
-def _write_guard(settings: Settings, shares: ShareBook) -> bool:
-    """Write the CDI spec with the guard of each pool; False where the hook is not on this host. Raise OSError.
+def _supply(engine: Engine) -> Supply:
+    placer = engine.placer
+    return Supply(
+        node=placer.node.cache.current,
+        offer=placer.offering.offer,
+        taken=placer.reservations.taken,
+        held=lambda pool: held_by_id(engine.attachments.all(), pool),
+    )
+
+
+def _write_guard(settings: Settings, shares: ShareBook) -> Guarding:
+    """Write the CDI spec with the guard of each pool, unless the hook is not on this host, or the runtime would not
+    read the spec. Raise OSError.
 
     The file stays when the daemon ends: a container that is made again must not start without the guard."""
     hook = settings.guard_hook
     if hook is None or not hook.is_file():
-        return False
+        return Guarding.NO_HOOK
+    if reads_cdi_specs(settings.containerd_socket) is False:
+        return Guarding.NO_CDI
     spec = guarded(shares.pools.values(), hook, tuple(_options(settings)))
     write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
-    return True
+    return Guarding.ON
 
 
 def _options(settings: Settings) -> Iterator[str]:

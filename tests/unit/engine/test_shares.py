@@ -12,7 +12,7 @@ from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
-from nri_rdma.engine.shares import PENDING_S, ShareBook
+from nri_rdma.engine.shares import PENDING_S, Guarding, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.pool import Rule
@@ -207,13 +207,13 @@ def test_status_counts_the_shares_that_pods_have_and_warns_where_they_have_no_gu
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "rdma/hca_shared: 3 of 16 shares given, each one device" in printed
     assert "WARNING, its containers have no guard" in printed
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "its containers have no guard" not in printed
 
 
 def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> None:
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     pod = node.start("a", "hcas-05")
     with pytest.raises(NotReadyError, match=r"GUARD-MISSING: container main has shares of rdma/hca_shared without"):
         node.create(pod, "hcas-05")

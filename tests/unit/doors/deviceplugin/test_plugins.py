@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.timers import start_timer
-from nri_rdma.decide.policy import offer, policy_of
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.doors.deviceplugin.server import PoolServer
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.watch import inotify
 from nri_rdma.model.device import Node
 from nri_rdma.model.pool import Pool, PoolDoor
@@ -23,7 +22,7 @@ from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
+from tests.unit.doors.deviceplugin.pools import RESOURCE, pool, supply
 from tests.unit.doors.deviceplugin.test_answers import down
 from tests.unit.model.hardware import eight
 
@@ -36,12 +35,11 @@ def plugins(
 ) -> Iterator[DevicePlugins]:
     """They are closed at the end, and so are the threads that they use."""
     workers, listeners = Workers(), Listeners(lambda _name: None)
-    policy = policy_of(pools, (), allow_default_pool=False)
     opened = DevicePlugins(
         folder,
-        lambda: offer(policy, node()),
+        lambda: supply(*pools, node=node()),
         shares or ShareBook(pools),
-        guard=lambda: False,
+        guard=lambda: Guarding.NO_HOOK,
         workers=workers,
         listeners=listeners,
         schedule=start_timer,

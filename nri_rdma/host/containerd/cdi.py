@@ -5,28 +5,30 @@ containerd itself is asked: its configuration has several files and defaults, an
 
 from __future__ import annotations
 
-import logging
+import socket as socketlib
 from pathlib import Path
 
-from nri_rdma.host.containerd.client import Containerd, ContainerdError
-
-log = logging.getLogger(__name__)
+from nri_rdma.host.containerd.client import Containerd
 
 ASK_S = 5.0
-"""Time limit of the question; after it nothing is known."""
+"""Time limit of the question; after it the question fails."""
 
 
 def reads_cdi_specs(socket: Path | None) -> bool | None:
-    """Return whether the containerd at this socket reads CDI specs; None where that cannot be known: there is none, or
-    it does not say. Blocks: for a worker."""
-    if socket is None:
+    """Return whether the containerd at this socket reads CDI specs; None where nobody listens there, or its answer does
+    not say. Raise ContainerdError where somebody listens and does not answer: it may still be starting. Blocks."""
+    if socket is None or not _listens(socket):
         return None
-    try:
-        with Containerd(socket, call_s=ASK_S) as containerd:
-            told = containerd.configuration()
-    except ContainerdError as error:
-        if not error.is_absent:
-            log.warning("containerd does not say whether it reads CDI specs", extra={"error": str(error)})
-        return None
+    with Containerd(socket, call_s=ASK_S) as containerd:
+        told = containerd.configuration()
     is_on = told.get("enableCDI") if isinstance(told, dict) else None
     return is_on if isinstance(is_on, bool) else None
+
+
+def _listens(path: Path) -> bool:
+    with socketlib.socket(socketlib.AF_UNIX, socketlib.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -8,7 +8,7 @@ for the options although they were sent, and keeps ListAndWatch open.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,8 @@ import grpc
 from tests.rig.kubelet import fields, message, number_in, text, whole
 
 _EMPTY = b""
+_NODES, _ANNOTATIONS, _CDI_DEVICES = 3, 4, 5
+"""Fields of ContainerAllocateResponse."""
 
 
 @dataclass
@@ -35,6 +37,16 @@ class Registered:
     prefers: bool = False
     """Whether the plugin wants to be asked which ids go well together."""
     is_over: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """What a container was allocated: the ids, and what comes with them (the nodes by their paths on the host)."""
+
+    ids: tuple[str, ...]
+    nodes: tuple[str, ...]
+    annotations: Mapping[str, str]
+    cdi_devices: tuple[str, ...]
 
 
 class FakeDeviceManager:
@@ -94,16 +106,28 @@ class FakeDeviceManager:
 
     def admit(
         self, resource: str, size: int, numa_nodes: frozenset[int] = frozenset(), free: Collection[str] = ()
-    ) -> list[str]:
+    ) -> Admitted:
         """Allocate as the real one does for a container whose Topology Manager has chosen these NUMA nodes (none: it
-        does not align): of the healthy ids that are free (none: all), first those on them. Returns the ids."""
+        does not align): of the healthy ids that are free (none: all), those on them if they are enough."""
         plugin = self.plugins[resource]
         healthy = [it for it, health in plugin.devices.items() if health == "Healthy" and (not free or it in free)]
         aligned = [it for it in healthy if not numa_nodes or plugin.numa_nodes[it] & numa_nodes]
         chosen = aligned if len(aligned) >= size else healthy
         ids = self.prefer(resource, tuple(chosen), (), size) if plugin.prefers else chosen[:size]
-        self.allocate(resource, tuple(ids))
-        return ids
+        return self.give(resource, *ids)
+
+    def give(self, resource: str, *ids: str) -> Admitted:
+        """Allocate these ids for a container, whatever the plugin prefers."""
+        (answer,) = self.allocate(resource, ids)
+        annotations = (dict(fields(content)) for number, content in answer if number == _ANNOTATIONS)
+        return Admitted(
+            ids=ids,
+            nodes=tuple(dict(fields(content))[2].decode() for number, content in answer if number == _NODES),
+            annotations={it[1].decode(): it[2].decode() for it in annotations},
+            cdi_devices=tuple(
+                dict(fields(content))[1].decode() for number, content in answer if number == _CDI_DEVICES
+            ),
+        )
 
     def _register(self, request: bytes, _context: Any) -> bytes:
         told = dict(fields(request))

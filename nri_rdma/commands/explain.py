@@ -446,12 +446,12 @@ def _container(
 
 def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
     given = {device.id: item.admitted.request.name for item in placed for device in item.devices}
-    own = {item.admitted.request.name: item for item in placed}
+    own = {item.admitted: item for item in placed}  # requests of one resource have one name
     return tuple(
         ExplainedRequest(
             admitted=item,
             isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(facts, own.get(item.request.name)), *_sources(facts, item, given)),
+            candidates=(*_given(facts, own.get(item)), *_sources(facts, item, given)),
         )
         for item in admitted
     ) + tuple(

@@ -37,12 +37,14 @@ def offered_devices(
     """Return the devices of the pool, by index. `held` are devices that pods have by their ids: the kernel may hide
     these from the host, and the scheduler goes on counting them."""
     shown = offer.by_pool[pool.name]
+    admitted = _admitted(pool, node) if shown else None
     hidden = {device.id: device for device in held if node.device(device.id) is None}
     return (
         *(
             OfferedDevice(
                 id=device.id,
-                is_healthy=_is_healthy(pool, device, node, taken.get(device.id, frozenset())),
+                is_healthy=admitted is not None
+                and _is_healthy(device, admitted, node, taken.get(device.id, frozenset())),
                 numa_node=device.numa_node,
             )
             for device in shown
@@ -54,12 +56,9 @@ def offered_devices(
     )
 
 
-def _is_healthy(pool: Pool, device: RdmaDevice, node: Node, holders: frozenset[Holding]) -> bool:
+def _is_healthy(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> bool:
     """Return whether a pod gets the device if the kubelet allocates it, or has it that way already. Of a device that a
     pod has alone the port does not count: the pod may set it down, and others would get fewer devices for that."""
-    admitted = _admitted(pool, device, node)
-    if admitted is None:
-        return False
     if holders and all(device.id in holding.shares for holding in holders):
         return admitted.mode is Mode.EXCLUSIVE or is_up(device)
     if admitted.mode is Mode.EXCLUSIVE and device.lacks_netdev:
@@ -67,10 +66,10 @@ def _is_healthy(pool: Pool, device: RdmaDevice, node: Node, holders: frozenset[H
     return is_up(device) and not why_not_free(device, admitted, node, holders)
 
 
-def _admitted(pool: Pool, device: RdmaDevice, node: Node) -> Admitted | None:
-    """Return the request for one device as the pool admits it, whatever the rules say of pods; None where this node
+def _admitted(pool: Pool, node: Node) -> Admitted | None:
+    """Return a request for a device of the pool as it is admitted, whatever the rules say of pods; None where this node
     admits none."""
-    request = device_request(pool, device.id, frozenset())
+    request = device_request(pool, "", frozenset())
     try:
         (admitted,) = admit(Policy(pools={pool.name: pool}), node, PodRequest(requests=(request,)), Asker())
     except NriRdmaError:
@@ -84,6 +83,8 @@ def preferred(
     """Return `count` of the available ids, all of `must` among them, whose devices are nearest to each other: the
     fewest pairs on different NUMA nodes, then the fewest over a root complex, over a root port, over a switch. Of
     equally near ones return those whose neighbours are taken anyway. An id whose device is unknown comes last."""
+    if count >= len({*must, *available}):
+        return tuple(dict.fromkeys((*must, *sorted(available))))
     offered = [devices[it] for it in dict.fromkeys((*must, *available)) if it in devices]
     unknown = sorted(it for it in available if it not in devices)
     free = sorted((it for it in offered if it.id not in must), key=lambda it: it.index)

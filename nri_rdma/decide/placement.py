@@ -196,7 +196,7 @@ def _describe(match: Match) -> str:
 
 
 def why_not_free(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> str:
-    """Return why such a request would not get the device, in words that go on after its name; "" when it would."""
+    """Return why such a request would not get the device, in words that follow its name; "" when it would."""
     obstacle = _obstacle(device, admitted, node, holders, None)
     return obstacle.what if obstacle is not None else ""
 

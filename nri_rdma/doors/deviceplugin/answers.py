@@ -88,15 +88,18 @@ def listed(pool: Pool, told: Told) -> bytes:
 
 
 def preferences(pool: Pool, request: Any, supply: Supply) -> bytes:
-    """Return the answer to GetPreferredAllocation: the ids whose devices are nearest to each other."""
+    """Return the answer to GetPreferredAllocation: the ids whose devices are nearest to each other. A device that a pod
+    has, which the kubelet does not know any more, is preferred only where the others are too few."""
     devices: dict[str, RdmaDevice] = {device.id: device for device in supply.held(pool.name)}
     devices |= {device.id: device for device in supply.offer.by_pool[pool.name]}
-    answers = [
-        pb.ContainerPreferredAllocationResponse(
-            deviceIDs=preferred(devices, it.available_deviceIDs, it.must_include_deviceIDs, it.allocation_size)
-        )
-        for it in request.container_requests
-    ]
+    held = {str(it) for it, holders in supply.taken().items() if holders}
+    answers = []
+    for it in request.container_requests:
+        must, count = list(it.must_include_deviceIDs), it.allocation_size
+        free = [one for one in it.available_deviceIDs if one in must or one not in held]
+        available = free if len({*free, *must}) >= count else list(it.available_deviceIDs)
+        chosen = preferred(devices, available, must, count)
+        answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=chosen))
     message: bytes = pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
     return message
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from nri_rdma.decide.placement import Holding
 from nri_rdma.doors.deviceplugin.server import PoolServer, endpoint_of
 from nri_rdma.errors import KubeletError
 from nri_rdma.model.device import Node
+from nri_rdma.model.request import Mode
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
 from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
@@ -170,6 +172,21 @@ def test_the_kubelet_is_told_the_numa_nodes_and_which_devices_go_well_together(
     assert manager.prefer(NIC, (ids[0], ids[6], ids[5]), (), 2) == [ids[5], ids[6]]
     assert manager.prefer(NIC, tuple(ids), (ids[5],), 2) == [ids[5], ids[4]]
     assert manager.admit(NIC, 3, frozenset({1})).ids == tuple(ids[4:7])
+
+
+def test_a_device_that_a_pod_has_is_preferred_only_where_the_others_are_too_few(
+    manager: FakeDeviceManager, folder: Path
+) -> None:
+    """The kubelet may have lost its checkpoint."""
+    one, ids = pool_of_devices(), [device.id for device in eight().devices]
+    taken = {it: frozenset({Holding(owner="ns/a", mode=Mode.SHARED, is_sole=True)}) for it in ids[:3]}
+    server = PoolServer(one, folder, lambda: supply(one, node=eight(), taken=taken), lambda _resource, _ids: None)
+    server.serve()
+    wait_until(lambda: NIC in manager.plugins, "the list")
+    assert manager.prefer(NIC, tuple(ids[:4]), (), 1) == [ids[3]]
+    assert manager.prefer(NIC, tuple(ids[:4]), (), 2) == [ids[0], ids[1]]
+    assert manager.prefer(NIC, tuple(ids[:4]), (ids[1],), 2) == [ids[1], ids[3]]
+    server.close()
 
 
 def test_the_nodes_of_a_device_come_with_it_only_where_the_runtime_does_not_read_cdi_specs(

@@ -287,18 +287,20 @@ class Attachment:
 
     def started(self, name: str) -> None:
         """Record that StartContainer of this container has come: its guard, if it has one, has asked before. The guard
-        sees annotations, so of a pod without them nothing can be said."""
+        of a runtime handler sees annotations, so of a pod without them nothing can be said; that of shares comes to the
+        containers that have some."""
         answered = self.unstarted.pop(name, None)
-        if answered is None or not self._asks_by_annotation():
+        if answered is None or not self._has_guarded(name):
             return
         if answered.verified:
             self.unguarded.discard(name)
         elif len(self.unguarded) < KEPT_CONTAINERS:
             self.unguarded.add(name)
 
-    def _asks_by_annotation(self) -> bool:
+    def _has_guarded(self, container: str) -> bool:
         attached = self.record.attached if self.record is not None else ()
-        return any(not item.admitted.request.cdi_device for item in attached)
+        requests = [item.admitted.request for item in attached]
+        return any(not it.cdi_device and (not it.shares or it.scope.covers(container)) for it in requests)
 
     def remember_container(self, name: str, cgroups_path: str) -> None:
         """Remember the cgroup of a container, for those who ask what the container uses. It is forgotten with the
@@ -306,13 +308,13 @@ class Attachment:
         if name in self.containers or len(self.containers) < KEPT_CONTAINERS:
             self.containers[name] = cgroups_path
 
-    def covers(self, cdi_device: str, container: str) -> bool:
-        """Return whether the container gets what was attached for that CDI device; False as long as that is not
-        known."""
+    def covers(self, name: str, container: str) -> bool:
+        """Return whether the container gets what was attached for that CDI device or share; False as long as that is
+        not known."""
         if self.record is None:
             return False
         requests = [item.admitted.request for item in self.record.attached]
-        return all(it.scope.covers(container) for it in requests if it.cdi_device == cdi_device)
+        return all(it.scope.covers(container) for it in requests if it.is_for(name))
 
     @property
     def key(self) -> str:

@@ -155,13 +155,11 @@ class Attachments:
 
     # -- while it is attached ----------------------------------------------------------------------------------------
 
-    def cover(
-        self, attachment: Attachment, cdi_device: str, container: str, *, is_covered: bool = True
-    ) -> Future[None]:
-        """Have a container of the sandbox covered by what is attached for a CDI device, because that container has the
-        CDI device too, or not covered any more, because it does not."""
+    def cover(self, attachment: Attachment, name: str, container: str, *, is_covered: bool = True) -> Future[None]:
+        """Have a container of the sandbox covered by what is attached for a CDI device or a share, because that
+        container has it too, or not covered any more, because it does not."""
         return self._workers.submit(
-            attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, cdi_device, container, is_covered)
+            attachment.pod.sandbox_id, lambda: self._tasks.cover(attachment, name, container, is_covered)
         )
 
     def look_again(self, attachment: Attachment) -> Future[None]:

@@ -70,15 +70,15 @@ class SandboxRecord:
             return None
         return Isolation.HARD if all(index in moved for index in alone) else Isolation.SOFT
 
-    def covering(self, cdi_device: str, container: str, is_covered: bool) -> SandboxRecord:
-        """Return the same with one more container that has this CDI device, or without that container."""
+    def covering(self, name: str, container: str, is_covered: bool) -> SandboxRecord:
+        """Return the same with one more container that has this CDI device or share, or without that container."""
         return replace(
             self,
             attached=tuple(
                 replace(
                     item, admitted=replace(item.admitted, request=item.admitted.request.covering(container, is_covered))
                 )
-                if item.admitted.request.cdi_device == cdi_device
+                if item.admitted.request.is_for(name)
                 else item
                 for item in self.attached
             ),

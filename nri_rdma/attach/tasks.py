@@ -40,7 +40,7 @@ class Tasks(Protocol):
     def look_again(self, attachment: Attachment) -> None:
         """Read names and numbers again. Raise AttachError when a device is gone."""
 
-    def cover(self, attachment: Attachment, cdi_device: str, container: str, is_covered: bool) -> None:
+    def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Give a container what was attached for a CDI device, or take it out of that."""
 
     def is_there(self, pod: Pod) -> bool:

@@ -157,12 +157,12 @@ class Work:
             log.info("devices have new names or numbers", extra={"pod": str(attachment.pod)})
         attachment.change(numbers_from=newest)
 
-    def cover(self, attachment: Attachment, cdi_device: str, container: str, is_covered: bool) -> None:
+    def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Cover a container that has that CDI device, or cover it no longer."""
         record = attachment.record
         if record is None or attachment.state is not Phase.ATTACHED:
             raise interrupted(attachment.pod)
-        covering = record.covering(cdi_device, container, is_covered)
+        covering = record.covering(name, container, is_covered)
         self._journal.write(covering)
         attachment.change(record=covering)
 

@@ -9,7 +9,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count as numbered
 
@@ -18,6 +18,7 @@ from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
 from nri_rdma.attach.survey import attached_requests
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
+from nri_rdma.decide.device_ids import offered_devices, preferred
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
 from nri_rdma.decide.granted import requests_of
 from nri_rdma.decide.inject import AttachedRequest, inject
@@ -33,7 +34,7 @@ from nri_rdma.model.device import Netdev, Node, RdmaDevice
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.pool import DEFAULT_POOL
+from nri_rdma.model.pool import DEFAULT_POOL, Pool, ShareGives
 from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
 from nri_rdma.text.annotations import meant_key, parse_pod_request
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
@@ -183,15 +184,31 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
 
 def _shares(pod: PodManifest, facts: Facts) -> tuple[DeviceRequest, ...]:
     """Return what the shares ask for that the kubelet would allocate to the pod's containers. Which ones these are does
-    not matter: here they have numbers that no share has."""
+    not matter: here they have numbers that no share has. Where ids stand for devices, they are those that we prefer."""
     pools = {name: pool for name, pool in facts.policy.pools.items() if pool.resource}
-    numbers = numbered()
+    by_resource = {pool.resource: pool for pool in pools.values() if pool.gives is ShareGives.DEVICE}
+    numbers, used = numbered(), set[str]()
     containers = []
     for container in pod.containers:
-        asked = ((name, _whole(number)) for name, number in container.resources)
-        own = (DeviceIds(resource=name, ids=tuple(f"#{next(numbers)}" for _ in range(many))) for name, many in asked)
+        own = []
+        for name, number in container.resources:
+            ids = _device_ids(by_resource[name], _whole(number), used, facts) if name in by_resource else ()
+            ids += tuple(f"#{next(numbers)}" for _ in range(_whole(number) - len(ids)))
+            used.update(ids)
+            own.append(DeviceIds(resource=name, ids=ids))
         containers.append(ContainerAllocation(name=container.name, resources=tuple(it for it in own if it.ids)))
     return share_requests(pools, PodAllocation(containers=tuple(containers)))
+
+
+def _device_ids(pool: Pool, count: int, used: Collection[str], facts: Facts) -> tuple[str, ...]:
+    """Return ids of a pool's devices: free ones, and if these are too few then others, which the decision refuses by
+    name. The kubelet's Topology Manager may choose others."""
+    offered, taken = offer(facts.policy, facts.node), facts.taken
+    devices: dict[str, RdmaDevice] = {it.id: it for it in offered.by_pool[pool.name] if it.id not in used}
+    told = offered_devices(pool, facts.node, offered, taken)
+    free = [it.id for it in told if it.is_healthy and it.id in devices and not taken.get(it.id)]
+    chosen = preferred(devices, free, (), min(count, len(free)))
+    return (*chosen, *(it for it in devices if it not in chosen))[:count]
 
 
 def _whole(number: str) -> int:

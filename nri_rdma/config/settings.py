@@ -302,7 +302,8 @@ class Settings:
     containerd_socket: Path | None = _setting(
         Path("/run/containerd/containerd.sock"),
         "Socket of containerd's own API: there the daemon asks releases that leave parts of a refused sandbox behind to"
-        " remove them; empty: it does not ask.",
+        " remove them, and, with pools that are asked by a resource, whether containerd reads CDI specs; empty: it does"
+        " not ask.",
         _path_or_none,
         "PATH",
     )

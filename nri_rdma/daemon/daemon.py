@@ -156,7 +156,9 @@ class Daemon:
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
-        self._device_plugins = make_device_plugins(settings, self._engine, self._workers, self._listeners)
+        self._device_plugins = make_device_plugins(
+            settings, self._engine, self._workers, self._listeners, lambda: self._sessions.view().name
+        )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
             self._engine,

@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.cdi.names import file_name
 from nri_rdma.config.settings import Settings
+from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import KIND, guarded
 from nri_rdma.doors.deviceplugin.plugins import DevicePlugins
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.parts import held_by_id
+from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.host.cdi.write import write_spec
+from nri_rdma.host.containerd.cdi import reads_cdi_specs
+from nri_rdma.host.containerd.client import ContainerdError
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
 
+_CONTAINERD = "containerd"
 
-def make_device_plugins(settings: Settings, engine: Engine, workers: Workers, listeners: Listeners) -> DevicePlugins:
-    """Return the device plugins for the pools of these settings; whoever makes them closes them."""
+
+def make_device_plugins(
+    settings: Settings, engine: Engine, workers: Workers, listeners: Listeners, runtime: Callable[[], str]
+) -> DevicePlugins:
+    """Return the device plugins for the pools of these settings; whoever makes them closes them. `runtime` returns the
+    name of the container runtime that has connected."""
     placer = engine.placer
     shares = placer.evidence.kubelet.shares
     plugins = DevicePlugins(
         settings.device_plugin_dir,
-        lambda: placer.offering.offer,
+        partial(_supply, engine),
         shares,
-        guard=partial(_write_guard, settings, shares),
+        guard=partial(_write_guard, settings, shares, runtime),
         workers=workers,
         listeners=listeners,
         schedule=start_timer,
@@ -34,16 +43,38 @@ def make_device_plugins(settings: Settings, engine: Engine, workers: Workers, li
     return plugins
 
 
-def _write_guard(settings: Settings, shares: ShareBook) -> bool:
-    """Write the CDI spec with the guard of each pool; False where the hook is not on this host. Raise OSError.
+def _supply(engine: Engine) -> Supply:
+    placer = engine.placer
+    return Supply(
+        node=placer.node.cache.current,
+        offer=placer.offering.offer,
+        taken=placer.reservations.taken,
+        held=lambda pool: held_by_id(engine.attachments.all(), pool),
+    )
+
+
+def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], str]) -> Guarding:
+    """Write the CDI spec with the guard of each pool, unless the hook is not on this host, or the runtime would not
+    read the spec. Raise OSError.
 
     The file stays when the daemon ends: a container that is made again must not start without the guard."""
     hook = settings.guard_hook
     if hook is None or not hook.is_file():
-        return False
+        return Guarding.NO_HOOK
+    if runtime() == _CONTAINERD and not _reads_cdi_specs(settings):
+        return Guarding.NO_CDI
     spec = guarded(shares.pools.values(), hook, tuple(_options(settings)))
     write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
-    return True
+    return Guarding.ON
+
+
+def _reads_cdi_specs(settings: Settings) -> bool:
+    """Return whether containerd reads CDI specs, as far as that can be known: else a container that comes without the
+    guard is refused by the name of the setting. Raise OSError where it is not known yet."""
+    try:
+        return reads_cdi_specs(settings.containerd_socket) is not False
+    except ContainerdError as error:
+        raise OSError(f"containerd does not say whether it reads CDI specs: {error}") from error
 
 
 def _options(settings: Settings) -> Iterator[str]:

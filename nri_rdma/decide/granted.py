@@ -111,7 +111,7 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
 
 def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], where: str) -> None:
     for holding in sorted(holders, key=lambda it: (it.owner, it.mode)):
-        if Mode.EXCLUSIVE in {mode, holding.mode}:
+        if holding.bars(mode):
             raise PlacementError(
                 ErrorCode.DEVICE_CONFLICT,
                 f"{device.name} is held by {holding.owner} ({holding.mode})",

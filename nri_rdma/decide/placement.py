@@ -33,12 +33,18 @@ _MAX_NAMED = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
     """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
-    have, `shares` the ids of the pool's shares that the device stands for."""
+    have, `shares` the ids of the pool's shares that the device stands for. `is_sole`: no other pod may have it, also in
+    mode shared."""
 
     owner: str
     mode: Mode
     gpus: frozenset[PciAddress] = frozenset()
     shares: frozenset[str] = frozenset()
+    is_sole: bool = False
+
+    def bars(self, mode: Mode, *, is_sole: bool = False) -> bool:
+        """Return whether another pod cannot have the device in this mode, or as its sole owner."""
+        return is_sole or self.is_sole or Mode.EXCLUSIVE in {mode, self.mode}
 
 
 Taken: TypeAlias = Mapping[DeviceId, frozenset[Holding]]
@@ -67,7 +73,8 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
     gpus = frozenset(request.gpus)
     for index, device_id in enumerate(ids):
         shares = request.shares_of(index, len(ids)) if request.shares else frozenset()
-        yield device_id, Holding(owner=owner, mode=admitted.mode, gpus=gpus, shares=shares)
+        is_sole = request.match.id is not None
+        yield device_id, Holding(owner=owner, mode=admitted.mode, gpus=gpus, shares=shares, is_sole=is_sole)
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:
@@ -143,6 +150,12 @@ _CONDITIONS: tuple[_Condition, ...] = (
     ),
     _Condition("numaNode", lambda m: m.numa_node, lambda m, it: it.numa_node == m.numa_node, lambda it: it.numa_node),
     _Condition(
+        "id",
+        lambda m: m.id,
+        lambda m, it: it.id == m.id,
+        lambda it: it.id,
+    ),
+    _Condition(
         _SPEED,
         lambda m: m.min_speed_gbps,
         lambda m, it: it.speed_gbps >= (m.min_speed_gbps or 0),
@@ -173,7 +186,7 @@ def _failed(key: str, wanted: object, has: object) -> str:
 
 
 def _names_device(match: Match) -> bool:
-    return match.device is not None or match.netdev is not None or match.pci is not None
+    return any(name is not None for name in (match.id, match.device, match.netdev, match.pci))
 
 
 def _describe(match: Match) -> str:
@@ -182,6 +195,12 @@ def _describe(match: Match) -> str:
 
 
 # One request
+
+
+def why_not_free(device: RdmaDevice, admitted: Admitted, node: Node, holders: frozenset[Holding]) -> str:
+    """Return why such a request would not get the device, in words that follow its name; "" when it would."""
+    obstacle = _obstacle(device, admitted, node, holders, None)
+    return obstacle.what if obstacle is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,10 +322,11 @@ def _obstacle(
 ) -> _Obstacle | None:
     """Return the first reason against the device. Holders come before use: a device that a pod holds may look used to
     the inventory."""
-    if used_by is not None and not admitted.request.shares:
+    is_sole = admitted.request.match.id is not None
+    if used_by is not None and (is_sole or not admitted.request.shares):
         hint = "name it in one request only"
         return _Obstacle(code=ErrorCode.DEVICE_CONFLICT, what=f"given to request {used_by} of this pod", hint=hint)
-    barring = sorted(h.owner for h in holders if Mode.EXCLUSIVE in {h.mode, admitted.mode})
+    barring = sorted(h.owner for h in holders if h.bars(admitted.mode, is_sole=is_sole))
     if barring:
         hint = "wait until that pod has ended, or ask for another device"
         return _Obstacle(code=ErrorCode.DEVICE_IN_USE, what=f"held by pod {_listed(barring)}", hint=hint)

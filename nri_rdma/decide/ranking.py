@@ -110,7 +110,7 @@ def _solve(
     if own - blanks == len(free):
         around = replace(around, idle=())  # nothing is left for them
     rows = own + len(around.idle)
-    neighbours = dict(zip((device.id for device in free), _neighbours(free), strict=True))
+    neighbours = dict(zip((device.id for device in free), intactness(free), strict=True))
     free = _enough(free, rows, must, around)
     scale = _Scale.of(rows, free, around, neighbours)
     if rows * len(free) > _MOST_CELLS:
@@ -238,7 +238,7 @@ class _Scale:
         return [self.by_distance[distance(device, gpu)] * self.second for device in self.free]
 
 
-def _neighbours(free: Sequence[RdmaDevice]) -> list[int]:
+def intactness(free: Sequence[RdmaDevice]) -> list[int]:
     """Return how intact the groups of each device are: other free devices below its switch, below its root complex, on
     its NUMA node."""
     groups = [_groups(device) for device in free]
@@ -246,11 +246,17 @@ def _neighbours(free: Sequence[RdmaDevice]) -> list[int]:
     return [_weight([sizes[group] - 1 for group in own]) for own in groups]
 
 
-def _groups(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
-    """Return a device's switch, root complex and NUMA node; a device without a place is alone in its groups."""
+def branch(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
+    """Return a device's NUMA node, root complex, root port and switch; a device without a place is alone in these."""
     place, path = device.pci_root or device.id, below_root(device.pci_root, device.pci_path)
     switch = path[:-2] if len(path) >= _LEAST_PATH else path[:-1]
-    return (place, switch), (place,), ("NUMA", place if device.numa_node is None else device.numa_node)
+    numa_node = ("NUMA", place if device.numa_node is None else device.numa_node)
+    return numa_node, (place,), (place, path[:1]), (place, switch)
+
+
+def _groups(device: RdmaDevice) -> tuple[tuple[object, ...], ...]:
+    numa_node, root, _port, switch = branch(device)
+    return switch, root, numa_node
 
 
 def _weight(sizes: Iterable[int]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.device import DeviceId, RdmaDevice
 from nri_rdma.model.pool import Pool, ShareGives
-from nri_rdma.model.request import DeviceRequest, Mode, Scope
+from nri_rdma.model.request import DeviceRequest, Match, Mode, Scope
 
 _ACTIVE = "ACTIVE"
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
@@ -16,10 +17,17 @@ _NO_LABEL = re.compile(r"[^a-z0-9]+")
 
 def share_requests(pools: Mapping[str, Pool], allocation: PodAllocation) -> tuple[DeviceRequest, ...]:
     """Return a request for each container that has shares of one of these pools, which are asked by a resource; of a
-    pool whose share gives all devices, one for all of its containers."""
+    pool whose share gives all devices, one for all of its containers; of a pool whose ids stand for devices, one for
+    each id."""
     return tuple(
         request for pool in pools.values() for request in _requests(pool, _containers(pool.resource, allocation))
     )
+
+
+def device_request(pool: Pool, device_id: str, containers: frozenset[str]) -> DeviceRequest:
+    """Return the request of these containers for the device of an id, in the pool's first mode."""
+    request = _request(pool, containers, (device_id,), 1)
+    return replace(request, match=Match(id=DeviceId(device_id)), mode=None)
 
 
 def is_up(device: RdmaDevice) -> bool:
@@ -48,8 +56,22 @@ def _requests(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator
     if pool.gives is ShareGives.ALL:
         yield _request(pool, frozenset(containers), tuple(share for ids in containers.values() for share in ids), None)
         return
+    if pool.gives is ShareGives.DEVICE:
+        yield from _requests_by_id(pool, containers)
+        return
     for container, ids in containers.items():
         yield _request(pool, frozenset({container}), ids, len(ids))
+
+
+def _requests_by_id(pool: Pool, containers: Mapping[str, tuple[str, ...]]) -> Iterator[DeviceRequest]:
+    """Yield a request for each device. Containers with the same id share it: the kubelet gives the devices of an init
+    container to the others again."""
+    by_id: dict[str, set[str]] = {}
+    for container, ids in containers.items():
+        for it in ids:
+            by_id.setdefault(it, set()).add(container)
+    for it, names in sorted(by_id.items()):
+        yield device_request(pool, it, frozenset(names))
 
 
 def _request(pool: Pool, containers: frozenset[str], ids: tuple[str, ...], count: int | None) -> DeviceRequest:

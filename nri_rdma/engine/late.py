@@ -53,7 +53,7 @@ class LateAttach:
             holders = [(grant, holder_of(parts, grant)) for grant in grants]
             for grant, holder in holders:
                 if holder is not None:
-                    self._cover(holder, grant, deadline)
+                    self.cover(holder, grant.name, grant.container, deadline)
             if any(holder is None for _, holder in holders):
                 self._attach_late(container, parts, deadline)
             return grants
@@ -83,6 +83,15 @@ class LateAttach:
             attachment.attach_done.add_done_callback(lambda done: self._remember(pod, container.name, done))
             raise being_attached(pod, container.name)
 
+    def cover(self, holder: Attachment, name: str, container: str, deadline: float) -> None:
+        """Cover another container that has the same CDI device, or the same share, by its name."""
+        if holder.covers(name, container):
+            return
+        self._pass_barrier(holder, container, deadline)
+        covered = self._attachments.cover(holder, name, container)
+        if not wait(covered, self._by(deadline) - time.monotonic()):
+            raise being_attached(holder.pod, container)
+
     def refuse_lacking(
         self, container: Container, grants: Iterable[CdiGrant], attached: tuple[AttachedRequest, ...]
     ) -> None:
@@ -95,15 +104,6 @@ class LateAttach:
 
     def _attached_for(self, sandbox_id: str) -> Attached:
         return attached_for(self._attachments.of(sandbox_id))
-
-    def _cover(self, holder: Attachment, grant: CdiGrant, deadline: float) -> None:
-        """Cover another container that has the same CDI device."""
-        if holder.covers(grant.name, grant.container):
-            return
-        self._pass_barrier(holder, grant.container, deadline)
-        covered = self._attachments.cover(holder, grant.name, grant.container)
-        if not wait(covered, self._by(deadline) - time.monotonic()):
-            raise being_attached(holder.pod, grant.container)
 
     def _uncover(self, parts: Iterable[Attachment], name: str, container: str, deadline: float) -> None:
         """Take a container out of what is attached for a CDI device that it was not given."""

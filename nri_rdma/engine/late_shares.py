@@ -43,6 +43,7 @@ class LateShares:
             raise lacks_guard(container.pod, container.name, unguarded)
         for it in parts:
             self._barrier.await_attached(it, deadline)
+        self._cover(container, parts, deadline)
         lacking = _lacking(container, parts)
         if not lacking:
             return
@@ -56,6 +57,15 @@ class LateShares:
             container, parts, lambda: self._placer.question(container.pod, container.asker, (), asked), by
         )
         self._kubelet.shares.told(container.shares)
+
+    def _cover(self, container: Container, parts: tuple[Attachment, ...], deadline: float) -> None:
+        """Cover the container by what its pod has for the same ids already: a device has one attachment in a pod."""
+        own = self._kubelet.shares.pools_by_id
+        for _resource, share in _lacking(container, parts):
+            for holder in parts:
+                requests = [item.admitted.request for item in attached_of((holder,))[0]]
+                if any(it.pool in own and it.is_for(share) for it in requests):
+                    self._late.cover(holder, share, container.name, deadline)
 
     def _asked(
         self, container: Container, parts: tuple[Attachment, ...], lacking: Collection[tuple[str, str]]

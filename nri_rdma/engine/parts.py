@@ -10,7 +10,7 @@ from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.record import attach_key
 from nri_rdma.cdi.grants import Attached, CdiGrant
 from nri_rdma.decide.inject import AttachedRequest
-from nri_rdma.model.device import CharDevice, DeviceId
+from nri_rdma.model.device import CharDevice, DeviceId, RdmaDevice
 from nri_rdma.model.request import LABEL
 
 
@@ -39,6 +39,12 @@ def devices_of(parts: Iterable[Attachment], container: str) -> frozenset[DeviceI
     """Return the devices that these attachments gave to a container."""
     covering = (item for item in _requests(parts) if item.admitted.request.scope.covers(container))
     return frozenset(it.device.id for item in covering for it in item.devices)
+
+
+def held_by_id(parts: Iterable[Attachment], pool: str) -> tuple[RdmaDevice, ...]:
+    """Return the devices of a pool that these attachments were given by their ids."""
+    requests = (item for item in _requests(parts) if item.admitted.request.pool == pool)
+    return tuple(it.device for item in requests if item.admitted.request.match.id is not None for it in item.devices)
 
 
 def concerned(parts: tuple[Attachment, ...], container: str, grants: Collection[CdiGrant]) -> tuple[Attachment, ...]:

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from nri_rdma.engine.container import Container
 from nri_rdma.model.allocation import PodAllocation
-from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
 
 PENDING_S = 120.0
 """How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
@@ -32,13 +33,23 @@ class Registration:
     since: float
 
 
+class Guarding(StrEnum):
+    """Whether containers with shares have the guard, or why they have none."""
+
+    ON = "on"
+    NO_HOOK = "the hook is not at guard_hook on the host"
+    NO_CDI = "the runtime does not read CDI specs (containerd: enable_cdi = false)"
+
+
 class ShareBook:
     """Safe for use by several threads."""
 
     def __init__(self, pools: Iterable[Pool] = (), clock: Callable[[], float] = time.monotonic) -> None:
         self.pools = {pool.name: pool for pool in pools if pool.door is PoolDoor.RESOURCE}
         """The pools that are asked by a resource, by name."""
-        self.is_guarded = False
+        self.pools_by_id = frozenset(it.name for it in self.pools.values() if it.gives is ShareGives.DEVICE)
+        """Those of them whose ids stand for devices."""
+        self.guarding = Guarding.NO_HOOK
         """Whether the kubelet gives the guard to containers with shares."""
         started = Registration(error=NOT_TRIED, since=time.time())
         self.registrations = dict.fromkeys(self.pools, started)
@@ -47,6 +58,11 @@ class ShareBook:
         self._clock = clock
         self._pending: dict[tuple[str, str], float] = {}
         """When each is no longer asked about, in seconds of the clock; the order is that of the allocations."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Return whether the kubelet gives the guard to containers with shares."""
+        return self.guarding is Guarding.ON
 
     @property
     def is_pending(self) -> bool:

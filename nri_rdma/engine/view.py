@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.attachment import Attachment
@@ -10,11 +10,13 @@ from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
+from nri_rdma.engine.parts import held_by_id
 from nri_rdma.engine.refusals import RefusalRow
 from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
-from nri_rdma.engine.shares import Registration
+from nri_rdma.engine.shares import Guarding, Registration
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.device import Node
+from nri_rdma.model.device import Node, RdmaDevice
+from nri_rdma.model.pool import Pool, ShareGives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,8 @@ class View:
     specs_are_read: bool
     kubelet_tells: bool
     """Whether a kubelet has reported what it allocated."""
-    shares_are_guarded: bool
-    """Whether the kubelet gives the guard to containers with shares."""
+    guarding: Guarding
+    """Whether the kubelet gives the guard to containers with shares, or why not."""
     registrations: Mapping[str, Registration]
     """Whether the kubelet knows the resources of pools, by the pools' names."""
     sightings: tuple[Sighting, ...]
@@ -51,6 +53,20 @@ class View:
     refused_count: int
     """How many refusals there were since the start."""
 
+    @property
+    def shares_are_guarded(self) -> bool:
+        """Return whether the kubelet gives the guard to containers with shares."""
+        return self.guarding is Guarding.ON
+
+    def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
+        """Return how many a pool has of its resource, and how many of them pods have; `devices` are those that the
+        host shows of it."""
+        if pool.gives is not ShareGives.DEVICE:
+            holdings = (holding for it in devices for holding in self.taken.get(it.id, ()))
+            return pool.shares, len({share for holding in holdings for share in holding.shares})
+        held = {it.id for it in held_by_id(self.attachments, pool.name)}
+        return len(held.union(it.id for it in devices)), len(held)
+
 
 def view_of(engine: Engine) -> View:
     """Return what the engine knows now."""
@@ -65,7 +81,7 @@ def view_of(engine: Engine) -> View:
         namespaces_held=engine.attachments.held(),
         specs_are_read=evidence.specs.now.majors is not None,
         kubelet_tells=evidence.kubelet.tells,
-        shares_are_guarded=evidence.kubelet.shares.is_guarded,
+        guarding=evidence.kubelet.shares.guarding,
         registrations=dict(evidence.kubelet.shares.registrations),
         sightings=evidence.sandboxes.sightings(),
         alignments=evidence.sandboxes.alignments(),

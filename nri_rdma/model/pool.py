@@ -23,10 +23,12 @@ class PoolDoor(StrEnum):
 
 class ShareGives(StrEnum):
     """The devices that a share of a pool gives: the best aligned device for each share, or every device of the
-    pool, however many shares it has."""
+    pool, however many shares it has. DEVICE: the pool has no shares but its devices, each of which one pod at a time
+    gets by its id."""
 
     ONE = "one"
     ALL = "all"
+    DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,8 @@ class Pool:
 
     It has the devices that any of `select` takes (all, where there is none) and none of `exclude` does. `limits` are
     for requests that name none, `max_limits` bound all of them. `where` is its place in the configuration, for people.
-    With door RESOURCE, pods ask by `resource`, of which the node has `shares`; each gives what `gives` says.
+    With door RESOURCE, pods ask by `resource`, of which the node has `shares`; each gives what `gives` says. With
+    DEVICE the node has as many as the pool has devices, and `shares` is 0.
     """
 
     name: str

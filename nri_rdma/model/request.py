@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 
-from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.device import CharKind, DeviceId, LinkLayer
 from nri_rdma.model.pci import PciAddress
 
 UNLIMITED = 2**64 - 1
@@ -68,6 +68,8 @@ class Match:
     link_layer: LinkLayer | None = None
     numa_node: int | None = None
     min_speed_gbps: int | None = None
+    id: DeviceId | None = None
+    """Of a device that the kubelet allocated by its id: no other pod may have it, whatever the mode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +170,10 @@ class DeviceRequest:
     def shares_of(self, index: int, devices: int) -> frozenset[str]:
         """Return the shares that the device of that index stands for, of so many devices."""
         return frozenset(self.shares[index::devices])
+
+    def is_for(self, name: str) -> bool:
+        """Return whether the request came with this CDI device, or with this share."""
+        return name in self.shares or name == self.cdi_device
 
     def covering(self, container: str, is_covered: bool) -> DeviceRequest:
         """Return the same request for one more container, or without it."""

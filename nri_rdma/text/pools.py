@@ -151,8 +151,12 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
                 what = f"pool {pool.name} is asked through {pool.door}"
                 raise refused(f"{pool.where}.{key}", what, 'write door = "resource", or leave it out')
         return
+    gives_devices = pool.gives is ShareGives.DEVICE
+    if gives_devices and "shares" in fields:
+        what = "with gives = device the node has as many of the resource as the pool has devices"
+        raise refused(f"{pool.where}.shares", what, 'leave it out, or write gives = "one"')
     for key, example in (("resource", '"rdma/rdma_shared_device_a"'), ("shares", "64")):
-        if key not in fields:
+        if key not in fields and not (key == "shares" and gives_devices):
             raise refused(pool.where, f"{key} is missing, with door = resource", f"write such as {key} = {example}")
     if "kubernetes.io/" in pool.resource or pool.resource.startswith("requests."):
         raise refused(f"{pool.where}.resource", f"{pool.resource} is Kubernetes' own", "choose another prefix")
@@ -160,7 +164,7 @@ def _refuse_half_a_resource(pool: Pool, fields: Mapping[str, object]) -> None:
         raise refused(pool.where, f"{pool.name} is longer than {MAX_SHARED_NAME} characters", "choose a shorter name")
     if not pool.name[-1].isalnum():  # it is the name of a CDI device, too
         raise refused(pool.where, f"{pool.name} does not end with a letter or digit", "choose another name")
-    if pool.modes != (Mode.SHARED,):
+    if pool.modes != (Mode.SHARED,) and not gives_devices:
         raise refused(f"{pool.where}.modes", "shares are of devices that others have too", 'write modes = ["shared"]')
 
 
@@ -392,12 +396,18 @@ POOL_KEYS = (
         text_of(_RESOURCE, "write PREFIX/NAME such as rdma/rdma_shared_device_a"),
         "With door resource: what containers ask for",
     ),
-    Key("shares", "shares", number(1, MAX_SHARES), "With door resource: how many of it the node has"),
+    Key(
+        "shares",
+        "shares",
+        number(1, MAX_SHARES),
+        "With door resource and gives one or all: how many of it the node has",
+    ),
     Key(
         "gives",
         "gives",
         word_of(ShareGives),
-        "What a share gives: one, the best aligned device; all, every device of the pool; default: one",
+        "What a share gives: one, the best aligned device; all, every device of the pool; device: there are no shares,"
+        " each device of the pool is one of the resource and has one owner; default: one",
     ),
     Key(
         "requireIsolation",

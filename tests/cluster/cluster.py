@@ -26,19 +26,23 @@ from tests.cluster.node import Node
 from tests.cluster.programs import ensure_programs
 
 _READY_S = 120.0
+_NOTHING: Mapping[str, Any] = {}
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
 class Cluster:
     """From construction to close(); a context manager. `times` has the seconds from the start to each step."""
 
-    def __init__(self, nodes: int = 1, described: str = "eight", config: str = "") -> None:
+    def __init__(
+        self, nodes: int = 1, described: str = "eight", config: str = "", kubelet: Mapping[str, Any] = _NOTHING
+    ) -> None:
         self._begun = time.monotonic()
         self.times: dict[str, float] = {}
         self._programs = ensure_programs()
         FOLDER.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix=run_prefix(os.environ[RUN]), dir=FOLDER))
         self._stack = ExitStack()
+        self._kubelet = kubelet
         self._cgroup = f"nrirdma-{self.folder.name}"
         names = tuple(f"n{number}" for number in range(1, nodes + 1))
         try:
@@ -146,7 +150,9 @@ class Cluster:
     def _node(self, name: str, number: int, described: str, config: str) -> Node:
         machine = self._machine(name, number)
         kubeconfig = self._control_plane.kubeconfig(name)
-        return Node(machine, self._programs, kubeconfig, _address(number), _pods(number), described, config)
+        return Node(
+            machine, self._programs, kubeconfig, _address(number), _pods(number), described, config, self._kubelet
+        )
 
 
 def _join(machine: Machine, number: int) -> None:

@@ -1,7 +1,7 @@
 """Serves the GPUs of a described node to the kubelet: `python -m tests.cluster.gpus NODE RESOURCE REPLICAS`.
 
-As NVIDIA's device plugin it tells UUIDs, with `::N` after them where a GPU has replicas, and gives containers
-NVIDIA_VISIBLE_DEVICES. Protobuf is written by hand: none of it comes from the product.
+As NVIDIA's device plugin it tells UUIDs with their NUMA nodes (`::N` after them where a GPU has replicas), and gives
+containers NVIDIA_VISIBLE_DEVICES. Protobuf is written by hand: none of it comes from the product.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any  # Any: grpc has no types
 
 import grpc
 
-from tests.rig.kubelet import fields, message, text
+from tests.rig.kubelet import fields, message, text, whole
 from tests.rig.node import load
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
@@ -26,9 +26,11 @@ _ENDED = threading.Event()
 def main() -> None:
     """Register and serve until SIGTERM."""
     node, resource, replicas = sys.argv[1:]
-    ids = tuple(gpu.uuid for gpu in load(node).gpus)
+    described = load(node)
+    homes = {function.address: function.numa_node for function in described.functions}
+    ids = {gpu.uuid: homes[gpu.function] for gpu in described.gpus}
     if int(replicas) > 1:
-        ids = tuple(f"{gpu}::{number}" for gpu in ids for number in range(int(replicas)))
+        ids = {f"{gpu}::{number}": home for gpu, home in ids.items() for number in range(int(replicas))}
     endpoint = "gpus.sock"
     server = grpc.server(ThreadPoolExecutor(4))
     methods = {
@@ -48,8 +50,11 @@ def main() -> None:
     server.stop(0)
 
 
-def _list(ids: tuple[str, ...], context: Any) -> Iterator[bytes]:
-    yield b"".join(message(1, text(1, gpu) + text(2, "Healthy")) for gpu in ids)
+def _list(ids: Mapping[str, int], context: Any) -> Iterator[bytes]:
+    yield b"".join(
+        message(1, text(1, gpu) + text(2, "Healthy") + message(3, message(1, whole(1, home))))
+        for gpu, home in ids.items()
+    )
     while context.is_active() and not _ENDED.wait(0.5):
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.rig import cache
 from tests.rig.deadline import wait_until
 from tests.rig.image import IMAGE, write_image
 from tests.rig.kubelet import PATIENT
+from tests.rig.node import load
 
 CRI = Path("/run/containerd/containerd.sock")
 _CTR = (str(cache.CTR), "-a", str(CRI), "-n", "k8s.io")
@@ -32,10 +34,11 @@ class Node:
         address: str,
         pods: str,
         described: str,
-        config: str = "",
+        config: str,
+        kubelet: Mapping[str, Any],
     ) -> None:
-        """`described` is the name of its hardware, `config` the text of nri-rdma's configuration file, if it has
-        one."""
+        """`described` is the name of its hardware, `config` the text of nri-rdma's configuration file, if it has one,
+        `kubelet` are settings of the kubelet. One that aligns sees the sockets of the described hardware."""
         self.machine = machine
         self.name = machine.name
         self._programs = programs
@@ -44,11 +47,14 @@ class Node:
         self._pods = pods
         self._described = described
         self._config = config
+        self._settings = kubelet
         self._hardware: dict[str, str] = {}
 
     def start(self) -> None:
         """Start all of it, in a machine that has booted; the kubelet is the last."""
         self._start_hardware()
+        if "topologyManagerPolicy" in self._settings:
+            self._show_sockets()
         self._start_containerd()
         self.start_daemon()
         self.start_kubelet()
@@ -83,6 +89,21 @@ class Node:
         self.machine.start("hardware", sys.executable, "-m", "tests.cluster.hardware", self._described)
         wait_until(lambda: log.read_text().endswith("}\n"), f"the links of {self.name} ({log})", _START_S)
         self._hardware = json.loads(log.read_text().splitlines()[-1])
+
+    def _show_sockets(self) -> None:
+        """Have the kubelet find as many NUMA nodes as the described hardware has sockets, and deal this machine's
+        processors out to them: it passes over devices on a node that it does not know."""
+        nodes, count = self.machine.folder / "numa", load(self._described).sockets
+        for number in range(count):
+            node = nodes / f"node{number}"
+            (node / "hugepages").mkdir(parents=True, exist_ok=True)
+            (node / "meminfo").write_text(f"Node {number} MemTotal: 4194304 kB\n")
+            (node / "distance").write_text(" ".join("10" if it == number else "21" for it in range(count)) + "\n")
+        for number in range(os.cpu_count() or 1):
+            link = nodes / f"node{number % count}/cpu{number}"
+            if not link.is_symlink():  # before a reboot it was
+                link.symlink_to(f"../../cpu/cpu{number}")
+        self.machine.run("mount", "--bind", nodes, "/sys/devices/system/node")
 
     def _start_containerd(self) -> None:
         folder = self.machine.folder
@@ -126,7 +147,7 @@ class Node:
         """Start the kubelet; it is ready some seconds later."""
         folder = self.machine.folder
         (folder / "manifests").mkdir(exist_ok=True)
-        (folder / "kubelet.json").write_text(json.dumps(_kubelet(folder), indent=1))
+        (folder / "kubelet.json").write_text(json.dumps({**_kubelet(folder), **self._settings}, indent=1))
         self.machine.start(
             "kubelet",
             self._programs["kubelet"],

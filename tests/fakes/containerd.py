@@ -1,4 +1,4 @@
-"""A fake containerd: its API's containers and sandboxes, over real gRPC on a unix socket.
+"""A fake containerd: its API's containers and sandboxes, and CRI's status, over real gRPC on a unix socket.
 
 It writes protobuf by hand, field by field, so that what it says does not come from the messages that the product reads
 it with. It keeps state as the real one does: a sandbox is in the store until its RunPodSandbox has failed, its
@@ -27,6 +27,7 @@ _METHODS = {
     "containerd.services.containers.v1.Containers": ("Get",),
     "containerd.services.sandbox.v1.Store": ("Get",),
     "containerd.services.sandbox.v1.Controller": ("Shutdown",),
+    "runtime.v1.RuntimeService": ("Status",),
 }
 
 
@@ -51,6 +52,8 @@ class FakeContainerd:
         self.sandboxes: set[str] = set()
         """What its store of sandboxes has."""
         self.controller = "podsandbox"
+        self.configuration: str | None = '{"enableCDI": true}'
+        """What its CRI service says of its configuration in detail; None: nothing."""
         self.calls: list[tuple[str, str]] = []
         """Service and method in short, and the id, in order; also those that were not answered."""
         self.before: Callable[[str], None] = lambda _method: None
@@ -103,11 +106,13 @@ class FakeContainerd:
             "Containers/Get": self._container,
             "Store/Get": self._sandbox,
             "Controller/Shutdown": self._shut_down,
+            "RuntimeService/Status": self._status,
         }
 
         def handle(request: bytes, context: Any) -> bytes:
-            asked = {number: value.decode() for number, value in fields(request)}
-            self.calls.append((name, asked[1]))
+            is_status = name == "RuntimeService/Status"  # StatusRequest{verbose: true} has a number
+            asked = {} if is_status else {number: value.decode() for number, value in fields(request)}
+            self.calls.append((name, request.hex() if is_status else asked[1]))
             self.before(name)
             return self._behave(context) or answers[name](asked, context)
 
@@ -138,6 +143,11 @@ class FakeContainerd:
         if asked[1] not in self.sandboxes:
             context.abort(grpc.StatusCode.NOT_FOUND, "no sandbox buckets: not found")
         return message(1, text(1, asked[1]))
+
+    def _status(self, _asked: Mapping[int, str], _context: Any) -> bytes:
+        conditions = message(1, message(1, text(1, "RuntimeReady")))
+        told = {"golang": '"go1.24.1"'} | ({"config": self.configuration} if self.configuration is not None else {})
+        return conditions + b"".join(message(2, text(1, key) + text(2, value)) for key, value in told.items())
 
     def _shut_down(self, asked: Mapping[int, str], context: Any) -> bytes:
         if asked.get(10) != self.controller:

@@ -1,5 +1,5 @@
-"""Where Go is missing and cannot be fetched, tests against Go peers are skipped with a reason; where it is required, they
-fail."""
+"""Where Go is missing and cannot be fetched, tests against Go peers are skipped with a reason; where it is required,
+they fail."""
 
 import os
 import re

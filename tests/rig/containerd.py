@@ -31,6 +31,7 @@ class Containerd(Runtime):
         runtime_toml: str = "",
         nri_request_timeout: str = "",
         required_plugins: Sequence[str] = (),
+        reads_cdi: bool = True,
         collector: Collector | None = None,
     ) -> None:
         super().__init__(work, release)
@@ -46,6 +47,7 @@ class Containerd(Runtime):
             nri_request_timeout=nri_request_timeout,
             required_plugins=tuple(required_plugins),
             guarded_spec=self.run / "guarded.json",
+            reads_cdi=reads_cdi,
             collector=collector.address if collector is not None else "",
         )
         write_guarded_spec(choices.guarded_spec, self.run / "nri-rdma/control.sock")

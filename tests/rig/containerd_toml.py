@@ -45,6 +45,8 @@ class Choices:
     nri_request_timeout: str
     required_plugins: tuple[str, ...]
     guarded_spec: Path
+    reads_cdi: bool = True
+    """False: as containerd 1.7 is without a configuration."""
     collector: str = ""
     """The address of a receiver of OTLP over grpc; "": no spans are recorded."""
 
@@ -60,7 +62,7 @@ def _version_2(choices: Choices) -> str:
 {_places(choices)}
 [{cri}]
 sandbox_image = {_quoted(IMAGE)}
-enable_cdi = true
+enable_cdi = {str(choices.reads_cdi).lower()}
 {_cri(choices)}
 [{cri}.cni]
 bin_dir = {_quoted(str(cache.CNI_PLUGINS))}
@@ -82,6 +84,7 @@ sandbox = {_quoted(IMAGE)}
 [{images}]
 snapshotter = {_quoted(choices.snapshotter)}
 [{cri}]
+enable_cdi = {str(choices.reads_cdi).lower()}
 {_cri(choices)}
 [{cri}.cni]
 bin_dirs = [{_quoted(str(cache.CNI_PLUGINS))}]

@@ -8,6 +8,7 @@ for the options although they were sent, and keeps ListAndWatch open.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,20 +17,36 @@ from typing import Any, Self  # Any: grpc has no types
 
 import grpc
 
-from tests.rig.kubelet import fields, message, text
+from tests.rig.kubelet import fields, message, number_in, text, whole
 
 _EMPTY = b""
+_NODES, _ANNOTATIONS, _CDI_DEVICES = 3, 4, 5
+"""Fields of ContainerAllocateResponse."""
 
 
 @dataclass
 class Registered:
-    """A plugin that has registered: its channel, and the last list that it sent (health by id)."""
+    """A plugin that has registered: its channel, its options, and the last list that it sent (health by id)."""
 
     endpoint: str
     channel: Any
     devices: dict[str, str] = field(default_factory=dict)
+    numa_nodes: dict[str, frozenset[int]] = field(default_factory=dict)
+    """By id: the topology, by which the real one's Topology Manager aligns."""
     lists: int = 0
+    prefers: bool = False
+    """Whether the plugin wants to be asked which ids go well together."""
     is_over: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Admitted:
+    """What a container was allocated: the ids, and what comes with them (the nodes by their paths on the host)."""
+
+    ids: tuple[str, ...]
+    nodes: tuple[str, ...]
+    annotations: Mapping[str, str]
+    cdi_devices: tuple[str, ...]
 
 
 class FakeDeviceManager:
@@ -79,6 +96,39 @@ class FakeDeviceManager:
         answer = self.call(resource, "Allocate", request)
         return [list(fields(content)) for _number, content in fields(answer)]
 
+    def prefer(self, resource: str, available: tuple[str, ...], must: tuple[str, ...], size: int) -> list[str]:
+        """Ask which of the available ids a container of `size` shall get, as the real one does before it allocates."""
+        assert self.plugins[resource].prefers, "the real one does not ask a plugin whose options do not say so"
+        ids = b"".join(text(1, it) for it in available) + b"".join(text(2, it) for it in must)
+        answer = self.call(resource, "GetPreferredAllocation", message(1, ids + whole(3, size)))
+        ((_number, content),) = fields(answer)
+        return [it.decode() for _number, it in fields(content)]
+
+    def admit(
+        self, resource: str, size: int, numa_nodes: frozenset[int] = frozenset(), free: Collection[str] = ()
+    ) -> Admitted:
+        """Allocate as the real one does for a container whose Topology Manager has chosen these NUMA nodes (none: it
+        does not align): of the healthy ids that are free (none: all), those on them if they are enough."""
+        plugin = self.plugins[resource]
+        healthy = [it for it, health in plugin.devices.items() if health == "Healthy" and (not free or it in free)]
+        aligned = [it for it in healthy if not numa_nodes or plugin.numa_nodes[it] & numa_nodes]
+        chosen = aligned if len(aligned) >= size else healthy
+        ids = self.prefer(resource, tuple(chosen), (), size) if plugin.prefers else chosen[:size]
+        return self.give(resource, *ids)
+
+    def give(self, resource: str, *ids: str) -> Admitted:
+        """Allocate these ids for a container, whatever the plugin prefers."""
+        (answer,) = self.allocate(resource, ids)
+        annotations = (dict(fields(content)) for number, content in answer if number == _ANNOTATIONS)
+        return Admitted(
+            ids=ids,
+            nodes=tuple(dict(fields(content))[2].decode() for number, content in answer if number == _NODES),
+            annotations={it[1].decode(): it[2].decode() for it in annotations},
+            cdi_devices=tuple(
+                dict(fields(content))[1].decode() for number, content in answer if number == _CDI_DEVICES
+            ),
+        )
+
     def _register(self, request: bytes, _context: Any) -> bytes:
         told = dict(fields(request))
         self.registrations.append(told)
@@ -91,13 +141,20 @@ class FakeDeviceManager:
     def _follow(self, resource: str, plugin: Registered) -> None:
         """Ask for the options and take each list, until the plugin or the kubelet ends."""
         try:
-            plugin.channel.unary_unary("/v1beta1.DevicePlugin/GetDevicePluginOptions")(_EMPTY, timeout=5)
+            options = plugin.channel.unary_unary("/v1beta1.DevicePlugin/GetDevicePluginOptions")(_EMPTY, timeout=5)
+            plugin.prefers = options == whole(2, 1)
             for answer in plugin.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(_EMPTY):
                 devices = [dict(fields(content)) for _number, content in fields(answer)]
                 plugin.devices = {device[1].decode(): device[2].decode() for device in devices}
+                plugin.numa_nodes = {device[1].decode(): _numa_nodes(device.get(3, b"")) for device in devices}
                 plugin.lists += 1
                 self.plugins[resource] = plugin
         except (grpc.RpcError, ValueError):  # the plugin has ended; or our channel was closed (ValueError)
             pass
         finally:
             plugin.is_over.set()
+
+
+def _numa_nodes(topology: bytes) -> frozenset[int]:
+    """The NUMA nodes of a TopologyInfo. Number 0 is not written."""
+    return frozenset(number_in(node) for _number, node in fields(topology))

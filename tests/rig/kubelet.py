@@ -245,6 +245,11 @@ def fields(data: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
+def number_in(data: bytes) -> int:
+    """The number of a message that has one field, a number; 0 where it is left out."""
+    return _number_at(data, 1)[0] if data else 0
+
+
 def _number_at(data: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:

@@ -183,7 +183,8 @@ def _pool_facts(pool: Pool, node: Node | None, offered: Offer | None) -> Iterato
     yield "modes", ", ".join(pool.modes)
     yield "door", pool.door
     if pool.resource:
-        yield "resource", f"{pool.resource}, {pool.shares} shares, each gives {pool.gives}"
+        has = f"{pool.shares} shares, each gives {pool.gives}" if pool.shares else "one for each device"
+        yield "resource", f"{pool.resource}, {has}"
     for number, selector in enumerate(pool.select):
         yield ("" if number else "select"), str(selector)
     for number, selector in enumerate(pool.exclude):

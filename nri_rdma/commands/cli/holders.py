@@ -26,12 +26,17 @@ def taken_from(document: Mapping[str, Any]) -> Taken:
 def holder_document(holding: Holding) -> dict[str, Any]:
     """A holder as that document has it."""
     told = {"pod": holding.owner, "mode": str(holding.mode), "gpus": sorted(map(str, holding.gpus))}
-    return {**told, "shares": sorted(holding.shares)} if holding.shares else told
+    return (
+        told
+        | ({"shares": sorted(holding.shares)} if holding.shares else {})
+        | ({"sole": True} if holding.is_sole else {})
+    )
 
 
 def _holding(holder: Mapping[str, Any]) -> Holding:
     shares = frozenset(map(str, holder.get("shares", ())))
-    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder), shares=shares)
+    is_sole = bool(holder.get("sole"))
+    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder), shares=shares, is_sole=is_sole)
 
 
 def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:

@@ -115,12 +115,14 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
     for pool in document["pools"]:
         yield "Pool", f"{pool['name']}: {', '.join(pool['modes'])}; {_devices_of(pool)}"
         if resource := pool.get("resource"):
-            each = "every device" if pool["gives"] == "all" else "one device"
-            yield "", f"{resource}: {pool['given']} of {pool['shares']} shares given, each {each}"
+            has = {"all": "shares given, each every device", "device": "devices given, each to one pod"}
+            how = has.get(pool["gives"], "shares given, each one device")
+            yield "", f"{resource}: {pool['given']} of {pool['shares']} {how}"
             yield from (("", words) for words in _share_limits(pool))
             yield from _registration(pool.get("registration"))  # a daemon before this field has none
             if not pool["guarded"]:
-                yield "", "WARNING, its containers have no guard: see docs/configuration.md, Shares"
+                why = pool.get("guarding", "see docs/configuration.md, Shares")  # a daemon before this field has none
+                yield "", f"WARNING, its containers have no guard: {why}"
         if pool["contested"]:
             yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
     if document["policy"]["rules"]:

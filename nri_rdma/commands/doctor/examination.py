@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     runtime.nri_socket,
     runtime.runtime,
     runtime.containerd_socket,
+    runtime.cdi_specs,
     runtime.memlock,
     mounts.mounts,
     service.daemon,

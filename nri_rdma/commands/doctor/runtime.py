@@ -11,6 +11,9 @@ from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, proble
 from nri_rdma.commands.doctor.machine import Machine
 from nri_rdma.doors.nri.peer import memlock_ceiling, peer_pid
 from nri_rdma.errors import NotReadyError
+from nri_rdma.host.containerd.cdi import reads_cdi_specs
+from nri_rdma.host.containerd.client import ContainerdError
+from nri_rdma.model.pool import PoolDoor
 from nri_rdma.model.request import UNLIMITED
 
 CONTAINERD_TOML = """version = 2
@@ -18,6 +21,9 @@ CONTAINERD_TOML = """version = 2
 disable = false
 disable_connections = false"""
 """For /etc/containerd/config.toml: before 2.0 NRI is off. Later releases read this version too."""
+CDI_TOML = """[plugins."io.containerd.grpc.v1.cri"]
+enable_cdi = true"""
+"""For the same file: on by default since 2.0."""
 CRIO_TOML = """[crio.nri]
 enable_nri = true"""
 _CONTAINERD = "containerd"
@@ -83,6 +89,28 @@ def _reachable(path: Path, runtime_pid: int, harm: str) -> Finding:
         found = f"{harm}, and {path} is another process's (pid {pid}) than the NRI socket (pid {runtime_pid})"
         return warning(_CONTAINERD, found, "set containerd_socket to that of the runtime with our NRI socket")
     return ok(_CONTAINERD, f"{path}: what this release leaves of refused pods can be removed")
+
+
+def cdi_specs(machine: Machine) -> Finding:
+    """Check that containerd reads CDI specs: claims come with them, and the guard of containers with shares."""
+    check, path = "runtime's CDI", machine.settings.containerd_socket
+    try:
+        is_on = reads_cdi_specs(path)
+    except ContainerdError as error:
+        return not_applicable(check, f"containerd at {path} does not say whether it reads CDI specs: {error}")
+    match is_on:
+        case True:
+            return ok(check, f"containerd at {path} reads CDI specs")
+        case False:
+            found = f"containerd at {path} does not read CDI specs (enable_cdi = false): a claim's devices do not come"
+            shared = [pool.name for pool in machine.settings.pools if pool.door is PoolDoor.RESOURCE]
+            lacking = f", and containers with shares of {', '.join(shared)} have no guard" if shared else ""
+            fix = f"in {machine.etc / 'containerd/config.toml'}, then `systemctl restart containerd`:\n{CDI_TOML}"
+            return warning(check, f"{found}{lacking}", fix)
+        case None:
+            return not_applicable(
+                check, f"no containerd says at {path or 'the setting containerd_socket'} whether it reads CDI specs"
+            )
 
 
 def memlock(machine: Machine) -> Finding:

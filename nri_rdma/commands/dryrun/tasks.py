@@ -81,10 +81,10 @@ class FindingOut:
     def look_again(self, attachment: Attachment) -> None:
         """Nothing of it is in a pod, where it could change: what was planned stays true."""
 
-    def cover(self, attachment: Attachment, cdi_device: str, container: str, is_covered: bool) -> None:
+    def cover(self, attachment: Attachment, name: str, container: str, is_covered: bool) -> None:
         """Another container of the sandbox would be covered, too, or would not any more."""
         if attachment.record is not None:
-            attachment.change(record=attachment.record.covering(cdi_device, container, is_covered))
+            attachment.change(record=attachment.record.covering(name, container, is_covered))
 
     def is_there(self, pod: Pod) -> bool:
         """Return whether the pod's namespace is there."""

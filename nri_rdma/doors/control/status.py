@@ -80,6 +80,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         device["holders"] = [
             {"pod": it.owner, "mode": str(it.mode), "gpus": sorted(map(str, it.gpus))}
             | ({"shares": sorted(it.shares)} if it.shares else {})
+            | ({"sole": True} if it.is_sole else {})
             for it in sorted(holders, key=lambda it: it.owner)
         ]
     return {
@@ -113,7 +114,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
 
 def _pools(view: View) -> list[dict[str, Any]]:
     """The pools with the names of the devices that each has now; of a pool of shares, how many of them pods have."""
-    offered, taken = offer(view.policy, view.node), view.taken
+    offered = offer(view.policy, view.node)
     found = []
     for pool in view.policy.pools.values():
         devices, contested = offered.by_pool[pool.name], offered.contested
@@ -124,9 +125,9 @@ def _pools(view: View) -> list[dict[str, Any]]:
             "contested": [device.name for device in view.node.devices if pool.name in contested.get(device.id, ())],
         }
         if pool.resource:
-            held = {share for it in devices for holding in taken.get(it.id, ()) for share in holding.shares}
-            told |= {"resource": pool.resource, "shares": pool.shares, "given": len(held)}
-            told |= {"gives": str(pool.gives), "guarded": view.shares_are_guarded}
+            shares, given = view.counted(pool, devices)
+            told |= {"resource": pool.resource, "shares": shares, "given": given, "gives": str(pool.gives)}
+            told |= {"guarded": view.shares_are_guarded, "guarding": str(view.guarding)}
             told["limits"] = {
                 device.name: _share_limits(share_limits(view.node, offered, pool, device)) for device in devices
             }

@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from nri_rdma.decide.policy import Offer
-from nri_rdma.doors.deviceplugin.answers import healthy_shares
+from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.doors.deviceplugin.guarded import cdi_device
 from nri_rdma.doors.deviceplugin.server import KUBELET_SOCKET, PoolServer
-from nri_rdma.engine.shares import ShareBook
+from nri_rdma.engine.shares import Guarding, ShareBook
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.watch import inotify
 from nri_rdma.tasks.listeners import Listeners, Source
@@ -39,19 +38,19 @@ class DevicePlugins:
     def __init__(
         self,
         folder: Path,
-        offer: Callable[[], Offer],
+        supply: Callable[[], Supply],
         shares: ShareBook,
         *,
-        guard: Callable[[], bool],
+        guard: Callable[[], Guarding],
         workers: Workers,
         listeners: Listeners,
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
     ) -> None:
-        """`offer` returns the devices of each pool as the node was last read; `guard` makes the CDI devices that bring
-        the guard to containers with shares, and returns whether there are any; it raises OSError. `schedule` calls
+        """`supply` returns what the node has for the pools as it was last read; `guard` makes the CDI devices that
+        bring the guard to containers with shares, or returns why there are none; it raises OSError. `schedule` calls
         something after a pause and returns what cancels that."""
         self._folder = folder
-        self._offer = offer
+        self._supply = supply
         self._shares = shares
         self._workers = workers
         self._listeners = listeners
@@ -66,18 +65,20 @@ class DevicePlugins:
         self._watch: inotify.Inotify | None = None
         self._source: Source | None = None
         self._guard = guard
+        self._is_guard_known = False
         self._servers: tuple[PoolServer, ...] = ()
 
     def open_later(self) -> None:
-        """Have a worker serve and register, now and whenever that is necessary. Again is no error; without such pools
-        nothing happens."""
+        """Have a worker serve and register, now and whenever that is necessary, and look anew whether there is a guard:
+        the runtime may have another configuration. Without such pools nothing happens."""
         if self._shares.pools:
+            self._is_guard_known = False
             self._look_later()
 
     def node_was_read(self) -> None:
-        """Tell the kubelet how many shares are healthy now."""
+        """Tell the kubelet what can be given now."""
         for server in self._servers:
-            server.set_healthy(healthy_shares(server.pool, self._offer()))
+            server.tell_changes()
 
     def close(self) -> None:
         """End all servers. After the workers; again is no error."""
@@ -130,10 +131,13 @@ class DevicePlugins:
         try:
             if not self._servers:
                 self._servers = self._make_servers()
+            if not self._is_guard_known:
+                self._set_guard(self._guard())
+                self._is_guard_known = True
         except OSError as error:
             errors.append(f"the guard of the shares cannot be written: {error}")
             self._none_is_registered(errors[0])
-        for server in self._servers:
+        for server in self._servers if self._is_guard_known else ():
             try:
                 if is_new_kubelet or not server.is_there:
                     server.serve()
@@ -152,20 +156,18 @@ class DevicePlugins:
             self._shares.registered(name, why)
 
     def _make_servers(self) -> tuple[PoolServer, ...]:
-        is_guarded, offer = self._guard(), self._offer()
-        self._shares.is_guarded = is_guarded
-        if not is_guarded:
-            log.warning("containers with shares have no guard: they start without devices while the daemon is dead")
         return tuple(
-            PoolServer(
-                pool,
-                self._folder,
-                healthy_shares(pool, offer),
-                self._shares.allocated,
-                cdi_device(pool) if is_guarded else "",
-            )
-            for pool in self._shares.pools.values()
+            PoolServer(pool, self._folder, self._supply, self._shares.allocated) for pool in self._shares.pools.values()
         )
+
+    def _set_guard(self, guarding: Guarding) -> None:
+        self._shares.guarding = guarding
+        if guarding is not Guarding.ON:
+            what = "containers with shares have no guard: they start without devices while the daemon is dead"
+            log.warning(what, extra={"why": str(guarding)})
+        for server in self._servers:
+            server.guard = cdi_device(server.pool) if guarding is Guarding.ON else ""
+            server.brings_nodes = guarding is Guarding.NO_CDI
 
     def _begin_watching(self) -> None:
         if self._watch is not None:

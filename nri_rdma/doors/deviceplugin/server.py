@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any  # Any: grpc has no types
 from urllib.parse import quote
@@ -19,8 +20,9 @@ from urllib.parse import quote
 from google.protobuf.message import DecodeError
 
 from nri_rdma.doors.deviceplugin import answers
+from nri_rdma.doors.deviceplugin.answers import Supply
 from nri_rdma.errors import ErrorCode, KubeletError
-from nri_rdma.model.pool import Pool
+from nri_rdma.model.pool import Pool, ShareGives
 from nri_rdma.pb import deviceplugin_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -43,17 +45,21 @@ class PoolServer:
     """Serves one pool until closed."""
 
     def __init__(
-        self, pool: Pool, folder: Path, healthy: int, on_allocate: Callable[[str, list[str]], None], guard: str = ""
+        self, pool: Pool, folder: Path, supply: Callable[[], Supply], on_allocate: Callable[[str, list[str]], None]
     ) -> None:
-        """`on_allocate` gets the resource and the ids of each allocation before the kubelet has its answer, `guard` is
-        as for `answers.allocated`."""
+        """`supply` returns what the node has now. `on_allocate` gets the resource and the ids of each allocation before
+        the kubelet has its answer."""
         self.pool = pool
         self._folder = folder
         self._path = folder / endpoint_of(pool)
+        self._supply = supply
         self._on_allocate = on_allocate
-        self._guard = guard
+        self.guard = ""
+        """The CDI device that brings the guard to containers, or "" for none."""
+        self.brings_nodes = False
+        """Whether the device nodes of an id come with it."""
         self._changed = threading.Condition()
-        self._healthy = healthy
+        self._told = answers.told_of(pool, supply())
         self._is_closed = False
         self._server: Any = None
 
@@ -85,12 +91,13 @@ class PoolServer:
             self._stop_listening()
             raise
 
-    def set_healthy(self, healthy: int) -> None:
-        """Set how many shares are healthy, and tell the kubelet if that is new."""
+    def tell_changes(self) -> None:
+        """Look what the pool has now, and tell the kubelet if that is new."""
+        told = answers.told_of(self.pool, self._supply())
         with self._changed:
-            if healthy != self._healthy:
-                log.info("shares", extra={"resource": self.pool.resource, "healthy": healthy})
-                self._healthy = healthy
+            if told != self._told:
+                log.info("shares", extra={"resource": self.pool.resource, "healthy": answers.healthy_of(told)})
+                self._told = told
                 self._changed.notify_all()
 
     def close(self) -> None:
@@ -109,7 +116,7 @@ class PoolServer:
 
     def _register(self, grpc: Any) -> None:
         request = pb.RegisterRequest(
-            version=API_VERSION, endpoint=self._path.name, resource_name=self.pool.resource, options=_options()
+            version=API_VERSION, endpoint=self._path.name, resource_name=self.pool.resource, options=_options(self.pool)
         )
         kubelet = self._folder / KUBELET_SOCKET
         with grpc.insecure_channel(f"unix:{quote(str(kubelet))}", options=_OPTIONS) as channel:
@@ -119,26 +126,28 @@ class PoolServer:
             except grpc.RpcError as error:
                 what = f"{self.pool.resource} is not registered with the kubelet"
                 raise _unreachable(what, kubelet, str(error.details())) from error
-        log.info("registered with the kubelet", extra={"resource": self.pool.resource, "shares": self.pool.shares})
+        has = answers.count_of(self.pool, self._told)
+        log.info("registered with the kubelet", extra={"resource": self.pool.resource, "shares": has})
 
     def _handlers(self, grpc: Any) -> dict[str, Any]:
         unary = grpc.unary_unary_rpc_method_handler
         return {
-            "GetDevicePluginOptions": unary(lambda _request, _context: _options().SerializeToString()),
+            "GetDevicePluginOptions": unary(lambda _request, _context: _options(self.pool).SerializeToString()),
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+            "GetPreferredAllocation": unary(self._prefer),
             "Allocate": unary(self._allocate),
         }
 
     def _list_and_watch(self, _request: bytes, context: Any) -> Iterator[bytes]:
-        """Yield the list of shares now and whenever it changes, until the kubelet or the daemon ends."""
+        """Yield the list of shares or devices now and whenever it changes, until the kubelet or the daemon ends."""
         context.add_callback(self._wake)
-        told = -1
+        told: answers.Told = -1
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._healthy != told or self._is_over(context))  # noqa: B023
+                self._changed.wait_for(lambda: self._told != told or self._is_over(context))  # noqa: B023
                 if self._is_over(context):
                     return
-                told = self._healthy
+                told = self._told
             yield answers.listed(self.pool, told)
 
     def _is_over(self, context: Any) -> bool:
@@ -148,16 +157,25 @@ class PoolServer:
         with self._changed:
             self._changed.notify_all()
 
-    def _allocate(self, data: bytes, context: Any) -> bytes:
-        try:
-            containers = [list(it.devices_ids) for it in pb.AllocateRequest.FromString(data).container_requests]
-        except DecodeError as error:
-            import grpc
+    def _prefer(self, data: bytes, context: Any) -> bytes:
+        return answers.preferences(self.pool, _read(pb.PreferredAllocationRequest, data, context), self._supply())
 
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no AllocateRequest: {error}")
-            raise  # abort() has raised
+    def _allocate(self, data: bytes, context: Any) -> bytes:
+        request = _read(pb.AllocateRequest, data, context)
+        containers = [list(it.devices_ids) for it in request.container_requests]
         self._on_allocate(self.pool.resource, [share for shares in containers for share in shares])
-        return answers.allocated(self.pool, containers, self._guard)
+        nodes = partial(answers.nodes_of, self.pool, self._supply()) if self.brings_nodes else None
+        return answers.allocated(self.pool, containers, self.guard, nodes)
+
+
+def _read(kind: Any, data: bytes, context: Any) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        import grpc
+
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no {kind.__name__}: {error}")
+        raise  # abort() has raised
 
 
 def _refuse_other(resource: str, folder: Path) -> None:
@@ -189,8 +207,8 @@ def endpoint_of(pool: Pool) -> str:
     return f"nri-rdma_{pool.name}.sock"
 
 
-def _options() -> pb.DevicePluginOptions:
-    return pb.DevicePluginOptions()
+def _options(pool: Pool) -> pb.DevicePluginOptions:
+    return pb.DevicePluginOptions(get_preferred_allocation_available=pool.gives is ShareGives.DEVICE)
 
 
 def _unreachable(what: str, where: Path, detail: str) -> KubeletError:

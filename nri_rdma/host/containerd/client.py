@@ -1,4 +1,4 @@
-"""containerd's own API, as far as the end of a refused sandbox needs it.
+"""containerd's own API, as far as the end of a refused sandbox needs it, and its configuration.
 
 A connection is for a few calls of one thread and is thrown away after them: refusals are rare, and a containerd that
 restarted in between is found again without waiting for grpc's pauses. grpc is imported with the first of them.
@@ -6,6 +6,7 @@ restarted in between is found again without waiting for grpc's pauses. grpc is i
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ from urllib.parse import quote
 from google.protobuf.message import DecodeError
 
 from nri_rdma.pb import containers_pb2 as containers
+from nri_rdma.pb import cristatus_pb2 as cristatus
 from nri_rdma.pb import sandboxes_pb2 as sandboxes
 
 CALL_S = 10.0
@@ -96,6 +98,15 @@ class Containerd:
             self._call("containerd.services.sandbox.v1.Controller/Shutdown", request)
         except _NotFoundError as error:
             raise ContainerdError(f"it has no controller {SANDBOXER}") from error
+
+    def configuration(self) -> Any:
+        """Return the configuration of containerd's CRI service, read from JSON; None when it tells none that can be
+        read."""
+        answer = self._call("runtime.v1.RuntimeService/Status", cristatus.StatusRequest(verbose=True))
+        try:
+            return json.loads(cristatus.StatusResponse.FromString(answer).info.get("config", "null"))
+        except (DecodeError, ValueError):
+            return None
 
     def _call(self, method: str, request: Any) -> bytes:
         call = self._channel.unary_unary(f"/{method}")  # without serializers: bytes

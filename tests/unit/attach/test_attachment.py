@@ -1,6 +1,7 @@
 """What one attach remembers of its containers, and what is told to those who wait for it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from nri_rdma.attach.attachment import KEPT_CONTAINERS, Attachment, Now
 from nri_rdma.attach.record import Phase
 from nri_rdma.attach.states import State
 from nri_rdma.errors import ErrorCode, NotReadyError
+from nri_rdma.model.request import Scope
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, make_world, placed_on
 
@@ -61,6 +63,19 @@ def test_a_container_that_started_unverified_is_unguarded_until_a_start_that_was
     attachment.unstarted["trainer"].verified = True
     attachment.started("trainer")
     assert attachment.unguarded == set()
+
+
+def test_of_a_pod_with_shares_only_the_containers_that_have_some_can_be_unguarded(attachment: Attachment) -> None:
+    record = attachment.record
+    assert record is not None
+    (item,) = record.attached
+    request = replace(item.admitted.request, shares=("hcas-0",), scope=Scope(only=frozenset({"trainer"})))
+    shared = replace(item, admitted=replace(item.admitted, request=request))
+    attachment.change(record=replace(record, attached=(shared,)))
+    for container in ("trainer", "sidecar"):
+        attachment.answered(container)
+        attachment.started(container)
+    assert attachment.unguarded == {"trainer"}
 
 
 def test_another_answer_needs_another_verification(attachment: Attachment) -> None:

@@ -442,3 +442,31 @@ def test_a_resource_that_is_no_number_of_shares_is_none(facts: Facts, number: st
     )
     policy = policy_of((pool,), (), allow_default_pool=False)
     assert explain(asked, replace(facts, policy=policy)).requests == ()
+
+
+def test_of_a_pool_of_devices_free_ones_that_go_well_together_are_shown_and_too_few_are_refused(facts: Facts) -> None:
+    pool = Pool(
+        name="nics", modes=(Mode.EXCLUSIVE,), door=PoolDoor.RESOURCE, resource="rdma/nic", gives=ShareGives.DEVICE
+    )
+    ids = [device.id for device in facts.node.devices]
+    others = {
+        it: frozenset({Holding(owner="ns/other", mode=Mode.EXCLUSIVE, shares=frozenset({str(it)}), is_sole=True)})
+        for it in ids[:3]
+    }
+    facts = replace(facts, policy=policy_of((pool,), (), allow_default_pool=False), taken=others)
+
+    def asking(*numbers: str) -> PodManifest:
+        containers = (
+            ContainerManifest(name=f"c{at}", resources=(("rdma/nic", number),)) for at, number in enumerate(numbers)
+        )
+        return replace(pod(""), annotations={}, containers=tuple(containers))
+
+    explanation = explain(asking("2", "1"), facts)
+    assert explanation.refusal is None
+    assert [dict(it.edits.env)["RDMA_DEVICES_NIC"] for it in explanation.containers] == ["mlx5_4,mlx5_5", "mlx5_3"]
+    shown = [[it.device.name for it in request.candidates if it.given] for request in explanation.requests]
+    assert shown == [["mlx5_3"], ["mlx5_4"], ["mlx5_5"]]
+    refused = explain(asking("6"), facts).refusal
+    assert refused is not None
+    assert str(refused).startswith("nri-rdma: DEVICE-IN-USE: mlx5_0 is held by pod ns/other")
+    assert "DEVICE-UNKNOWN" in str(explain(asking("9"), replace(facts, taken={})).refusal)

@@ -13,7 +13,7 @@ from nri_rdma.commands.cli.status import UNREGISTERED_S, attention
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
-from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, ShareBook
+from nri_rdma.engine.shares import NOT_TRIED, PENDING_S, Guarding, ShareBook
 from nri_rdma.errors import NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.pool import Rule
@@ -257,13 +257,13 @@ def test_status_counts_the_shares_that_pods_have_and_warns_where_they_have_no_gu
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "rdma/hca_shared: 3 of 16 shares given, each one device" in printed
     assert "WARNING, its containers have no guard" in printed
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "its containers have no guard" not in printed
 
 
 def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> None:
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     pod = node.start("a", "hcas-05")
     with pytest.raises(NotReadyError, match=r"GUARD-MISSING: container main has shares of rdma/hca_shared without"):
         node.create(pod, "hcas-05", guard="hcas")
@@ -278,12 +278,12 @@ def test_a_container_whose_runtime_left_the_guard_out_is_refused(node: Node) -> 
 
 def test_a_container_whose_shares_are_older_than_the_guard_has_its_devices(node: Node) -> None:
     """The kubelet keeps what Allocate answered for as long as the pod lives, and it was given no guard then."""
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     assert node.create(node.start("a", "hcas-05"), "hcas-05").names == ["uverbs0", "rdma_cm"]
 
 
 def test_a_guard_of_a_pool_that_is_gone_is_not_asked_for(node: Node) -> None:
-    node.shares.is_guarded = True
+    node.shares.guarding = Guarding.ON
     assert node.create(node.start("a", "hcas-05"), "hcas-05", guard="older").names == ["uverbs0", "rdma_cm"]
 
 

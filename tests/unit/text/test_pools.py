@@ -212,6 +212,12 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
             "longer than 52 characters",
         ),
         (f'{A}door = "resource"\nresource = "rdma/a"\nshares = 0', "pools.a.shares", "'0'"),
+        (
+            f'{A}door = "resource"\nresource = "rdma/a"\ngives = "device"\nshares = 8',
+            "pools.a.shares",
+            "as many of the resource as the pool has devices",
+        ),
+        (f'{A}door = "resource"\ngives = "device"', "pools.a", "resource is missing"),
         (f'{A}door = "resource"\nresource = "rdma/a"\nshares = 8\ngives = "two"', "pools.a.gives", "'two'"),
         (f"{A}requireIsolation = 1", "pools.a.requireIsolation", "'1' is not allowed"),
         (f"{A}requireIsolation = true", "pools.a.requireIsolation", "cannot be hidden"),

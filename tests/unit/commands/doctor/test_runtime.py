@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.commands.doctor import runtime, service
+from nri_rdma.commands.doctor.finding import Result
 from nri_rdma.config.settings import Memlock
 from nri_rdma.pb import nri_pb2 as nri
+from tests.fakes.containerd import FakeContainerd
 from tests.fakes.runtime import FakeRuntime
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.doctor.bench import ALL_CAPABILITIES, NA, NO_CAPABILITY, OK, PROBLEM, WARNING, Bench, served
+from tests.unit.doors.deviceplugin.pools import pool
 
 
 def test_a_runtime_that_lets_plugins_register_is_named_and_left_as_it_was(bench: Bench) -> None:
@@ -180,3 +183,26 @@ def test_what_the_runtime_may_not_raise_is_told(bench: Bench) -> None:
     bench.settings = replace(bench.settings, memlock=Memlock(bytes=1 << 30))
     with served(FakeRuntime(bench.settings.nri_socket)):
         assert bench.finds(runtime.memlock).result is PROBLEM
+
+
+@pytest.mark.parametrize(("told", "result"), [("true", OK), ("false", WARNING), ("1", NA)])
+def test_a_containerd_that_does_not_read_cdi_specs_is_a_warning_that_names_the_setting(
+    bench: Bench, told: str, result: Result
+) -> None:
+    with FakeContainerd() as containerd:
+        containerd.configuration = f'{{"enableCDI": {told}}}'
+        bench.settings = replace(bench.settings, containerd_socket=containerd.socket, pools=(pool(),))
+        found = bench.finds(runtime.cdi_specs)
+        bench.settings = replace(bench.settings, pools=())
+        without_shares = bench.finds(runtime.cdi_specs)
+    assert (found.result, without_shares.result) == (result, result)
+    if result is WARNING:
+        assert "does not read CDI specs (enable_cdi = false)" in found.found
+        assert "containers with shares of hcas have no guard" in found.found
+        assert "guard" not in without_shares.found
+        assert "enable_cdi = true" in found.fix
+
+
+def test_without_containerd_its_cdi_is_not_judged(bench: Bench) -> None:
+    bench.settings = replace(bench.settings, containerd_socket=None)
+    assert bench.finds(runtime.cdi_specs).result is NA

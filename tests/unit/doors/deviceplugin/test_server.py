@@ -9,13 +9,20 @@ from pathlib import Path
 import grpc
 import pytest
 
+from nri_rdma.decide.placement import Holding
 from nri_rdma.doors.deviceplugin.server import PoolServer, endpoint_of
 from nri_rdma.errors import KubeletError
+from nri_rdma.model.device import Node
+from nri_rdma.model.request import Mode
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.unit.doors.deviceplugin.pools import RESOURCE, pool
+from tests.unit.doors.deviceplugin.pools import NIC, RESOURCE, pool, pool_of_devices, supply
+from tests.unit.doors.deviceplugin.test_answers import down
+from tests.unit.model.hardware import eight
 
 ALLOCATED: list[tuple[str, list[str]]] = []
+NODES: list[Node] = []
+"""As it was read, the last one is now."""
 
 
 @pytest.fixture
@@ -32,7 +39,11 @@ def manager(folder: Path) -> Iterator[FakeDeviceManager]:
 @pytest.fixture
 def served(folder: Path, manager: FakeDeviceManager) -> Iterator[PoolServer]:
     ALLOCATED.clear()
-    server = PoolServer(pool(4), folder, 4, lambda resource, shares: ALLOCATED.append((resource, shares)))
+    NODES[:] = [eight()]
+    one = pool(4)
+    server = PoolServer(
+        one, folder, lambda: supply(one, node=NODES[-1]), lambda resource, shares: ALLOCATED.append((resource, shares))
+    )
     server.serve()
     wait_until(lambda: RESOURCE in manager.plugins, "the list")
     yield server
@@ -62,10 +73,12 @@ def test_an_allocation_is_noted_before_it_is_answered(manager: FakeDeviceManager
 
 def test_a_change_of_health_is_told_once(manager: FakeDeviceManager, served: PoolServer) -> None:
     plugin = manager.plugins[RESOURCE]
-    served.set_healthy(1)
+    NODES.append(down(eight(), *range(7)))
+    served.tell_changes()
     wait_until(lambda: list(plugin.devices.values()).count("Healthy") == 1, "the change")
-    served.set_healthy(1)
-    served.set_healthy(4)
+    served.tell_changes()
+    NODES.append(eight())
+    served.tell_changes()
     wait_until(lambda: list(plugin.devices.values()).count("Healthy") == 4, "the recovery")
     assert plugin.lists == 3
 
@@ -89,7 +102,7 @@ def test_the_end_ends_the_list_and_takes_the_socket_away(
 
 def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder: Path) -> None:
     folder.mkdir()
-    server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
+    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
     with pytest.raises(KubeletError, match=r"KUBELET-UNREACHABLE: rdma/hca_shared is not registered") as caught:
         server.serve()
     assert caught.value.where == str(folder / "kubelet.sock")
@@ -102,7 +115,7 @@ def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_
 ) -> None:
     path = tmp_path / place
     path.parent.mkdir(exist_ok=True)
-    server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
+    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
     with socket.socket(socket.AF_UNIX) as theirs:
         theirs.bind(str(path))
         theirs.listen()
@@ -118,7 +131,73 @@ def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_
 def test_a_socket_that_an_earlier_daemon_left_is_replaced(folder: Path, manager: FakeDeviceManager) -> None:
     left = folder / endpoint_of(pool())
     left.write_text("")
-    server = PoolServer(pool(), folder, 16, lambda _resource, _shares: None)
+    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
     server.serve()
     wait_until(lambda: RESOURCE in manager.plugins, "the list")
     server.close()
+
+
+@pytest.fixture
+def devices(folder: Path, manager: FakeDeviceManager) -> Iterator[PoolServer]:
+    """The pool of devices of the node "eight", served."""
+    NODES[:] = [eight()]
+    one = pool_of_devices()
+    server = PoolServer(one, folder, lambda: supply(one, node=NODES[-1]), lambda _resource, _ids: None)
+    server.serve()
+    wait_until(lambda: NIC in manager.plugins, "the list")
+    yield server
+    server.close()
+
+
+def test_a_pool_of_devices_says_in_both_places_that_it_wants_to_be_asked(
+    manager: FakeDeviceManager, devices: PoolServer
+) -> None:
+    assert manager.plugins[NIC].prefers
+    (told,) = manager.registrations
+    assert told[4] == b"\x10\x01"
+    with pytest.raises(grpc.RpcError) as caught:
+        manager.call(NIC, "GetPreferredAllocation", b"\xff\xff\xff")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_pool_of_shares_does_not(manager: FakeDeviceManager, served: PoolServer) -> None:
+    assert not manager.plugins[RESOURCE].prefers
+
+
+def test_the_kubelet_is_told_the_numa_nodes_and_which_devices_go_well_together(
+    manager: FakeDeviceManager, devices: PoolServer
+) -> None:
+    ids = [device.id for device in eight().devices]
+    assert manager.plugins[NIC].numa_nodes == {it: frozenset({number // 4}) for number, it in enumerate(ids)}
+    assert manager.prefer(NIC, (ids[0], ids[6], ids[5]), (), 2) == [ids[5], ids[6]]
+    assert manager.prefer(NIC, tuple(ids), (ids[5],), 2) == [ids[5], ids[4]]
+    assert manager.admit(NIC, 3, frozenset({1})).ids == tuple(ids[4:7])
+
+
+def test_a_device_that_a_pod_has_is_preferred_only_where_the_others_are_too_few(
+    manager: FakeDeviceManager, folder: Path
+) -> None:
+    """The kubelet may have lost its checkpoint."""
+    one, ids = pool_of_devices(), [device.id for device in eight().devices]
+    taken = {it: frozenset({Holding(owner="ns/a", mode=Mode.SHARED, is_sole=True)}) for it in ids[:3]}
+    server = PoolServer(one, folder, lambda: supply(one, node=eight(), taken=taken), lambda _resource, _ids: None)
+    server.serve()
+    wait_until(lambda: NIC in manager.plugins, "the list")
+    assert manager.prefer(NIC, tuple(ids[:4]), (), 1) == [ids[3]]
+    assert manager.prefer(NIC, tuple(ids[:4]), (), 2) == [ids[0], ids[1]]
+    assert manager.prefer(NIC, tuple(ids[:4]), (ids[1],), 2) == [ids[1], ids[3]]
+    server.close()
+
+
+def test_the_nodes_of_a_device_come_with_it_only_where_the_runtime_does_not_read_cdi_specs(
+    manager: FakeDeviceManager, devices: PoolServer
+) -> None:
+    ids = (str(eight().devices[2].id),)
+    (answer,) = manager.allocate(NIC, ids)
+    assert [number for number, _ in answer] == [4]
+    devices.brings_nodes = True
+    (answer,) = manager.allocate(NIC, ids)
+    assert [number for number, _ in answer] == [3, 3, 4]
+    devices.brings_nodes, devices.guard = False, "a.example/b=c"
+    (answer,) = manager.allocate(NIC, ids)
+    assert [number for number, _ in answer] == [4, 5]

@@ -303,7 +303,7 @@ def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
         if not item.admitted.request.shares:
             continue
         pool = facts.policy.pools[item.admitted.request.pool]
-        for device in item.devices:
+        for device in item.devices if pool.shares else ():
             words = f"A share of pool {pool.name}: {share_limits(facts.node, offered, pool, device).words}"
             told.setdefault(words, []).append(device.name)
     for words, devices in told.items():
@@ -461,13 +461,12 @@ def _container(
 
 
 def _requests(facts: Facts, admitted: tuple[Admitted, ...], placed: tuple[Placed, ...]) -> tuple[ExplainedRequest, ...]:
-    # By the place: containers with shares of one pool have a request of the same name each.
-    own = {item.admitted.request.where: item for item in placed}
+    own = {item.admitted: item for item in placed}  # requests of one resource have one name
     return tuple(
         ExplainedRequest(
             admitted=item,
             isolation=isolation_of(facts.node.rdma_netns, item.mode),
-            candidates=(*_given(facts, own.get(item.request.where)), *_sources(facts, item, placed)),
+            candidates=(*_given(facts, own.get(item)), *_sources(facts, item, placed)),
         )
         for item in admitted
     ) + tuple(

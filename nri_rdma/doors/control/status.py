@@ -129,7 +129,9 @@ def _pools(view: View) -> list[dict[str, Any]]:
             told |= {"resource": pool.resource, "shares": shares, "given": given, "gives": str(pool.gives)}
             told |= {"guarded": view.shares_are_guarded, "guarding": str(view.guarding)}
             told["limits"] = {
-                device.name: _share_limits(share_limits(view.node, offered, pool, device)) for device in devices
+                device.name: _share_limits(share_limits(view.node, offered, pool, device))
+                for device in devices
+                if pool.shares
             }
             told |= {"registration": asdict(known) if (known := view.registrations.get(pool.name)) else None}
         found.append(told)

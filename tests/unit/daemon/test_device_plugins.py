@@ -98,7 +98,7 @@ def containerd() -> Iterator[FakeContainerd]:
 
 
 def numbers(manager: FakeDeviceManager, resource: str, share: str) -> list[int]:
-    """The fields of the answer to Allocate: 3 device nodes, 4 annotations, 5 CDI devices."""
+    """The fields of the answer to Allocate: 3 device nodes, 4 annotations (with the guard there are two), 5 CDI devices."""
     (answer,) = manager.allocate(resource, (share,))
     return [number for number, _content in answer]
 
@@ -127,7 +127,7 @@ def test_where_containerd_reads_no_cdi_specs_devices_come_with_their_nodes_and_s
         containerd.configuration = '{"enableCDI": true}'
         made.open_later()
         wait_until(lambda: shares.is_guarded, "the guard")
-        assert (numbers(manager, NIC, device), numbers(manager, RESOURCE, "hcas-00")) == ([4, 5], [4, 5])
+        assert (numbers(manager, NIC, device), numbers(manager, RESOURCE, "hcas-00")) == ([4, 4, 5], [4, 4, 5])
         assert (tmp_path / "cdi" / SPEC).exists()
 
 
@@ -141,7 +141,7 @@ def test_another_runtime_is_not_judged_by_the_containerd_beside_it(
         InsideDaemon(tmp_path, eight) as inside,
         plugins(inside, tmp_path, hook, runtime="cri-o", socket=containerd.socket) as (manager, _),
     ):
-        assert numbers(manager, RESOURCE, "hcas-00") == [4, 5]
+        assert numbers(manager, RESOURCE, "hcas-00") == [4, 4, 5]
         assert containerd.calls == []
 
 
@@ -161,7 +161,7 @@ def test_nothing_is_served_before_containerd_has_said_whether_it_reads_cdi_specs
         InsideDaemon(tmp_path, eight) as inside,
         plugins(inside, tmp_path, hook, runtime="containerd", socket=containerd.socket) as (manager, _),
     ):
-        assert numbers(manager, RESOURCE, "hcas-00") == [4, 5]
+        assert numbers(manager, RESOURCE, "hcas-00") == [4, 4, 5]
         assert len(manager.registrations) == 1
     (told,) = (it for it in caplog.records if it.message == "a resource is not served")
     assert "containerd does not say whether it reads CDI specs" in vars(told)["error"]

@@ -98,7 +98,7 @@ def containerd() -> Iterator[FakeContainerd]:
 
 
 def numbers(manager: FakeDeviceManager, resource: str, share: str) -> list[int]:
-    """The fields of the answer to Allocate: 3 device nodes, 4 annotations (with the guard there are two), 5 CDI devices."""
+    """The fields of the answer to Allocate: 3 device nodes, 4 annotations (two with the guard), 5 CDI devices."""
     (answer,) = manager.allocate(resource, (share,))
     return [number for number, _content in answer]
 

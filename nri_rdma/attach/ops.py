@@ -14,7 +14,7 @@ from ipaddress import IPv4Interface, IPv6Interface
 from typing import ClassVar, Final, TypeAlias, get_args
 
 from nri_rdma.model.link import Captured
-from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule
+from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule, VrfConfig
 
 
 class GoneWith(StrEnum):
@@ -26,6 +26,8 @@ class GoneWith(StrEnum):
     """An operation that `inverse()` returns; the step that applied it must apply that in its undo."""
     RESTORE = "restore"
     """The restore on the host: `fields` of the captured state hold the value from before."""
+    NOTHING = "nothing"
+    """Nothing: the operation says why that is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,53 @@ class DetachXdp:
 
     def describe(self) -> str:
         return "detach XDP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachTcx:
+    """Detach every eBPF program of TCX; none is no error, nor a kernel without TCX. Programs of TC's filters are gone
+    with the move into the pod.
+
+    Nothing brings them back, and that is what it is for: only a rule of the node permits it."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.NOTHING
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    def describe(self) -> str:
+        return "detach eBPF programs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinVrf:
+    """Make a VRF in the namespace unless it has this one, and put the link into it. EEXIST: the namespace has another
+    link of that name, or that VRF with another table. EOPNOTSUPP: the kernel has no VRFs."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    vrf: VrfConfig
+
+    def describe(self) -> str:
+        return f"join VRF {self.vrf.name} with table {self.vrf.table}"
+
+    def inverse(self) -> Op:
+        return DropVrf(vrf=self.vrf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropVrf:
+    """Remove a VRF from the namespace, if nri-rdma has made it and no other link is in it; none is no error."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    vrf: VrfConfig
+
+    def describe(self) -> str:
+        return f"remove VRF {self.vrf.name}"
+
+    def inverse(self) -> Op:
+        return JoinVrf(vrf=self.vrf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,6 +331,9 @@ Op: TypeAlias = (
     | SetSysctl
     | SetFeatures
     | DetachXdp
+    | DetachTcx
+    | JoinVrf
+    | DropVrf
     | AddAddress
     | Restore
     | Remove
@@ -299,7 +351,7 @@ OP_TYPES: Final[frozenset[type[Op]]] = frozenset(get_args(Op))
 def inverses_of(ops: Iterable[Op]) -> tuple[Op, ...]:
     """Return what takes these changes of a namespace away, the last one first; of rules, those with most conditions
     first (see RemoveRule). What goes with the link is left out."""
-    done = (AddRejectRoute, AddRule)
+    done = (AddRejectRoute, AddRule, JoinVrf)
     found = [op.inverse() for op in ops if isinstance(op, done)]
     found.reverse()
     return tuple(sorted(found, key=lambda op: -op.rule.selectors if isinstance(op, RemoveRule) else 0))

@@ -129,7 +129,7 @@ def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> M
 
 
 def _check_interface_name(name: str, where: str) -> None:
-    from nri_rdma.text.requests import NETDEV_HINT, netdev_name  # late, as below
+    from nri_rdma.text.links import NETDEV_HINT, netdev_name  # late, as below
     from nri_rdma.text.yaml import Scalar
 
     try:

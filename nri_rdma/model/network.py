@@ -130,3 +130,36 @@ class NeighbourConfig:
 
     def __str__(self) -> str:
         return f"{self.destination} lladdr {self.mac}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VrfConfig:
+    """A VRF of the pod that the netdev is in; it is made if the pod has none of that name."""
+
+    name: str
+    table: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EthtoolConfig:
+    """What a request sets of a netdev by the names that ethtool shows."""
+
+    features: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """What a request says of one netdev in the pod, beyond its name, MTU and addresses."""
+
+    mac: str = ""
+    settings: tuple[tuple[str, int], ...] = ()
+    """Numbers of the link (LinkState.settings): sizes of GSO and GRO."""
+    sysctls: tuple[tuple[str, str], ...] = ()
+    features: tuple[tuple[str, bool], ...] = ()
+    detaches_ebpf: bool = False
+    vrf: VrfConfig | None = None
+    neighbours: tuple[NeighbourConfig, ...] = ()
+    routes: tuple[RouteConfig, ...] = ()
+    """In the order in which they are added: gateways are reached over those before."""
+    rules: tuple[RoutingRule, ...] = ()
+    """Each of one IP version."""

@@ -15,6 +15,9 @@ from nri_rdma.attach.ops import (
     AddRejectRoute,
     AddRoute,
     AddRule,
+    DetachTcx,
+    DropVrf,
+    JoinVrf,
     SetFeatures,
     SetLink,
     SetSysctl,
@@ -23,8 +26,8 @@ from nri_rdma.attach.ops import (
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of
-from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, NextHop, RouteConfig, RouteType, RoutingRule
-from tests.contract.machines import HOST, POD, Machine, Seen
+from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, NextHop, RouteConfig, RouteType, RoutingRule, VrfConfig
+from tests.contract.machines import HOST, POD, LinuxMachine, Machine, Seen
 from tests.rig.deadline import wait_until
 from tests.rig.linkops import (
     add_address,
@@ -616,6 +619,68 @@ def test_routes_that_lead_nowhere_are_added_and_removed(machine: Machine, rail: 
     for _ in range(2):
         apply(kernel, in_pod, rail, *inverses_of(ops))
         assert machine.rejects() == frozenset()
+
+
+def test_a_link_is_put_into_a_vrf_that_is_made_and_removed_with_its_last_link(
+    machine: Machine, rail: int, in_pod: Namespace
+) -> None:
+    kernel, red = machine.kernel, VrfConfig(name="red", table=100)
+    second = machine.add_link("rail1", OTHER_MAC, POD)
+    try:
+        apply(kernel, in_pod, rail, JoinVrf(vrf=red))
+    except KernelError as error:
+        assert error.errno == errno.EOPNOTSUPP
+        pytest.skip("this kernel has no VRFs")
+    apply(kernel, in_pod, second, JoinVrf(vrf=red))
+    (vrf,) = (link for link in kernel.links(in_pod) if link.name == "red")
+    masters = {link.ifindex: link.master for link in kernel.links(in_pod)}
+    assert (vrf.kind, vrf.up, masters[rail], masters[second]) == ("vrf", True, vrf.ifindex, vrf.ifindex)
+    _refused({errno.EEXIST}, lambda: apply(kernel, in_pod, rail, JoinVrf(vrf=VrfConfig(name="red", table=101))))
+    _refused({errno.EEXIST}, lambda: apply(kernel, in_pod, rail, JoinVrf(vrf=VrfConfig(name="rail1", table=101))))
+    apply(kernel, in_pod, rail, DropVrf(vrf=red))
+    assert any(link.name == "red" for link in kernel.links(in_pod)), "another link is in it"
+    kernel.move_link(in_pod, rail, kernel.host, "rail0", as_ifindex=rail)
+    assert {link.ifindex: link.master for link in kernel.links(kernel.host)}[rail] == 0
+    for _ in range(2):
+        apply(kernel, in_pod, second, DropVrf(vrf=red))
+        assert not any(link.name == "red" for link in kernel.links(in_pod))
+
+
+def test_a_vrf_of_somebody_else_is_joined_and_stays(linux: LinuxMachine) -> None:
+    kernel, red = linux.kernel, VrfConfig(name="red", table=100)
+    rail = linux.add_link("rail0", MAC, POD)
+    try:
+        linux.ip(POD, "link add red type vrf table 100")
+    except RuntimeError:
+        pytest.skip("this kernel has no VRFs")
+    pod = kernel.open_namespace(linux.pod_path)
+    apply(kernel, pod, rail, JoinVrf(vrf=red), DropVrf(vrf=red))
+    assert any(link.name == "red" for link in kernel.links(pod))
+
+
+def test_programs_may_be_detached_where_there_are_none(machine: Machine, rail: int) -> None:
+    apply(machine.kernel, machine.kernel.host, rail, DetachTcx())
+    assert machine.see()[rail] == _bare("rail0")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ipv4/conf/forwarding", "1"),
+        ("ipv6/conf/forwarding", "1"),
+        ("ipv4/conf/arp_ignore", "8"),
+        ("ipv4/conf/arp_announce", "2"),
+        ("ipv6/conf/disable_ipv6", "1"),
+    ],
+)
+def test_a_sysctl_of_a_request_is_set_in_the_pod_and_stays_there(
+    machine: Machine, rail: int, in_pod: Namespace, key: str, value: str
+) -> None:
+    kernel = machine.kernel
+    apply(kernel, in_pod, rail, SetSysctl(key=key, value=value))
+    assert machine.sysctl("rdma0", key, POD) == value
+    kernel.move_link(in_pod, rail, kernel.host, "rail0", as_ifindex=rail)
+    assert machine.sysctl("rail0", key) == "0"
 
 
 def test_what_a_request_adds_to_a_link_does_not_come_home_with_it(

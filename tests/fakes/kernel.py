@@ -21,8 +21,11 @@ from nri_rdma.attach.ops import (
     AddRejectRoute,
     AddRoute,
     AddRule,
+    DetachTcx,
     DetachXdp,
     DropAltName,
+    DropVrf,
+    JoinVrf,
     Op,
     Remove,
     RemoveRejectRoute,
@@ -54,10 +57,14 @@ _DEFAULT_SETTINGS = {
 
 
 _DEFAULT_SYSCTLS = {
+    "ipv4/conf/arp_announce": "0",
     "ipv4/conf/arp_ignore": "0",
+    "ipv4/conf/forwarding": "0",
     "ipv4/conf/rp_filter": "0",
     "ipv4/neigh/base_reachable_time_ms": "30000",
     "ipv6/conf/accept_ra": "1",
+    "ipv6/conf/disable_ipv6": "0",
+    "ipv6/conf/forwarding": "0",
     "ipv6/conf/mtu": "1500",
 }
 """Some; the last one follows the link's MTU."""
@@ -133,6 +140,9 @@ class Link:
     master: int = 0
     lower: int = 0
     xdp: bool = False
+    tcx: int = 0
+    """Programs that are attached by TCX."""
+    vrf_table: int = 0
     settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
     sysctls: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_SYSCTLS))
     features: dict[str, bool] = field(default_factory=lambda: dict(_DEFAULT_FEATURES))
@@ -706,6 +716,34 @@ def _detach_xdp(_netns: Netns, link: Link, _op: DetachXdp) -> None:
     link.xdp = False
 
 
+def _detach_tcx(_netns: Netns, link: Link, _op: DetachTcx) -> None:
+    link.tcx = 0
+
+
+def _join_vrf(netns: Netns, link: Link, op: JoinVrf) -> None:
+    found = next((it for it in netns.links.values() if it.name == op.vrf.name), None)
+    if found is None:
+        number = netns.new_ifindex()
+        found = Link(ifindex=number, name=op.vrf.name, mac="", kind="vrf", up=True, vrf_table=op.vrf.table, alias=_OURS)
+        netns.links[number] = found
+    if found.vrf_table != op.vrf.table:
+        raise KernelError("join VRF", errno.EEXIST)
+    link.master = found.ifindex
+
+
+def _drop_vrf(netns: Netns, ifindex: int, op: DropVrf) -> None:
+    found = next((it for it in netns.links.values() if (it.name, it.alias) == (op.vrf.name, _OURS)), None)
+    inside = [it for it in netns.links.values() if found is not None and it.master == found.ifindex]
+    if found is None or any(it.ifindex != ifindex for it in inside):
+        return
+    for link in inside:
+        link.master = 0
+    del netns.links[found.ifindex]
+
+
+_OURS = "made by nri-rdma"
+
+
 def _add_address(_netns: Netns, link: Link, op: AddAddress) -> None:
     link.add_address(Address(interface=op.address))
 
@@ -805,6 +843,9 @@ CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = 
     SetSysctl: _on_link(_set_sysctl),
     SetFeatures: _on_link(_set_features),
     DetachXdp: _on_link(_detach_xdp),
+    DetachTcx: _on_link(_detach_tcx),
+    JoinVrf: _on_link(_join_vrf),
+    DropVrf: lambda _kernel, namespace, ifindex, op: _drop_vrf(_netns(namespace), ifindex, op),
     AddAddress: _on_link(_add_address),
     Restore: _on_link(_restore),
     Remove: _on_link(_remove),

@@ -19,8 +19,11 @@ from nri_rdma.attach.ops import (
     AddRejectRoute,
     AddRoute,
     AddRule,
+    DetachTcx,
     DetachXdp,
     DropAltName,
+    DropVrf,
+    JoinVrf,
     Op,
     Remove,
     RemoveRejectRoute,
@@ -49,6 +52,8 @@ from nri_rdma.host.netlink.routing import (
     remove_rule_request,
 )
 from nri_rdma.host.netlink.sysctls import write_sysctl
+from nri_rdma.host.netlink.tcx import detach_tcx
+from nri_rdma.host.netlink.vrf import drop_vrf, join_vrf
 
 T = TypeVar("T")
 
@@ -172,5 +177,8 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     RemoveRule: _anywhere(RemoveRule, remove_rule_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
     SetFeatures: NamespaceEntry(lambda _route, index, op: _set_features(index, _as(SetFeatures, op))),
+    DetachTcx: NamespaceEntry(lambda _route, index, _op: detach_tcx(index)),
+    JoinVrf: NamespaceEntry(lambda route, index, op: join_vrf(route, index, _as(JoinVrf, op))),
+    DropVrf: NamespaceEntry(lambda route, index, op: drop_vrf(route, index, _as(DropVrf, op))),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),
 }

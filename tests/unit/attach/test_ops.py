@@ -15,9 +15,12 @@ from nri_rdma.attach.ops import (
     AddRejectRoute,
     AddRoute,
     AddRule,
+    DetachTcx,
     DetachXdp,
     DropAltName,
+    DropVrf,
     GoneWith,
+    JoinVrf,
     Op,
     Remove,
     RemoveRejectRoute,
@@ -35,7 +38,7 @@ from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.host.netlink.codec import CODECS
 from nri_rdma.model.link import STABLE_SECRET, LinkState
-from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, RouteConfig, RouteType, RoutingRule
+from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, RouteConfig, RouteType, RoutingRule, VrfConfig
 from nri_rdma.model.nldev import RdmaDeviceState
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import CHANGES, FakeKernel, World
@@ -47,6 +50,7 @@ SPANS = Recorder(capacity=1)
 ROUTE = RouteConfig(destination=IPv4Network("10.9.0.0/16"), scope=SCOPE_LINK)
 REJECT = RouteConfig(destination=IPv4Network("10.8.0.0/16"), type=RouteType.BLACKHOLE)
 RULE = RoutingRule(priority=100, table=100, version=4, source=IPv4Network("10.0.0.0/8"))
+VRF = VrfConfig(name="red", table=100)
 NEIGHBOUR = NeighbourConfig(destination=IPv4Address("10.0.0.9"), mac="02:aa:00:00:00:02")
 EVERY = sorted(OP_TYPES, key=lambda it: it.__name__)
 
@@ -155,6 +159,9 @@ def test_no_description_tells_a_secret() -> None:
         (AddAltName(name="enp1"), "add alternative name enp1"),
         (DropAltName(name="enp1"), "remove alternative name enp1"),
         (DetachXdp(), "detach XDP"),
+        (DetachTcx(), "detach eBPF programs"),
+        (JoinVrf(vrf=VRF), "join VRF red with table 100"),
+        (DropVrf(vrf=VRF), "remove VRF red"),
         (RenameRdma(name="mlx5_0"), "rename to mlx5_0"),
         (AddRoute(route=ROUTE), "add route 10.9.0.0/16"),
         (AddRejectRoute(route=REJECT), "add route blackhole 10.8.0.0/16"),
@@ -181,6 +188,9 @@ def _samples(kind: type[Op]) -> tuple[Op, ...]:
         SetSysctl: (SetSysctl(key="ipv4/conf/rp_filter", value="1"),),
         SetFeatures: (SetFeatures(features=(("tx-tcp-segmentation", False), ("tx-gso-partial", True))),),
         DetachXdp: (DetachXdp(),),
+        DetachTcx: (DetachTcx(),),
+        JoinVrf: (JoinVrf(vrf=VRF),),
+        DropVrf: (DropVrf(vrf=VRF),),
         AddAddress: (AddAddress(address=ip_interface("192.168.7.1/24")),),
         Restore: (Restore(thing=usual), Restore(thing=things.neighbours[0])),
         Remove: (Remove(thing=usual), Remove(thing=things.neighbours[0])),
@@ -205,11 +215,16 @@ def _move(*, mtu: int | None, addresses: Interfaces) -> NetdevMove:
 def test_the_rule_with_most_conditions_is_removed_first() -> None:
     wide = RoutingRule(priority=100, table=100, version=4)
     ops = (AddRule(rule=RULE), AddRule(rule=wide), AddRejectRoute(route=REJECT), AddNeighbour(neighbour=NEIGHBOUR))
-    assert inverses_of(ops) == (RemoveRule(rule=RULE), RemoveRejectRoute(route=REJECT), RemoveRule(rule=wide))
+    assert inverses_of((JoinVrf(vrf=VRF), *ops)) == (
+        RemoveRule(rule=RULE),
+        RemoveRejectRoute(route=REJECT),
+        RemoveRule(rule=wide),
+        DropVrf(vrf=VRF),
+    )
 
 
-@pytest.mark.parametrize("op", [AddRule(rule=RULE), AddRejectRoute(route=REJECT)])
-def test_the_inverse_of_an_inverse_is_the_operation(op: AddRule | AddRejectRoute) -> None:
+@pytest.mark.parametrize("op", [AddRule(rule=RULE), AddRejectRoute(route=REJECT), JoinVrf(vrf=VRF)])
+def test_the_inverse_of_an_inverse_is_the_operation(op: AddRule | AddRejectRoute | JoinVrf) -> None:
     inverse = op.inverse()
-    assert isinstance(inverse, RemoveRule | RemoveRejectRoute)
+    assert isinstance(inverse, RemoveRule | RemoveRejectRoute | DropVrf)
     assert inverse.inverse() == op

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Interface, IPv6Interface
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from nri_rdma.attach.ops import (
     AddNeighbour,
@@ -99,15 +100,42 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
         raise _unfit(device, link, what, "leave these sizes out, or use a node with Linux 6.3 at least")
 
 
-def refuse_unknown_features(device: str, link: LinkState, config: NetworkConfig) -> None:
-    """Raise PlacementError for features that a link, which has been captured, cannot change."""
+def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
+    """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
+    PlacementError for one that the link cannot change: before anything is touched."""
     known = features_of(link.features)
-    unknown = [name for name, _ in config.features if name not in known]
-    if unknown:
-        near = get_close_matches(unknown[0], known, n=1)
-        meant = f"write {near[0]}; " if near else ""
-        hint = f"{meant}`ethtool -k {link.name}` on the node shows what can be changed, without [fixed]"
-        raise _unfit(device, link, f"cannot change the feature {unknown[0]}", hint)
+    found: dict[str, bool] = {}
+    for name, on in config.features:
+        meant = [it for it in known if it == name or fnmatchcase(it, _ETHTOOL_WORDS.get(name, ""))]
+        if not meant:
+            near = get_close_matches(name, (*known, *_ETHTOOL_WORDS), n=1)
+            written = f"write {near[0]}; " if near else ""
+            hint = f"{written}`ethtool -k {link.name}` on the node shows what can be changed, without [fixed]"
+            raise _unfit(device, link, f"cannot change the feature {name}", hint)
+        found |= dict.fromkeys(meant, on)
+    return replace(config, features=tuple(found.items()))
+
+
+_ETHTOOL_WORDS: Final = {
+    word: pattern
+    for words, pattern in (
+        (("rx-checksumming", "rx"), "rx-checksum"),
+        (("tx-checksumming", "tx"), "tx-checksum-*"),
+        (("scatter-gather", "sg"), "tx-scatter-gather*"),
+        (("tcp-segmentation-offload", "tso"), "tx-tcp*-segmentation"),
+        (("udp-fragmentation-offload", "ufo"), "tx-udp-fragmentation"),
+        (("generic-segmentation-offload", "gso"), "tx-generic-segmentation"),
+        (("generic-receive-offload", "gro"), "rx-gro"),
+        (("large-receive-offload", "lro"), "rx-lro"),
+        (("rx-vlan-offload", "rxvlan"), "rx-vlan-hw-parse"),
+        (("tx-vlan-offload", "txvlan"), "tx-vlan-hw-insert"),
+        (("ntuple-filters", "ntuple"), "rx-ntuple-filter"),
+        (("receive-hashing", "rxhash"), "rx-hashing"),
+    )
+    for word in words
+}
+"""What `ethtool -k` and `-K` call one or several of the kernel's features (off_flag_def of ethtool's common.c). As with
+ethtool, those that the driver cannot change are left out."""
 
 
 def _unfit(device: str, link: LinkState, what: str, hint: str) -> PlacementError:

@@ -16,7 +16,7 @@ from nri_rdma.attach.configuration import (
     ops_after_up,
     ops_before_addresses,
     refuse_unfit,
-    refuse_unknown_features,
+    with_features_of,
 )
 from nri_rdma.attach.ops import AddAddress, Op, SetLink
 from nri_rdma.decide.placement import Placed
@@ -110,7 +110,7 @@ def plan_attach(
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
                 link = _same_link(device, netdev, links)
-                config = configs[number] if port == 0 else NetworkConfig()
+                config = numbers.with_vrf(configs[number]) if port == 0 else NetworkConfig()
                 refuse_unfit(device.name, link, interface.mtu, config)
                 moves.append(
                     NetdevMove(
@@ -171,8 +171,7 @@ def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMo
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
     _refuse_tied(move.device, link)
-    refuse_unknown_features(move.device, link, move.config)
-    return replace(move, link=link)
+    return replace(move, link=link, config=with_features_of(move.device, link, move.config))
 
 
 def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:
@@ -212,6 +211,16 @@ class _NumberSource:
     def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
         self._taken = set(taken)
         self._next = max((*taken, *wished), default=0) + 1
+        self._of_vrfs: dict[str, int] = {}
+
+    def with_vrf(self, config: NetworkConfig) -> NetworkConfig:
+        """Return the configuration with a number for its VRF: without one the kernel would choose, perhaps that of a
+        netdev which comes after it."""
+        if config.vrf is None:
+            return config
+        if config.vrf.name not in self._of_vrfs:
+            self._of_vrfs[config.vrf.name], self._next = self._next, self._next + 1
+        return replace(config, vrf=replace(config.vrf, ifindex=self._of_vrfs[config.vrf.name]))
 
     def take(self, ifindex: int) -> int:
         number = ifindex

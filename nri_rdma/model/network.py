@@ -138,6 +138,8 @@ class VrfConfig:
 
     name: str
     table: int
+    ifindex: int = 0
+    """The number that it gets when it is made: one that no netdev of the pod will have. 0 in a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -409,7 +409,7 @@ ETHTOOL_KEYS = (
                 "additionalProperties": FLAG.schema,
             },
         ),
-        "Features by the names of `ethtool -k`, such as `tx-tcp-segmentation`: on or off",
+        "Features by the names of `ethtool -k`, such as `tx-tcp-segmentation` or `tcp-segmentation-offload`: on or off",
         default="none",
     ),
 )

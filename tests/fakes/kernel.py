@@ -52,6 +52,7 @@ _DEFAULT_SETTINGS = {
     "broadcast": 0xFFFFFFFFFFFF,
     "group": 0,
     "gso_max_size": 65536,
+    "gro_max_size": 65536,
     "addr_gen_mode": 0,
 }
 
@@ -723,7 +724,9 @@ def _detach_tcx(_netns: Netns, link: Link, _op: DetachTcx) -> None:
 def _join_vrf(netns: Netns, link: Link, op: JoinVrf) -> None:
     found = next((it for it in netns.links.values() if it.name == op.vrf.name), None)
     if found is None:
-        number = netns.new_ifindex()
+        number = op.vrf.ifindex or netns.new_ifindex()
+        if number in netns.links:
+            raise KernelError("make VRF", errno.EBUSY)
         found = Link(ifindex=number, name=op.vrf.name, mac="", kind="vrf", up=True, vrf_table=op.vrf.table, alias=_OURS)
         netns.links[number] = found
     if found.vrf_table != op.vrf.table:

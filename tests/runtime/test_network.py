@@ -57,6 +57,11 @@ class Network:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return list(json.loads(done.stdout or "[]"))
 
+    def run(self, *command: str) -> str:
+        """A command in the namespace; what it printed."""
+        whole = ["nsenter", f"--net={self._netns}", *command]
+        return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
+
     def routes(self) -> set[str]:
         """Ours, of all tables and both versions, as `DESTINATION via GATEWAY ...`."""
         found = [
@@ -135,6 +140,55 @@ def test_a_route_that_the_pod_has_already_refuses_the_pod_and_leaves_nothing(hos
         pod = cri.run_pod("twice", annotations={POD: text})
         cri.run_container(pod, "main")
     assert "add route 10.9.0.0/24 mtu 1400: EEXIST" in refused.value.text
+    for left in cri.pods():
+        cri.delete_pod(left)
+
+
+SETTINGS = """
+- match: {netdev: rail0}
+  interface:
+    name: fab0
+    addresses: [10.9.0.2/24, 'fd00:9::2/64']
+    hardwareAddr: 02:00:5e:10:00:77
+    gsoMaxSize: 60000
+    groMaxSize: 61000
+    gsoIPv4MaxSize: 62000
+    groIPv4MaxSize: 63000
+    disableEbpfPrograms: true
+    forwarding: true
+    arpIgnore: 8
+    arpAnnounce: 2
+    enableIPv6: true
+  ethtool: {features: {tx-tcp-segmentation: false}}
+"""
+
+
+@pytest.mark.usefixtures("trusting")
+def test_every_setting_of_a_netdev_is_in_the_pod_and_the_host_is_as_before(host_equal: None, cri: Cri) -> None:
+    pod = cri.run_pod("settings", annotations={POD: SETTINGS})
+    cri.run_container(pod, "main")
+    network = Network(cri, pod)
+    (link,) = network.ip("-d", "link", "show", "fab0")
+    sizes = [link[f"{name}_max_size"] for name in ("gso", "gro", "gso_ipv4", "gro_ipv4") if f"{name}_max_size" in link]
+    assert (link["address"], sizes[:2]) == ("02:00:5e:10:00:77", [60000, 61000])
+    assert sizes[2:] in ([], [62000, 63000]), "iproute2 before 6.3 does not show those of IPv4"
+    sysctls = {
+        "ipv4/conf/fab0/forwarding": "1",
+        "ipv6/conf/fab0/forwarding": "1",
+        "ipv4/conf/fab0/arp_ignore": "8",
+        "ipv4/conf/fab0/arp_announce": "2",
+        "ipv6/conf/fab0/disable_ipv6": "0",
+    }
+    assert {key: network.run("cat", f"/proc/sys/net/{key}").strip() for key in sysctls} == sysctls
+    assert "tx-tcp-segmentation: off" in network.run("ethtool", "-k", "fab0")
+    cri.delete_pod(pod)
+
+
+@pytest.mark.usefixtures("trusting")
+def test_what_a_netdev_cannot_have_refuses_the_pod_before_anything_moves(host_equal: None, cri: Cri) -> None:
+    with pytest.raises(CriError, match=r"INTERFACE-UNFIT: rail0 .* cannot change the feature tx-tcp-segmentatoin"):
+        text = "- {match: {netdev: rail0}, ethtool: {features: {tx-tcp-segmentatoin: false}}}"
+        cri.run_container(cri.run_pod("typo", annotations={POD: text}), "main")
     for left in cri.pods():
         cri.delete_pod(left)
 

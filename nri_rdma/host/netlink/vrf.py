@@ -17,6 +17,7 @@ from nri_rdma.host.netlink.links import NEWLINK, parse_readable, read_links
 from nri_rdma.host.netlink.proc_sys import NET, writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import VrfConfig
 from nri_rdma.wire.netlink import CREATE, EXCL, NESTED, encode_attribute, encode_u32, read_attributes
 
 ALIAS: Final = "made by nri-rdma"
@@ -35,7 +36,7 @@ def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
     name, table = change.vrf.name, change.vrf.table
     messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
     if name not in messages:
-        route.do(_make_request(name, table))
+        route.do(_make_request(change.vrf))
         messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
         _accept_from_vrfs()
     link, message = messages[name]
@@ -62,18 +63,17 @@ def _is_ours(link: LinkState, name: str) -> bool:
     return (link.name, link.kind, link.alias) == (name, KIND, ALIAS)
 
 
-def _make_request(name: str, table: int) -> Request:
-    info = encode_attribute(_INFO_KIND, KIND.encode()) + encode_attribute(
-        _INFO_DATA | NESTED, encode_u32(_VRF_TABLE, table)
-    )
+def _make_request(vrf: VrfConfig) -> Request:
+    data = encode_attribute(_INFO_DATA | NESTED, encode_u32(_VRF_TABLE, vrf.table))
+    info = encode_attribute(_INFO_KIND, KIND.encode()) + data
     return Request(
         kind=NEWLINK,
         flags=CREATE | EXCL,
-        body=_IFINFOMSG.pack(0, 0, 0, _IFF_UP, _IFF_UP)
-        + encode_attribute(_IFNAME, name.encode() + b"\0")
+        body=_IFINFOMSG.pack(0, 0, vrf.ifindex, _IFF_UP, _IFF_UP)
+        + encode_attribute(_IFNAME, vrf.name.encode() + b"\0")
         + encode_attribute(_IFALIAS, ALIAS.encode())
         + encode_attribute(_LINKINFO | NESTED, info),
-        operation=f"make VRF {name}",
+        operation=f"make VRF {vrf.name}",
     )
 
 

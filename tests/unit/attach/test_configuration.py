@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from nri_rdma.attach.configuration import config_of, ops_after_up, ops_before_addresses
+from nri_rdma.attach.configuration import (
+    config_of,
+    ops_after_up,
+    ops_before_addresses,
+    refuse_unfit,
+    with_features_of,
+)
 from nri_rdma.attach.ops import (
     AddNeighbour,
     AddRejectRoute,
@@ -17,8 +25,13 @@ from nri_rdma.attach.ops import (
     SetSettings,
     SetSysctl,
 )
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.link import LinkState, features_text
 from nri_rdma.model.network import NetworkConfig, VrfConfig
 from nri_rdma.model.request import DeviceRequest
+from tests.fakes.kernel import FakeKernel
+from tests.rig.linkops import capture
+from tests.unit.attach.rails import rail, rail_world
 from tests.unit.text.asking import requests
 
 
@@ -144,3 +157,57 @@ ethtool: {features: {rx-gro: false}}
 def test_a_netdev_without_ipv6_does_not_forward_it() -> None:
     config = config_of(asked("{interface: {forwarding: true, enableIPv6: false}}"), 0, 1)
     assert config.sysctls == (("ipv6/conf/disable_ipv6", "1"), ("ipv4/conf/forwarding", "1"))
+
+
+def _captured() -> LinkState:
+    kernel = FakeKernel(world := rail_world())
+    return capture(kernel, kernel.host, rail(world).ifindex)
+
+
+LINK = replace(
+    _captured(),
+    max_mtu=9000,
+    settings=(("gso_max_size", 65536), ("gro_max_size", 65536)),
+    features=features_text(
+        [("tx-tcp-segmentation", True), ("tx-tcp6-segmentation", True), ("rx-gro", True), ("tx-checksum-ipv4", True)]
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "features"),
+    [
+        ("tx-tcp-segmentation", ["tx-tcp-segmentation"]),
+        ("tcp-segmentation-offload", ["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
+        ("tso", ["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
+        ("generic-receive-offload", ["rx-gro"]),
+        ("tx-checksumming", ["tx-checksum-ipv4"]),
+    ],
+)
+def test_a_feature_has_the_name_of_the_kernel_or_a_word_of_ethtool(written: str, features: list[str]) -> None:
+    config = with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, False),)))
+    assert config.features == tuple((name, False) for name in features)
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"), [("rx-grro", "write rx-gro; "), ("large-receive-offload", "ethtool -k"), ("*", "ethtool -k")]
+)
+def test_a_feature_that_the_link_cannot_change_is_refused(written: str, hint: str) -> None:
+    with pytest.raises(PlacementError, match="cannot change the feature") as refused:
+        with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, False),)))
+    assert refused.value.code is ErrorCode.INTERFACE_UNFIT
+    assert hint in refused.value.hint
+
+
+def test_an_mtu_above_the_drivers_most_is_refused_where_that_is_known() -> None:
+    refuse_unfit("mlx5_0", LINK, 9000, NetworkConfig())
+    refuse_unfit("mlx5_0", replace(LINK, max_mtu=0), 65535, NetworkConfig())
+    with pytest.raises(PlacementError, match="takes an MTU of at most 9000, not 9001"):
+        refuse_unfit("mlx5_0", LINK, 9001, NetworkConfig())
+
+
+def test_a_size_that_the_kernel_does_not_know_is_refused_where_that_is_known() -> None:
+    config = NetworkConfig(settings=(("gso_max_size", 1000), ("gso_ipv4_max_size", 1000)))
+    refuse_unfit("mlx5_0", replace(LINK, settings=()), None, config)
+    with pytest.raises(PlacementError, match="has no gso_ipv4_max_size on this kernel"):
+        refuse_unfit("mlx5_0", LINK, None, config)

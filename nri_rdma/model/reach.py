@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import TypeAlias
 
 from nri_rdma.model.network import IpAddress, RouteConfig
+from nri_rdma.model.request import DeviceRequest
 
 NetdevAddresses: TypeAlias = Sequence[Sequence[IPv4Interface | IPv6Interface]]
 """The addresses of each netdev."""
@@ -45,3 +47,24 @@ def netdev_of_neighbour(address: IpAddress, netdevs: NetdevAddresses) -> int | N
     """Return the position of the netdev that a neighbour is on; None where several are possible, or none."""
     fitting = frozenset({0}) if len(netdevs) == 1 else reaching(address, netdevs)
     return next(iter(fitting)) if len(fitting) == 1 else None
+
+
+def request_of_one(request: DeviceRequest, number: int) -> DeviceRequest:
+    """Return the request for one of its devices: with what is that device's, and for the first one with what is the
+    namespace's (rules, routes that lead nowhere)."""
+    netdevs = request.interface.addresses
+    interface = replace(
+        request.interface,
+        addresses=netdevs[number : number + 1],
+        macs=request.interface.macs[number : number + 1],
+    )
+    return replace(
+        request,
+        count=1,
+        interface=interface,
+        routes=tuple(
+            it for it in request.routes if (netdev_of_route(it, netdevs) if it.is_over_netdev else 0) == number
+        ),
+        rules=request.rules if number == 0 else (),
+        neighbours=tuple(it for it in request.neighbours if netdev_of_neighbour(it.destination, netdevs) == number),
+    )

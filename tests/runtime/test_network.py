@@ -140,6 +140,7 @@ def test_a_route_that_the_pod_has_already_refuses_the_pod_and_leaves_nothing(hos
         pod = cri.run_pod("twice", annotations={POD: text})
         cri.run_container(pod, "main")
     assert "add route 10.9.0.0/24 mtu 1400: EEXIST" in refused.value.text
+    assert "Next: the pod has a route to that network" in refused.value.text
     for left in cri.pods():
         cri.delete_pod(left)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from nri_rdma.model.reach import netdev_of_neighbour, netdev_of_route
 from nri_rdma.model.request import DeviceRequest
-from tests.unit.text.asking import requests
+from nri_rdma.text.annotations import PREFIX, parse_pod_request
 
 _SETTINGS = """
   gsoMaxSize: 60000
@@ -46,8 +46,8 @@ def networks(devices: int, *, vrf: bool = True) -> tuple[DeviceRequest | None, .
         text.replace("interface:", f"count: 3\ninterface:\n  addresses: [{addresses}]", 1)
         for text in (_NO_VRF, _IN_VRF)
     ]
-    asked = [request for text in (texts if vrf else texts[:1]) for request in requests(text)]
-    return (None, *(_for(request, devices) for request in asked))
+    asked = [parse_pod_request({PREFIX: text}) for text in (texts if vrf else texts[:1])]
+    return (None, *(_for(pod.requests[0], devices) for pod in asked if pod is not None))
 
 
 def _for(request: DeviceRequest, devices: int) -> DeviceRequest:

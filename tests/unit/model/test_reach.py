@@ -7,7 +7,8 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from nri_rdma.model.network import NextHop, RouteConfig
-from nri_rdma.model.reach import having, netdev_of_neighbour, netdev_of_route, reaching
+from nri_rdma.model.reach import having, netdev_of_neighbour, netdev_of_route, reaching, request_of_one
+from tests.unit.text.asking import requests
 
 TWO = (
     (ip_interface("10.0.0.2/24"), ip_interface("fd00::2/64")),
@@ -58,3 +59,29 @@ def test_a_single_netdev_has_every_route_and_every_neighbour() -> None:
     assert netdev_of_neighbour(ip_address("10.9.0.1"), TWO[:1]) == 0
     assert netdev_of_neighbour(ip_address("10.0.1.9"), TWO) == 1
     assert netdev_of_neighbour(ip_address("10.0.0.200"), TWO) is None
+
+
+TEXT = """
+count: 2
+interface: {addresses: [[10.0.0.2/24], [10.0.1.2/24]], hardwareAddr: ['02:00:00:00:00:01', '02:00:00:00:00:02']}
+routes:
+- {destination: 10.8.0.0/16, gateway: 10.0.0.1}
+- {destination: 10.9.0.0/16, gateway: 10.0.1.1}
+- {destination: 10.7.0.0/16, type: blackhole}
+rules: [{table: 100}]
+neighbors: [{destination: 10.0.1.1, hardwareAddr: '02:00:00:00:00:09'}]
+"""
+
+
+def test_the_request_of_one_device_has_what_is_that_devices() -> None:
+    (request,) = requests(TEXT)
+    first, second = (request_of_one(request, number) for number in (0, 1))
+    assert (first.count, first.interface.macs, second.interface.macs) == (
+        1,
+        ("02:00:00:00:00:01",),
+        ("02:00:00:00:00:02",),
+    )
+    assert [str(it.destination) for it in first.routes] == ["10.8.0.0/16", "10.7.0.0/16"]
+    assert [str(it.destination) for it in second.routes] == ["10.9.0.0/16"]
+    assert (len(first.rules), len(second.rules)) == (1, 0)
+    assert (len(first.neighbours), len(second.neighbours)) == (0, 1)

@@ -40,6 +40,7 @@ class ErrorCode(StrEnum):
     PATH_CONFLICT = "PATH-CONFLICT"
     DEVICES_EXHAUSTED = "DEVICES-EXHAUSTED"
     NOT_ALIGNED = "NOT-ALIGNED"
+    INTERFACE_UNFIT = "INTERFACE-UNFIT"
     NAME_CONFLICT = "NAME-CONFLICT"
     GUARD_MISSING = "GUARD-MISSING"
     HOST_NETWORK = "HOST-NETWORK"
@@ -104,7 +105,7 @@ class RequestError(NriRdmaError):
     """A request that cannot be understood: its author has to change the text.
 
     `key` is the one key that is wrong in what stands at `where`, "" when that is all of it. `line` and `column` are
-    those of the text, from 1; 0 where only `where` is known.
+    those of the text, from 1; 0 where only `where` is known. `others` are further errors of the same text.
     """
 
     def __init__(
@@ -123,6 +124,13 @@ class RequestError(NriRdmaError):
         self.key = key
         self.line = line
         self.column = column
+        self.others: tuple[RequestError, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.others:
+            return super().__str__()
+        number = f"{len(self.others)} more {'problem' if len(self.others) == 1 else 'problems'}"
+        return f"{super().__str__()} There {'is' if len(self.others) == 1 else 'are'} {number}: see nri-rdma validate."
 
 
 class PlacementError(NriRdmaError):

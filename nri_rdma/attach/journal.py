@@ -13,6 +13,7 @@ import ipaddress
 import json
 import os
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ import msgspec
 from nri_rdma.attach.plain import from_plain
 from nri_rdma.attach.record import SandboxRecord, refuse_unusable
 from nri_rdma.errors import ErrorCode, StateError
+from nri_rdma.model.network import EthtoolConfig, NetworkConfig
+from nri_rdma.model.request import InterfaceConfig
 
 VERSION = 1
 ROOM_BYTES = 64 * 1024
@@ -104,18 +107,43 @@ _OF_THE_CHOICE = ("gpus_from", "gpus_problem")
 """Fields of a request that matter for its placement only. Without them a daemon of the version before, which does not
 know them, can bring the devices home."""
 
+_NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
+_RARE: Mapping[str, object] = {
+    "shares": [],
+    "routes": [],
+    "rules": [],
+    "neighbours": [],
+    "ethtool": msgspec.to_builtins(EthtoolConfig()),
+}
+_RARE_OF_INTERFACE: Mapping[str, object] = {
+    name: value
+    for name, value in msgspec.to_builtins(InterfaceConfig()).items()
+    if name not in {"name", "mtu", "addresses"}
+}
+"""Fields that most records leave as they are by default; as above, for these."""
+
+
+def _leave_defaults(body: dict[str, Any], defaults: Mapping[str, object]) -> None:
+    """Remove the fields that say nothing."""
+    for name, value in defaults.items():
+        if body[name] == value:
+            del body[name]
+
 
 def encode_record(record: SandboxRecord) -> bytes:
     """Return the text of a journal file."""
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
+    for move in body["plan"]["moves"]:
+        _leave_defaults(move, {"config": _NO_CONFIG})
+        del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
     for attached in body["attached"]:
+        request = attached["admitted"]["request"]
         for name in _OF_THE_CHOICE:
-            attached["admitted"]["request"].pop(name)
-        if not attached["admitted"]["request"]["shares"]:
-            del attached["admitted"]["request"]["shares"]  # as above, for all requests of other doors
+            request.pop(name)
+        _leave_defaults(request, _RARE)
+        _leave_defaults(request["interface"], _RARE_OF_INTERFACE)
         for device in attached["devices"]:
-            if device["limits"] is None:
-                del device["limits"]  # as above
+            _leave_defaults(device, {"limits": None})
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
 
@@ -156,7 +184,17 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_OF_IP = (
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+)
+
+
 def _to_text(value: object) -> object:
-    if isinstance(value, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)):
+    if isinstance(value, _OF_IP):
         return str(value)
     raise NotImplementedError(type(value).__name__)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
+from nri_rdma.attach.configuration import (
+    config_of,
+    ops_after_up,
+    ops_before_addresses,
+    refuse_unfit,
+    with_features_of,
+)
 from nri_rdma.attach.ops import AddAddress, Op, SetLink
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import NetworkConfig
 from nri_rdma.model.nldev import RdmaDeviceState
 from nri_rdma.model.request import Mode
 
@@ -33,6 +41,7 @@ class NetdevMove:
     """The number it gets in the pod: there it is known by this, which a pod cannot change."""
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    config: NetworkConfig = field(default_factory=NetworkConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +63,15 @@ class Plan:
 
 
 def ops_of(move: NetdevMove) -> tuple[Op, ...]:
-    """Return what is done to a netdev inside the pod: MTU, addresses, the way up, in this order.
+    """Return what is done to a netdev inside the pod: MTU, addresses, the way up, and what needs that, in this order.
 
     The undo goes by the same list: what is gone with the move or with the restore needs none of its own."""
     return (
+        *ops_before_addresses(move.config),
         *((SetLink(mtu=move.mtu),) if move.mtu is not None else ()),
         *(AddAddress(address=address) for address in move.addresses),
         SetLink(up=True),
+        *ops_after_up(move.config),
     )
 
 
@@ -94,10 +105,13 @@ def plan_attach(
         if item.admitted.mode is not Mode.EXCLUSIVE:
             continue
         interface = item.admitted.request.interface
+        configs = [config_of(item.admitted.request, number, len(item.devices)) for number in range(len(item.devices))]
         for number, device in enumerate(item.devices):
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
                 link = _same_link(device, netdev, links)
+                config = numbers.with_vrf(configs[number]) if port == 0 else NetworkConfig()
+                refuse_unfit(device.name, link, interface.mtu, config)
                 moves.append(
                     NetdevMove(
                         device=device.name,
@@ -106,6 +120,7 @@ def plan_attach(
                         pod_name=names.take(interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where),
                         mtu=interface.mtu,
                         addresses=addresses if port == 0 else (),
+                        config=config,
                     )
                 )
     return Plan(moves=tuple(moves))
@@ -156,7 +171,7 @@ def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMo
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
     _refuse_tied(move.device, link)
-    return replace(move, link=link)
+    return replace(move, link=link, config=with_features_of(move.device, link, move.config))
 
 
 def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:
@@ -196,6 +211,16 @@ class _NumberSource:
     def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
         self._taken = set(taken)
         self._next = max((*taken, *wished), default=0) + 1
+        self._of_vrfs: dict[str, int] = {}
+
+    def with_vrf(self, config: NetworkConfig) -> NetworkConfig:
+        """Return the configuration with a number for its VRF: without one the kernel would choose, perhaps that of a
+        netdev which comes after it."""
+        if config.vrf is None:
+            return config
+        if config.vrf.name not in self._of_vrfs:
+            self._of_vrfs[config.vrf.name], self._next = self._next, self._next + 1
+        return replace(config, vrf=replace(config.vrf, ifindex=self._of_vrfs[config.vrf.name]))
 
     def take(self, ifindex: int) -> int:
         number = ifindex

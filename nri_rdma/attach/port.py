@@ -52,7 +52,22 @@ def explained(error: KernelError, *, device: str, where: str, path: str = "", wh
     )
 
 
+_REFUSALS = {
+    ("add route", errno.EEXIST): "the pod has a route to that network: write another metric or table, or leave it out",
+    ("add route", errno.ENETUNREACH): "write an address whose network has the gateway, or onlink: true",
+    ("add route", errno.EINVAL): "write one of the netdev's addresses as source, or leave source out",
+    ("add IPv4 rule", errno.EEXIST): "the pod has that rule: leave it out, or write another priority",
+    ("add IPv6 rule", errno.EEXIST): "the pod has that rule: leave it out, or write another priority",
+    ("join VRF", errno.EEXIST): "write another name, or the table that the pod's VRF of that name has",
+    ("make VRF", errno.EOPNOTSUPP): "load the module vrf on the node, or leave interface.vrf out",
+}
+"""What to do where it is the request that the kernel refuses: by the beginning of the operation, and the errno."""
+
+
 def _next_step(error: KernelError, path: str) -> str:
+    for (operation, number), step in _REFUSALS.items():
+        if error.operation.startswith(operation) and error.errno == number:
+            return step
     if error.errno in {errno.EPERM, errno.EACCES}:
         return "give the daemon CAP_SYS_ADMIN and CAP_NET_ADMIN, and see the log of the kernel (dmesg)"
     if not isinstance(error, NamespaceError) or error.errno not in _UNSEEN or not path:

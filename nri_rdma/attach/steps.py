@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from nri_rdma.attach.ops import inverses_of
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
@@ -91,9 +92,9 @@ class MoveNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigureNetdev:
-    """Sets MTU and addresses in the pod and raises the netdev.
+    """Sets MTU and addresses in the pod, raises the netdev, and gives it routes, neighbours and rules.
 
-    It needs no undo of its own: none of its operations is one whose change outlives the move home and the restore.
+    Its undo removes the rules: they are the namespace's, and stay when the netdev goes. All else goes with the netdev.
     """
 
     move: NetdevMove
@@ -112,7 +113,10 @@ class ConfigureNetdev:
             raise_first(kernel.apply(namespace, move.pod_ifindex, ops_of(move)))
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
-        """Nothing: see above."""
+        ops = inverses_of(ops_of(self.move))
+        if ops and namespace is not None:
+            with _explained(f"remove the rules of {self.move.pod_name} from the pod", self.move, namespace):
+                raise_first(kernel.apply(namespace, self.move.pod_ifindex, ops))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

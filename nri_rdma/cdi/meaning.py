@@ -15,6 +15,7 @@ from nri_rdma.cdi.registry import ResolvedDevice
 from nri_rdma.cdi.spec import DeviceNode
 from nri_rdma.errors import ErrorCode, PlacementError, RequestError
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, DeviceNumbers, Node, RdmaDevice
+from nri_rdma.model.reach import request_of_one
 from nri_rdma.model.request import LABEL, DeviceRequest, Mode
 from nri_rdma.text.refusals import bounded, quoted, unknown_key
 
@@ -129,7 +130,7 @@ def _netdevs_in_pod(device: ResolvedDevice, hardware: Hardware, where: str) -> M
 
 
 def _check_interface_name(name: str, where: str) -> None:
-    from nri_rdma.text.requests import NETDEV_HINT, netdev_name  # late, as below
+    from nri_rdma.text.links import NETDEV_HINT, netdev_name  # late, as below
     from nri_rdma.text.yaml import Scalar
 
     try:
@@ -202,13 +203,12 @@ def _asked(
 def _one(base: DeviceRequest, number: int, total: int, name: str | None) -> DeviceRequest:
     """Return the request for one of several devices, whose netdev has that name in the pod; None: netDevices do not
     name it."""
-    interface = replace(base.interface, name=name, addresses=base.interface.addresses[number : number + 1])
+    one = request_of_one(base, number) if total > 1 else replace(base, count=1)
     return replace(
-        base,
+        one,
         name=base.name if total == 1 else f"{base.name[:58]}-{number}",  # a label has 63; MAX_COUNT has four digits
-        count=1,
         mode=base.mode if name is None else Mode.EXCLUSIVE,
-        interface=interface,
+        interface=replace(one.interface, name=name),
     )
 
 

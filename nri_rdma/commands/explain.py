@@ -418,6 +418,7 @@ def _link(netdev: Netdev) -> LinkState:
         alias="",
         alt_names=(),
         up=netdev.up,
+        max_mtu=netdev.max_mtu,
         unreturnable=netdev.unreturnable,
     )
 

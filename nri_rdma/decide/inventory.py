@@ -103,6 +103,7 @@ def netdev_of(link: LinkState) -> Netdev:
         mac=link.mac,
         mtu=link.mtu,
         up=link.up,
+        max_mtu=link.max_mtu,
         unreturnable=link.unreturnable,
     )
 

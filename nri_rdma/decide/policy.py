@@ -17,6 +17,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
 from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
 
 __all__ = [
@@ -329,18 +330,24 @@ def _char_kinds_are_allowed(question: _Question) -> NriRdmaError | None:
 
 
 def _interface_is_permitted(question: _Question) -> NriRdmaError | None:
-    rule = question.rule
-    if rule is None or rule.interface is None:
-        return None
-    refused = [key for key in question.request.interface.keys if key not in rule.interface]
+    rights = DEFAULT_RIGHTS if question.rule is None else question.rule.rights
+    refused = [key for right, key in rights_needed(question.request) if right not in rights]
     if not refused:
         return None
-    remedy = f"say only {', '.join(sorted(rule.interface))}" if rule.interface else "leave interface out"
+    keys = " and ".join(refused)
+    if question.rule is None:
+        what, who = (
+            f"without a rule that grants it pods may not have {keys}",
+            "adds a rule with it to the configuration",
+        )
+    else:
+        what, who = f"{question.rule} does not permit {keys}", "changes that rule"
+    remedy = f"say only {', '.join(sorted(rights))}" if rights else f"leave {keys} out"
     return PlacementError(
         ErrorCode.POLICY_INTERFACE,
-        f"{rule} does not permit interface.{' and interface.'.join(refused)}",
-        where=f"{question.request.where}.interface",
-        hint=f"{remedy}, or the administrator changes that rule",
+        what,
+        where=f"{question.request.where}.{refused[0].partition('.')[0]}",
+        hint=f"{remedy}, or the administrator {who}",
     )
 
 

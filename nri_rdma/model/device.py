@@ -89,6 +89,8 @@ class Netdev:
     mac: str
     mtu: int
     up: bool
+    max_mtu: int = 0
+    """The most that its driver takes; 0 when that is not known."""
     unreturnable: tuple[str, ...] = ()
     """As in LinkState, when the node was read: why the netdev may be shared, but must not leave the host."""
 

@@ -64,6 +64,8 @@ class LinkState:
     tuning: str = ""
     """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. They are compared
     and reported, and never set: that may take the link down. As `features` otherwise."""
+    max_mtu: int = 0
+    """The most that the link's driver takes; 0 when the kernel does not report it, and in a journal."""
     unreturnable: tuple[str, ...] = ()
     """What on the host depends on this link and could not be restored: such a link is not given away."""
 

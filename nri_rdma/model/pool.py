@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 
 from nri_rdma.model.device import CharKind, RdmaDevice
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, Mode, RdmaLimits
+from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import Selector
 
 DEFAULT_POOL = "default"
@@ -79,8 +80,8 @@ class Rule:
 
     Of the pods, `namespaces`, `runtime_handlers` and `pod_labels` say which pods the rule is for (all of these
     conditions; each any of its values, with ``*`` and ``?``; empty is every pod), `pools` for which pools (empty: all).
-    `modes` (empty: all of the pool), `char_kinds`, `interface` (None: all settings) and `max_limits` say what they may
-    ask for.
+    `modes` (empty: all of the pool), `char_kinds`, `interface` (None: the default rights) and `max_limits` say what
+    they may ask for.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Rule:
     allow: bool = True
     modes: tuple[Mode, ...] = ()
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
-    interface: frozenset[str] | None = None
+    interface: frozenset[InterfaceRight] | None = None
     max_limits: RdmaLimits | None = None
 
     def concerns(self, asker: Asker, pool: str) -> bool:
@@ -104,6 +105,11 @@ class Rule:
             and (not self.runtime_handlers or _any_matches(self.runtime_handlers, asker.runtime_handler))
             and all(key in labels and _any_matches(values, labels[key]) for key, values in self.pod_labels)
         )
+
+    @property
+    def rights(self) -> frozenset[InterfaceRight]:
+        """Return what the rule lets pods say about their netdevs."""
+        return DEFAULT_RIGHTS if self.interface is None else self.interface
 
     def __str__(self) -> str:
         return f"rule {self.name} ({self.where})"

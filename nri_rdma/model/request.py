@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.model.device import CharKind, DeviceId, LinkLayer
+from nri_rdma.model.network import EthtoolConfig, NeighbourConfig, RouteConfig, RoutingRule, VrfConfig
 from nri_rdma.model.pci import PciAddress
 
 UNLIMITED = 2**64 - 1
@@ -79,16 +80,24 @@ class InterfaceConfig:
     name: str | None = None
     mtu: int | None = None
     addresses: tuple[tuple[IPv4Interface | IPv6Interface, ...], ...] = ()
+    macs: tuple[str, ...] = ()
+    """One for each device, or none."""
+    gso_max_size: int | None = None
+    gro_max_size: int | None = None
+    gso_ipv4_max_size: int | None = None
+    gro_ipv4_max_size: int | None = None
+    disables_ebpf: bool = False
+    forwarding: bool | None = None
+    """None: as the pod's namespace has it; so for the next three."""
+    arp_ignore: int | None = None
+    arp_announce: int | None = None
+    enable_ipv6: bool | None = None
+    vrf: VrfConfig | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether the request leaves the interface as it is."""
         return self == InterfaceConfig()
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys that the request sets, as pod authors write them: they are called as the fields are."""
-        return tuple(item.name for item in fields(self) if getattr(self, item.name) != item.default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +165,10 @@ class DeviceRequest:
     isolation: Isolation = Isolation.SOFT
     """HARD: refuse rather than give a device that the kernel does not hide from others."""
     interface: InterfaceConfig = field(default_factory=InterfaceConfig)
+    routes: tuple[RouteConfig, ...] = ()
+    rules: tuple[RoutingRule, ...] = ()
+    neighbours: tuple[NeighbourConfig, ...] = ()
+    ethtool: EthtoolConfig = field(default_factory=EthtoolConfig)
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
     memlock: int | None = None
     """Bytes, UNLIMITED, or None for the node's default."""

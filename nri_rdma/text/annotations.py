@@ -173,9 +173,22 @@ def _addresses(request: DeviceRequest) -> _Places:
     return [(str(address.ip), where) for per_device in request.interface.addresses for address in per_device]
 
 
+def _macs(request: DeviceRequest) -> _Places:
+    return [(mac, f"{request.where}.interface.hardwareAddr") for mac in request.interface.macs]
+
+
+def _routes(request: DeviceRequest) -> _Places:
+    return [
+        (f"{route.destination} metric {route.metric} table {route.table}", f"{request.where}.routes[{index}]")
+        for index, route in enumerate(request.routes)
+    ]
+
+
 _UNIQUE: tuple[tuple[ErrorCode, str, str, Callable[[DeviceRequest], _Places]], ...] = (
     (ErrorCode.NAME_CONFLICT, "the name", "name each request of the pod; the default is its number in it", _names),
     (ErrorCode.NAME_CONFLICT, "the interface name", "choose another, or write %d for a number", _interface_names),
     (ErrorCode.ANNOTATION_VALUE, "the address", "give each address once in the pod", _addresses),
+    (ErrorCode.ANNOTATION_VALUE, "the MAC", "give each MAC once in the pod", _macs),
+    (ErrorCode.ANNOTATION_VALUE, "the route", "write another metric or table, or one of them only", _routes),
 )
 """What a pod may have once: code, words, hint, and the values with their places."""

@@ -13,8 +13,9 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeAlias  # Any: fields of the value that a table becomes
 
+from nri_rdma.errors import RequestError
 from nri_rdma.text.reading import Fields, Reader, UnknownKey, boolean, list_of, matching, one_of, whole, word_or
-from nri_rdma.text.refusals import unknown_key
+from nri_rdma.text.refusals import each_of, refuse_all, refused, unknown_key
 from nri_rdma.text.yaml import Node
 
 Schema: TypeAlias = Mapping[str, object]
@@ -74,19 +75,35 @@ def names_of(keys: tuple[Key, ...]) -> tuple[str, ...]:
 # Reading
 
 
-def read_keys(node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1) -> dict[str, Any]:
-    """Return the fields that a mapping with these keys fills. Raises RequestError."""
-    return given(Fields(node, where, names_of(keys)), keys, count)
+def read_keys(
+    node: Node, where: str, keys: tuple[Key, ...], count: int | None = 1, unknown: UnknownKey = unknown_key
+) -> dict[str, Any]:
+    """Return the fields that a mapping with these keys fills. Raises RequestError, with all that is wrong in it."""
+    errors: list[RequestError] = []
+    found = given(Fields(node, where, names_of(keys), unknown, errors), keys, count, errors)
+    refuse_all(errors)
+    return found
 
 
-def given(written: Fields, keys: tuple[Key, ...], count: int | None = 1) -> dict[str, Any]:
-    """Return the fields that those of the keys fill that are written, read in the order of the keys."""
+def given(
+    written: Fields, keys: tuple[Key, ...], count: int | None = 1, errors: list[RequestError] | None = None
+) -> dict[str, Any]:
+    """Return the fields that those of the keys fill that are written, read in the order of the keys. What is wrong is
+    raised together, or goes to `errors`."""
     found: dict[str, Any] = {}
+    wrong: list[RequestError] = []
     for key in keys:
         if key.name in written.node:
             form = key.form
             read = form.read if count == 1 or form.read_for is None else form.read_for(count)
-            found[key.field] = read(written.node[key.name], f"{written.where}.{key.name}")
+            try:
+                found[key.field] = read(written.node[key.name], f"{written.where}.{key.name}")
+            except RequestError as error:
+                wrong += each_of(error)
+    if errors is None:
+        refuse_all(wrong)
+    else:
+        errors += wrong
     return found
 
 
@@ -131,10 +148,8 @@ def default_of(key: Key, fills: type[Any] | None) -> str | int | list[str] | Non
 def table(fills: type[Any], keys: tuple[Key, ...], unknown: UnknownKey = unknown_key) -> Form:
     """Make the form of a mapping with these keys, which becomes a value of that dataclass."""
 
-    names = names_of(keys)
-
     def read_for(count: int | None) -> Reader[Any]:
-        return lambda node, where: fills(**given(Fields(node, where, names, unknown), keys, count))
+        return lambda node, where: fills(**read_keys(node, where, keys, count, unknown))
 
     return Form(read_for(1), schema_of(keys, fills), keys, fills, read_for)
 
@@ -165,6 +180,18 @@ FLAG = Form(boolean, {"type": "boolean"})
 def some(form: Form) -> Form:
     """Make the form of a list with at least one value."""
     return Form(list_of(form.read), list_schema(form.schema))
+
+
+def up_to(most: int, form: Form) -> Form:
+    """Make the form of a list with at least one value and at most so many; `form` is that of one."""
+    read_list = list_of(form.read)
+
+    def read(node: Node, where: str) -> tuple[object, ...]:
+        if isinstance(node, list) and len(node) > most:
+            raise refused(where, f"there are {len(node)} entries in it", f"write at most {most}")
+        return read_list(node, where)
+
+    return Form(read, {**list_schema(form.schema), "maxItems": most}, form.keys, form.fills)
 
 
 def some_of(kind: type[StrEnum]) -> Form:

@@ -9,10 +9,17 @@ from nri_rdma.text.refusals import refused
 
 def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
     """Return why the netdev cannot be set up as the request asks, None when it can."""
-    if mode is Mode.EXCLUSIVE or request.interface.is_empty:
+    if mode is Mode.EXCLUSIVE:
         return None
-    what = "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses"
-    return refused(f"{request.where}.interface", what, "remove interface, or ask for mode: exclusive")
+    if not request.interface.is_empty:
+        what = "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses"
+        return refused(f"{request.where}.interface", what, "remove interface, or ask for mode: exclusive")
+    asked = {"routes": request.routes, "rules": request.rules, "neighbors": request.neighbours}
+    for key, value in (*asked.items(), ("ethtool", request.ethtool.features)):
+        if value:
+            what = f"in mode shared the netdev stays on the host, so that the pod cannot set {key} of it"
+            return refused(f"{request.where}.{key}", what, f"remove {key}, or ask for mode: exclusive")
+    return None
 
 
 def isolation_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:

@@ -14,6 +14,7 @@ from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
+from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import FunctionsOf, Selector
 from nri_rdma.text.forms import (
     FLAG,
@@ -31,19 +32,17 @@ from nri_rdma.text.forms import (
     text_of,
     word_of,
 )
+from nri_rdma.text.links import NETDEV, netdev_name
 from nri_rdma.text.reading import Fields, core_value, list_of, shown, string
 from nri_rdma.text.refusals import bounded, listed, quoted, refused
 from nri_rdma.text.requests import (
-    INTERFACE_KEYS,
     KERNEL_NAME,
     LIMITS,
     LIMITS_KEYS,
     MEMLOCK,
-    NETDEV,
     PCI,
     POOL_NAME,
     POOL_NAME_HINT,
-    netdev_name,
 )
 from nri_rdma.text.yaml import Node, Scalar
 
@@ -295,17 +294,6 @@ _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-
 _LABEL_VALUE = one_or_more(text_of(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write a label's value; * and ? are wild"))
 _PERMISSIONS = frozenset({"modes", "char_kinds", "interface", "max_limits"})
 
-
-_INTERFACE_NAMES = names_of(INTERFACE_KEYS)
-
-
-def _interface_key(node: Node, where: str) -> str:
-    value = string(node, where, f"write some of {listed(_INTERFACE_NAMES)}")
-    if value not in _INTERFACE_NAMES:
-        raise refused(where, f"{quoted(value)} is not allowed", f"write some of {listed(_INTERFACE_NAMES)}")
-    return value
-
-
 # The keys
 
 _NAME = one_or_more(text_of(KERNEL_NAME, "write the kernel's name of it"))
@@ -454,8 +442,9 @@ RULE_KEYS = (
     Key(
         "interface",
         "interface",
-        any_of(Form(_interface_key, {"enum": list(_INTERFACE_NAMES)})),
-        "What they may say about their interface; default: everything",
+        any_of(word_of(InterfaceRight)),
+        "What they may say about their netdevs ([security.md](security.md)); default: "
+        + ", ".join(sorted(DEFAULT_RIGHTS)),
     ),
     Key("maxLimits", "max_limits", LIMITS, "Most that they may have per device; what names no limit gets it"),
 )

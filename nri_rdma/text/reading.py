@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
 from nri_rdma.errors import RequestError
-from nri_rdma.text.refusals import listed, quoted, refused, unknown_key
+from nri_rdma.text.refusals import MAX_PROBLEMS, each_of, listed, quoted, refuse_all, refused, unknown_key
 from nri_rdma.text.yaml import CoreValue, Node, Scalar
 
 T = TypeVar("T")
@@ -25,14 +25,26 @@ UnknownKey: TypeAlias = Callable[[str, tuple[str, ...], str], RequestError]
 
 
 class Fields:
-    """A mapping with known keys, read field by field; `unknown` makes the error for another key."""
+    """A mapping with known keys, read field by field; `unknown` makes the error for another key.
 
-    def __init__(self, node: Node, where: str, known: tuple[str, ...], unknown: UnknownKey = unknown_key) -> None:
+    These errors are raised, or go to `errors` where the caller has others to report with them."""
+
+    def __init__(
+        self,
+        node: Node,
+        where: str,
+        known: tuple[str, ...],
+        unknown: UnknownKey = unknown_key,
+        errors: list[RequestError] | None = None,
+    ) -> None:
         if not isinstance(node, dict):
             raise refused(where, f"{shown(node)} is not a mapping", f"write {{key: value}} with {listed(known)}")
-        for key in node:
-            if key not in known:
-                raise unknown(key, known, where)
+        foreign = [key for key in node if key not in known][:MAX_PROBLEMS]
+        found = [unknown(key, known, where) for key in foreign]
+        if errors is None:
+            refuse_all(found)
+        else:
+            errors += found
         self.node = node
         self.where = where
 
@@ -124,13 +136,28 @@ def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
             raise refused(where, f"{shown(node)} is not a list", "write [ ] around it")
         if not node:
             raise refused(where, "the list is empty", "leave the key out, or name at least one")
-        items = tuple(reader(item, f"{where}[{index}]") for index, item in enumerate(node))
+        items = tuple(each_read(node, where, reader))
         for index, item in enumerate(items):
             if item in items[:index]:
                 raise refused(f"{where}[{index}]", f"{item} is there twice", "name it once")
         return items
 
     return read
+
+
+def each_read(nodes: list[Node], where: str, reader: Reader[T]) -> list[T]:
+    """Return what the entries of a list are. Raises the errors of all of them together."""
+    items: list[T] = []
+    errors: list[RequestError] = []
+    for index, node in enumerate(nodes):
+        try:
+            items.append(reader(node, f"{where}[{index}]"))
+        except RequestError as error:
+            errors += each_of(error)
+            if len(errors) >= MAX_PROBLEMS:
+                break
+    refuse_all(errors)
+    return items
 
 
 def shown(node: Node) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nri_rdma.errors import ErrorCode, RequestError
 
+MAX_PROBLEMS = 32
+"""Errors of one text that are reported together."""
 MAX_QUOTED = 64
 """Characters of strangers' text in one place of a sentence."""
 
@@ -25,6 +27,21 @@ def unknown_key(key: str, known: tuple[str, ...], where: str) -> RequestError:
         hint=f"{nearest(key, known)}the keys are {listed(known)}",
         key=key,
     )
+
+
+def each_of(error: RequestError) -> tuple[RequestError, ...]:
+    """Return an error and the others of the same text, in the order in which they were found."""
+    return (error, *error.others)
+
+
+def refuse_all(errors: Sequence[RequestError]) -> None:
+    """Raise the first of these errors, with the next ones as its others; none is fine."""
+    if errors:
+        first, *others = errors[:MAX_PROBLEMS]
+        for error in others:
+            error.others = ()  # they are all here
+        first.others = tuple(others)
+        raise first
 
 
 def listed(words: Iterable[str]) -> str:

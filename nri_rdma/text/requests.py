@@ -8,11 +8,11 @@ nri_rdma.text.annotations.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface
-from typing import Any, TypeAlias  # Any: fields of a request
+from typing import Any  # Any: fields of a request
 
+from nri_rdma.errors import RequestError
 from nri_rdma.model.device import CharKind, LinkLayer
 from nri_rdma.model.pci import PCI_ADDRESS, PciAddress, parse_pci_address
 from nri_rdma.model.request import (
@@ -48,14 +48,23 @@ from nri_rdma.text.forms import (
     text_of,
     word_of,
 )
+from nri_rdma.text.links import INTERFACE_ADDRESS, IPV6, IPV6_MTU, MAC, NETDEV, Address, interface_address, netdev_name
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
+from nri_rdma.text.network import (
+    ARP_IGNORE,
+    ETHTOOL,
+    NEIGHBOURS,
+    OFFLOAD_SIZE,
+    ROUTES,
+    RULES,
+    VRF,
+    network_misfits,
+)
 from nri_rdma.text.quantities import QUANTITY, bytes_of
-from nri_rdma.text.reading import Fields, Reader, core_value, list_of, matching, shown, string, word_or
-from nri_rdma.text.refusals import listed, quoted, refused
+from nri_rdma.text.reading import Fields, Reader, core_value, each_read, list_of, shown, string, word_or
+from nri_rdma.text.refusals import listed, quoted, refuse_all, refused
 from nri_rdma.text.unsupported import unknown_request_key
 from nri_rdma.text.yaml import Node, Scalar, read_yaml
-
-Address: TypeAlias = IPv4Interface | IPv6Interface
 
 MAX_COUNT = 1024
 
@@ -69,7 +78,7 @@ def read_requests(text: str, where: str, scope: Scope, *, own: bool) -> list[Dev
     if node is None:
         return []
     if isinstance(node, list):
-        return [_read(item, f"{where}[{index}]", scope, stands_in) for index, item in enumerate(node)]
+        return each_read(node, where, lambda item, place: _read(item, place, scope, stands_in))
     if isinstance(node, Scalar):
         return _one_word(node, where, scope)
     return [_read(node, where, scope, stands_in)]
@@ -104,22 +113,34 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
 
 def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1) -> DeviceRequest:
     """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
-    for name, hint in _REFUSED[stands_in]:
-        if isinstance(node, dict) and name in node:
-            raise refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
-    written = Fields(node, where, _NAMES[stands_in], unknown_request_key)
-    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST)}
+    errors = [
+        refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
+        for name, hint in _REFUSED[stands_in]
+        if isinstance(node, dict) and name in node
+    ]
+    refuse_all(errors)
+    written = Fields(node, where, _NAMES[stands_in], unknown_request_key, errors)
+    first: dict[str, Any] = {"count": count, "scope": scope, **given(written, _FIRST, errors=errors)}
     first["scope"] = Scope(only=first["scope"].only, but=scope.but)
-    request = DeviceRequest(**{"name": "", "where": where, **first, **given(written, _REST, first["count"])})
-    mtu, addresses = request.interface.mtu, request.interface.addresses
-    if mtu is not None and mtu < _IPV6_MTU and any(it.version == _IPV6 for own in addresses for it in own):
-        what = f"{mtu} is too small for the IPv6 addresses of interface.addresses"
-        raise refused(f"{where}.interface.mtu", what, f"write {_IPV6_MTU} or more, or leave the IPv6 addresses out")
-    if request.mode is not None:  # else the pool says it
-        misfit = interface_misfit(request, request.mode) or isolation_misfit(request, request.mode)
-        if misfit is not None:
-            raise misfit
+    rest = given(written, _REST, first["count"], errors)
+    refuse_all(errors)
+    request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
+    refuse_all(list(_misfits(request)))
     return request
+
+
+def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
+    """Yield what does not fit together in a request."""
+    where = request.where
+    mtu, addresses = request.interface.mtu, request.interface.addresses
+    if mtu is not None and mtu < IPV6_MTU and any(it.version == IPV6 for own in addresses for it in own):
+        what = f"{mtu} is too small for the IPv6 addresses of interface.addresses"
+        yield refused(f"{where}.interface.mtu", what, f"write {IPV6_MTU} or more, or leave the IPv6 addresses out")
+    yield from network_misfits(request)
+    if request.mode is not None:  # else the pool says it
+        for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
+            if misfit is not None:
+                yield misfit
 
 
 # Mappings
@@ -150,20 +171,26 @@ def _containers(node: Node, where: str) -> Scope:
 
 # Values
 
-_IPV6, _IPV6_MTU = 6, 1280
-"""RFC 8200, 5; the kernel takes IPv6 away from a link with a smaller MTU."""
 POOL_NAME = re.compile(r"[A-Za-z][-A-Za-z0-9_.]{0,62}")
 POOL_NAME_HINT = "name a pool: a letter, then letters, digits, dots, - and _"
 KERNEL_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}")
 _VENDOR = re.compile(r"(0x)?([0-9a-fA-F]{4})")
-_NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
-"""Printable ASCII but ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 with the NUL."""
-NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
-_NETDEV_TEXT = matching(_NETDEV_NAME, NETDEV_HINT)
-_RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
-"""``all`` and ``default`` are folders of net.ipv4.conf: the kernel takes no link of that name."""
-_ADDRESS = re.compile(r"[0-9A-Fa-f:.]+/[0-9]+")
-"""What every address with its prefix length looks like; not all that looks so is one."""
+
+
+def _macs_for(count: int | None) -> Reader[tuple[str, ...]]:
+    """Return the reader of one MAC for one device, of a list of `count` MACs for more."""
+
+    def read(node: Node, where: str) -> tuple[str, ...]:
+        if count == 1:
+            return (MAC.read(node, where),)
+        if count is None:
+            raise refused(where, "hardwareAddr needs a known number of devices", "write count: N instead of all")
+        if not isinstance(node, list) or len(node) != count:
+            what = f"{count} devices cannot share a MAC"
+            raise refused(where, what, f"write a list of {count} MACs, one per device")
+        return list_of(MAC.read)(node, where)
+
+    return read
 
 
 def _pci_address(node: Node, where: str) -> PciAddress:
@@ -209,14 +236,6 @@ def _vendor(node: Node, where: str) -> str:
     return found[2].lower()
 
 
-def netdev_name(node: Node, where: str) -> str:
-    """Read a name that the kernel takes for a link. Raises RequestError."""
-    name = _NETDEV_TEXT(node, where)
-    if name in _RESERVED_NETDEV_NAMES:
-        raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
-    return name
-
-
 def _name_template_for(count: int | None) -> Reader[str]:
     """Return the reader of a name for that many netdevs.
 
@@ -250,41 +269,7 @@ def _addresses_for(count: int | None) -> Reader[tuple[tuple[Address, ...], ...]]
     return read
 
 
-def _address(node: Node, where: str) -> Address:
-    """Read the address of one host with its prefix length."""
-    hint = "write an address with its prefix length, such as 10.0.0.2/24 or fd00::2/64"
-    text = string(node, where, hint)
-    host, slash, length = text.partition("/")
-    if not slash or not length.isascii() or not length.isdecimal() or "%" in host:
-        raise refused(where, f"{quoted(text)} is not an address with a prefix length", hint)
-    try:
-        address = ip_interface(text)
-    except ValueError as error:
-        raise refused(where, f"{quoted(text)} is not an address with a prefix length", hint) from error
-    for is_misuse, what in _MISUSES:
-        if is_misuse(address):
-            raise refused(where, f"{text} is {what}", "write the address of one host")
-    return address
-
-
-_FLAT = list_of(_address)
-
-# Of the address without its network: 3.11 takes no interface for the unspecified address.
-_MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
-    (lambda it: it.ip.is_unspecified, "the unspecified address"),
-    (lambda it: it.ip.is_loopback, "a loopback address"),
-    (lambda it: it.ip.is_multicast, "a multicast address"),
-    (lambda it: it.version == 6 and it.ip.ipv4_mapped is not None, "an IPv4 address in the form of IPv6"),
-    (lambda it: str(it.ip) == "255.255.255.255", "the broadcast address"),
-    (lambda it: it.network.prefixlen == 0, "in a network that is everything"),
-    (lambda it: _is_subnet(it) and it.ip == it.network.network_address, "the network's address"),
-    (lambda it: _is_subnet(it) and it.ip == it.network.broadcast_address, "the broadcast address"),
-)
-
-
-def _is_subnet(address: Address) -> bool:
-    """Return whether first and last address are not for hosts: not so in IPv6, nor in /31 (RFC 3021) and /32."""
-    return address.version == 4 and address.network.prefixlen < 31
+_FLAT = list_of(interface_address)
 
 
 # Forms
@@ -299,12 +284,11 @@ MEMLOCK = Form(
     {"anyOf": [{"enum": ["unlimited"]}, _MEMLOCK_BYTES.schema, pattern_schema(QUANTITY)]},
 )
 PCI = Form(_pci_address, pattern_schema(PCI_ADDRESS))
-NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
 _LABEL = text_of(LABEL, LABEL_HINT)
 _LABELS = some(_LABEL)
 _ALIGN_TO = word_of(AlignTo)
 _LIMIT = number(1, 2**31 - 1)  # the kernel reads an int
-_ADDRESS_LIST = list_schema(pattern_schema(_ADDRESS))
+_ADDRESS_LIST = list_schema(INTERFACE_ADDRESS.schema)
 
 # The keys
 
@@ -358,6 +342,57 @@ INTERFACE_KEYS = (
             read_for=_addresses_for,
         ),
         "Addresses with their prefix lengths; with `count` > 1 a list per device, in the order of `gpus`",
+        default="none",
+    ),
+    Key(
+        "hardwareAddr",
+        "macs",
+        Form(_macs_for(1), {"anyOf": [MAC.schema, list_schema(MAC.schema)]}, read_for=_macs_for),
+        "MAC in the pod; with `count` > 1 a list, one per device",
+        default="as on the host",
+    ),
+    *(
+        Key(f"{name}MaxSize", field, OFFLOAD_SIZE, f"{what} in the pod", default="as on the host", unit="bytes")
+        for name, field, what in (
+            ("gso", "gso_max_size", "Largest packet that the netdev is given to cut up (GSO)"),
+            ("gro", "gro_max_size", "Largest packet that received ones are put together to (GRO)"),
+            ("gsoIPv4", "gso_ipv4_max_size", "`gsoMaxSize` of IPv4"),
+            ("groIPv4", "gro_ipv4_max_size", "`groMaxSize` of IPv4"),
+        )
+    ),
+    Key(
+        "disableEbpfPrograms",
+        "disables_ebpf",
+        FLAG,
+        "Detach the eBPF programs that the host attached to the netdev (TC and TCX). They do not come back",
+    ),
+    Key(
+        "forwarding",
+        "forwarding",
+        FLAG,
+        "Whether the pod forwards packets that arrive at the netdev, IPv4 and IPv6",
+        default="the pod's",
+    ),
+    Key(
+        "arpIgnore",
+        "arp_ignore",
+        ARP_IGNORE,
+        "The netdev's sysctl `arp_ignore`: 1 answers ARP only for addresses of the netdev itself",
+        default="the pod's",
+    ),
+    Key(
+        "arpAnnounce",
+        "arp_announce",
+        number(0, 2),
+        "The netdev's sysctl `arp_announce`: 2 asks only with an address of the netdev itself",
+        default="the pod's",
+    ),
+    Key("enableIPv6", "enable_ipv6", FLAG, "Whether the netdev has IPv6 in the pod", default="the pod's"),
+    Key(
+        "vrf",
+        "vrf",
+        VRF,
+        "VRF of the pod that the netdev is in, and its addresses and routes with it; not together with `rules`",
         default="none",
     ),
 )
@@ -460,6 +495,37 @@ REQUEST_KEYS = (
         "interface",
         table(InterfaceConfig, INTERFACE_KEYS, unknown_request_key),
         "How the netdev looks in the pod; only with `mode: exclusive`",
+    ),
+    Key(
+        "routes",
+        "routes",
+        ROUTES,
+        "Routes in the pod; only with `mode: exclusive`. With `count` > 1 each is for the device whose addresses reach"
+        " its gateway",
+        default="none",
+    ),
+    Key(
+        "rules",
+        "rules",
+        RULES,
+        "Rules of the pod's routing policy; only with `mode: exclusive`. One without `source` and `destination` is for"
+        " IPv4 and IPv6",
+        default="none",
+    ),
+    Key(
+        "neighbors",
+        "neighbours",
+        NEIGHBOURS,
+        "Neighbours whose MAC nobody asks for; only with `mode: exclusive`. With `count` > 1 each is for the device"
+        " whose addresses reach it",
+        default="none",
+    ),
+    Key(
+        "ethtool",
+        "ethtool",
+        ETHTOOL,
+        "What `ethtool` sets; only with `mode: exclusive`. Undone when the netdev returns",
+        default="nothing",
     ),
     Key(
         "devices",

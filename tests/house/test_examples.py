@@ -15,6 +15,8 @@ import pytest
 from nri_rdma.config.settings import Settings
 from nri_rdma.text.annotations import PREFIX
 from nri_rdma.text.forms import names_of
+from nri_rdma.text.network import NEIGHBOUR_KEYS, ROUTE_KEYS, VRF_KEYS
+from nri_rdma.text.network import RULE_KEYS as RULE_KEYS_OF_REQUESTS
 from nri_rdma.text.placed_yaml import Placed, Value, read_documents
 from nri_rdma.text.pools import POOL_KEYS, RULE_KEYS, SELECTOR_KEYS
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
@@ -68,7 +70,16 @@ def test_a_device_class_of_an_example_file_is_in_it_or_another_drivers_own(examp
 
 def test_every_key_of_a_request_has_an_example() -> None:
     used = {path for example in MANIFESTS for text in _requests(example) for path in _paths(text, "")}
-    parts = {"match": MATCH_KEYS, "align": ALIGN_KEYS, "interface": INTERFACE_KEYS, "limits": LIMITS_KEYS}
+    parts = {
+        "match": MATCH_KEYS,
+        "align": ALIGN_KEYS,
+        "interface": INTERFACE_KEYS,
+        "interface.vrf": VRF_KEYS,
+        "routes": ROUTE_KEYS,
+        "rules": RULE_KEYS_OF_REQUESTS,
+        "neighbors": NEIGHBOUR_KEYS,
+        "limits": LIMITS_KEYS,
+    }
     known = {
         *names_of(REQUEST_KEYS),
         *(f"{part}.{key}" for part, keys in parts.items() for key in names_of(keys)),

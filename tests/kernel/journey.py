@@ -11,6 +11,7 @@ from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.model.request import DeviceRequest
 from nri_rdma.observe.spans import Recorder
 from tests.contract.machines import HOST, HostKernel, LinuxMachine
 from tests.rig import hostlook, sysctls
@@ -121,16 +122,25 @@ def make_rich(linux: LinuxMachine, kind: str) -> None:
 
 
 class Attach:
-    """One attach on a machine; `before` is what must be the same after it."""
+    """One attach on a machine; `before` is what must be the same after it, `network` what the pod asks for."""
 
-    def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
+    def __init__(
+        self,
+        linux: LinuxMachine,
+        *names: str,
+        before: hostlook.Look | None = None,
+        mtu: int = 1300,
+        network: DeviceRequest | None = None,
+    ) -> None:
         self.linux = linux
         self.before = before or hostlook.take_settled(linux.path(HOST))
         self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
         devices = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(links))
-        self.record: SandboxRecord = record_of(self.kernel, self.namespace, make_placed(devices, mtu=1300))
+        self.record: SandboxRecord = record_of(
+            self.kernel, self.namespace, make_placed(devices, mtu=mtu, network=network)
+        )
 
     def do(self, kernel: Kernel) -> None:
         do_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)

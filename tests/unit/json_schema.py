@@ -76,6 +76,8 @@ _CHECKS: dict[str, Any] = {
     "items": _items,
     "required": _bound(lambda value, schema: set(schema["required"]) <= set(value), dict),
     "minProperties": _bound(lambda value, schema: len(value) >= schema["minProperties"], dict),
+    "maxProperties": _bound(lambda value, schema: len(value) <= schema["maxProperties"], dict),
+    "maxItems": _bound(lambda value, schema: len(value) <= schema["maxItems"], list),
     "minItems": _bound(lambda value, schema: len(value) >= schema["minItems"], list),
     "uniqueItems": _bound(lambda value, schema: len({json.dumps(it) for it in value}) == len(value), list),
     "minimum": _bound(lambda value, schema: value >= schema["minimum"], (int, float)),

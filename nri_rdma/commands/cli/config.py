@@ -220,8 +220,7 @@ def _rule_facts(rule: Rule) -> Iterator[tuple[str, str]]:
         return
     yield "modes", ", ".join(rule.modes) or "all of the pool"
     yield "devices", ", ".join(sorted(rule.char_kinds)) or "none"
-    if rule.interface is not None:
-        yield "interface", ", ".join(sorted(rule.interface)) or "nothing"
+    yield "interface", ", ".join(sorted(rule.rights)) or "nothing"
     yield from _limits_facts(rule.max_limits, "maxLimits")
 
 

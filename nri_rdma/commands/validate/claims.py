@@ -16,7 +16,7 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.annotations import meant_key
 from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
-from nri_rdma.text.refusals import quoted
+from nri_rdma.text.refusals import each_of, quoted
 from nri_rdma.text.requests import read_parameters
 from nri_rdma.text.yaml import Path
 
@@ -54,7 +54,7 @@ def claim_problems(document: Mapping[str, Any], at: Path, placed: Placed, file: 
             if _is_for(opaque, driver):
                 _check(opaque, path_text((*path, "parameters")), _count(_devices(document), index))
         except RequestError as error:
-            yield _problem(error, path, placed, file)
+            yield from (_problem(it, path, placed, file) for it in each_of(error))
 
 
 def _opaques(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -18,7 +18,7 @@ from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
 from nri_rdma.text.placed_yaml import Place, Placed, place_within, read_one
-from nri_rdma.text.refusals import bounded, refused
+from nri_rdma.text.refusals import bounded, each_of, refused
 from nri_rdma.text.templates import Way, entries, ways_to_pods
 from nri_rdma.text.yaml import Path
 
@@ -188,7 +188,7 @@ def _of_each(
                 raise no_text(key, key, text)
             request = parse_pod_request({key: text}, prefix)
         except RequestError as error:
-            yield checked.problem(error, key)
+            yield from (checked.problem(it, key) for it in each_of(error))
         else:
             asked += request.requests if request is not None else ()
 

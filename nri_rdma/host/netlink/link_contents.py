@@ -22,6 +22,7 @@ _U32 = struct.Struct("=I")
 
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL, _IFA_BROADCAST, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 3, 4, 8, 9
 _IFA_PROTO = 11  # Linux 5.18
+_IFA_F_NODAD = 0x02
 _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
@@ -73,14 +74,15 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
 
 
 def add_address_request(ifindex: int, addition: AddAddress) -> Request:
-    """Return the request that adds an address unless the address exists."""
+    """Return the request that adds an address unless the address exists. One of IPv6 is usable at once: to look for
+    duplicates takes a second and more."""
     address = addition.address
-    family = _AF_INET if address.version == 4 else _AF_INET6
+    family, flags = (_AF_INET, 0) if address.version == 4 else (_AF_INET6, _IFA_F_NODAD)
     packed = address.ip.packed
     return Request(
         kind=_NEWADDR,
         flags=CREATE | EXCL,
-        body=_IFADDRMSG.pack(family, address.network.prefixlen, 0, 0, ifindex)
+        body=_IFADDRMSG.pack(family, address.network.prefixlen, flags, 0, ifindex)
         + encode_attribute(_IFA_LOCAL, packed)
         + encode_attribute(_IFA_ADDRESS, packed),
         operation=f"{addition.describe()} to link {ifindex}",

@@ -34,7 +34,7 @@ _IFF_UP = 0x1
 
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER = 1, 3, 4, 5, 10  # IFLA_*, include/uapi/linux/if_link.h
 _TXQLEN, _LINKINFO, _IFALIAS, _NET_NS_FD, _EXT_MASK = 13, 18, 20, 28, 29
-_LINK_NETNSID, _XDP, _NEW_IFINDEX, _PROP_LIST, _ALT_IFNAME = 37, 43, 49, 52, 53
+_LINK_NETNSID, _XDP, _NEW_IFINDEX, _MAX_MTU, _PROP_LIST, _ALT_IFNAME = 37, 43, 49, 51, 52, 53
 _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
@@ -136,6 +136,7 @@ def parse_link(message: bytes) -> LinkState:
         up=bool(flags & _IFF_UP),
         master=_number(told, _MASTER),
         lower=_lower(told, kind, ifindex),
+        max_mtu=_number(told, _MAX_MTU),
         xdp=any(dict(read_attributes(told.get(_XDP, b""))).get(_XDP_ATTACHED, b"")),
         settings=link_settings(flags, told),
     )

@@ -13,7 +13,7 @@ from nri_rdma.decide.policy import Admitted
 from nri_rdma.model.device import CharDevice, CharKind, DeviceId, LinkLayer, Netdev, Port, RdmaDevice
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.pod import Pod
-from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
+from nri_rdma.model.request import DeviceRequest, Mode
 
 POD_PATH = "/run/netns/pod-1"
 Interfaces = tuple[IPv4Interface | IPv6Interface, ...]
@@ -59,10 +59,12 @@ def make_placed(
     name: str | None = None,
     mtu: int | None = None,
     addresses: tuple[Interfaces, ...] = (),
+    network: DeviceRequest | None = None,
 ) -> Placed:
-    """A request of a pod, placed on these devices."""
-    interface = InterfaceConfig(name=name, mtu=mtu, addresses=addresses)
-    request = DeviceRequest(name="0", where="here", count=len(devices), interface=interface)
+    """A request of a pod, placed on these devices; what else it says of their network is that of `network`."""
+    said = network or DeviceRequest(name="0", where="here")
+    interface = replace(said.interface, name=name, mtu=mtu, addresses=addresses or said.interface.addresses)
+    request = replace(said, name="0", where="here", count=len(devices), interface=interface)
     return Placed(
         admitted=Admitted(request=request, mode=mode), devices=devices, reasons=tuple("first" for _ in devices)
     )

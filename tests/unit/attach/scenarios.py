@@ -18,9 +18,10 @@ from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, Worl
 from tests.rig.linkops import capture
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
+from tests.unit.attach.networks import networks
 
 T = TypeVar("T")
-_CHOICES = 110  # more than any scenario needs
+_CHOICES = 111  # more than any scenario needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,9 @@ def _scenario(choices: _Choices) -> Scenario:
     states = [capture(kernel, kernel.host, link.ifindex) for link in links]
     devices = tuple(_device(number, state) for number, state in enumerate(states))
     addresses = tuple((ip_interface(f"10.9.0.{number + 1}/24"),) for number in range(len(links)))
-    placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=choices.one([(), addresses]))
+    network = choices.one(networks(len(links)))
+    given = choices.one([(), addresses]) if network is None else ()
+    placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=given, network=network)
     acts = choices.some([(number, act) for act in MEDDLINGS for number in range(3)], 4)
     return Scenario(world=pickle.dumps(world), placed=placed, meddling=tuple(acts))
 

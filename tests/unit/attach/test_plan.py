@@ -8,8 +8,10 @@ import pytest
 from nri_rdma.attach.plan import Plan, plan_attach
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import NetworkConfig
 from nri_rdma.model.request import Mode
 from tests.unit.attach.builders import make_device, make_placed, plan_of
+from tests.unit.attach.networks import networks
 
 
 def _link(ifindex: int, name: str, **more: object) -> LinkState:
@@ -70,6 +72,30 @@ def test_addresses_go_to_their_device_and_there_to_the_first_netdev() -> None:
     plan = plan_of(make_placed((two_ports, DEVICES[2]), addresses=addresses, mtu=9000), CAPTURED, ())
     assert [move.addresses for move in plan.moves] == [addresses[0], (), addresses[1]]
     assert {move.mtu for move in plan.moves} == {9000}
+
+
+def test_a_vrf_has_one_number_that_no_netdev_gets() -> None:
+    network = networks(3)[2]
+    plan = plan_of(make_placed(DEVICES, network=network), CAPTURED, (_link(6, "eth0"),))
+    vrfs = {move.config.vrf for move in plan.moves}
+    (vrf,) = vrfs
+    assert vrf is not None
+    assert vrf.ifindex
+    assert vrf.ifindex not in {6, *(move.pod_ifindex for move in plan.moves)}
+
+
+def test_what_a_request_says_of_the_network_is_for_the_first_netdev_of_a_device() -> None:
+    network = networks(2)[1]
+    two_ports = make_device("mlx4_0", RAILS[:2])
+    plan = plan_of(make_placed((two_ports, DEVICES[2]), network=network), CAPTURED, ())
+    assert [bool(move.config.routes) for move in plan.moves] == [True, False, True]
+    assert plan.moves[1].config == NetworkConfig()
+
+
+def test_an_mtu_above_the_drivers_most_refuses_the_plan() -> None:
+    captured = {5: replace(RAILS[0], max_mtu=1600)}
+    with pytest.raises(PlacementError, match="rail0 of mlx5_0 takes an MTU of at most 1600, not 9000"):
+        plan_of(make_placed(DEVICES[:1], mtu=9000), captured, ())
 
 
 def test_shared_devices_do_not_move() -> None:

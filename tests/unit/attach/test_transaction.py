@@ -70,10 +70,13 @@ class _Run:
         self.steps = steps_of(self._case.journalled.plan)
 
     def assert_home(self) -> None:
-        assert self.undo(self.kernel) == ()
-        assert self.world.snapshot() == self._case.before
-        assert self.undo(self.kernel) == ()
-        assert self.world.snapshot() == self._case.before
+        for _ in range(2):
+            assert self.undo(self.kernel) == ()
+            assert self.world.snapshot() == self._case.before
+            pod = self.world.namespace(POD_PATH)
+            assert pod is not None
+            assert (pod.rules, pod.rejects) == ([], [])
+            assert not any(link.kind == "vrf" for link in pod.links.values())
 
 
 def _operations(kernel: FaultyKernel) -> Iterator[tuple[int, bool]]:

@@ -14,6 +14,7 @@ from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, Pool, Rule, a
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node, RdmaNetns
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Isolation, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.model.selector import Selector
 from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.model.hardware import nic, node
@@ -290,12 +291,28 @@ def test_management_datagrams_are_for_pods_whose_rule_lists_them() -> None:
 
 def test_a_rule_says_what_may_be_said_of_the_interface() -> None:
     interface = InterfaceConfig(name="rdma0", mtu=9000)
-    error = asked(ruled(rule(interface=frozenset({"name"}))), interface=interface)
+    error = asked(ruled(rule(interface=frozenset({InterfaceRight.NAME}))), interface=interface)
     assert code_of(error) is ErrorCode.POLICY_INTERFACE
     assert "does not permit interface.mtu, HERE[0].interface. Next: say only name" in str(error)
-    assert code_of(asked(ruled(rule(interface=frozenset({"name", "mtu"}))), interface=interface)) is None
+    assert (
+        code_of(asked(ruled(rule(interface=frozenset({InterfaceRight.NAME, InterfaceRight.MTU}))), interface=interface))
+        is None
+    )
     assert code_of(asked(ruled(rule(interface=frozenset())))) is None
-    assert "leave interface out" in str(asked(ruled(rule(interface=frozenset())), interface=interface))
+    told = str(asked(ruled(rule(interface=frozenset())), interface=interface))
+    assert "leave interface.name and interface.mtu out" in told
+
+
+@pytest.mark.parametrize("policy", ["no rule", "a rule without interface"])
+def test_strangers_may_say_what_leads_no_packet_astray(policy: str) -> None:
+    offered = ruled() if policy == "no rule" else ruled(rule())
+    harmless = InterfaceConfig(name="rdma0", mtu=9000, arp_ignore=1, enable_ipv6=True, gso_max_size=65536)
+    assert code_of(asked(offered, interface=harmless)) is None
+    for field, value in {"macs": ("02:00:00:00:00:01",), "forwarding": True, "disables_ebpf": True}.items():
+        error = asked(offered, interface=replace(harmless, **{field: value}))  # type: ignore[arg-type]  # one of each
+        assert code_of(error) is ErrorCode.POLICY_INTERFACE, field
+    granted = ruled(rule(interface=frozenset(InterfaceRight)))
+    assert code_of(asked(granted, interface=replace(harmless, forwarding=True))) is None
 
 
 @pytest.mark.parametrize("which", ["pool", "rule"])

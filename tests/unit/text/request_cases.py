@@ -21,11 +21,62 @@ FULL: dict[str, object] = {
     "gpus": ["0000:1b:00.0", "1c:00.0"],
     "mode": "exclusive",
     "isolation": "hard",
-    "interface": {"name": "rail%d", "mtu": 9000, "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]]},
+    "interface": {
+        "name": "rail%d",
+        "mtu": 9000,
+        "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]],
+        "hardwareAddr": ["02:00:5E:10:00:02", "02-00-5e-10-00-03"],
+        "gsoMaxSize": 65536,
+        "groMaxSize": 65537,
+        "gsoIPv4MaxSize": 65538,
+        "groIPv4MaxSize": 65539,
+        "disableEbpfPrograms": True,
+        "forwarding": True,
+        "arpIgnore": 1,
+        "arpAnnounce": 2,
+        "enableIPv6": True,
+    },
+    "routes": [
+        {"destination": "10.0.1.0/24", "scope": 253, "source": "10.0.1.2", "metric": 7},
+        {
+            "destination": "0.0.0.0/0",
+            "gateway": "10.0.0.1",
+            "source": "10.0.0.2",
+            "scope": 0,
+            "table": 100,
+            "metric": 5,
+            "onlink": True,
+            "mtu": 1400,
+            "advmss": 1300,
+            "type": "unicast",
+        },
+        {"destination": "10.9.0.0/16", "multipath": [{"gateway": "10.0.0.1"}, {"gateway": "10.0.0.3", "weight": 2}]},
+        {"destination": "10.8.0.0/16", "type": "blackhole"},
+    ],
+    "rules": [
+        {
+            "priority": 100,
+            "source": "10.0.0.0/24",
+            "destination": "10.9.0.0/16",
+            "table": 100,
+            "fwmark": 1,
+            "fwmask": 255,
+            "iif": "lo",
+            "oif": "rail0",
+            "invert": True,
+            "suppressPrefixLength": 0,
+        },
+        {"table": 100},
+    ],
+    "neighbors": [{"destination": "10.0.0.9", "hardwareAddr": "02:00:5E:10:00:01"}],
+    "ethtool": {"features": {"tx-tcp-segmentation": False, "rx-gro": True}},
     "devices": ["uverbs", "umad"],
     "memlock": 1 << 30,
     "limits": {"hcaHandles": 8, "hcaObjects": 10000},
 }
+
+IN_VRF: dict[str, object] = {"vrf": {"name": "red", "table": 100}}
+"""The one key of an interface that rules exclude."""
 
 REFUSED: list[tuple[str, str]] = [
     ("[a]", "[0]"),

@@ -88,6 +88,8 @@ def test_what_the_reader_takes_the_schema_takes(value: object) -> None:
 @pytest.mark.parametrize("key", FULL)
 def test_a_place_refuses_a_key_in_reader_and_schema_alike(key: str) -> None:
     value = {key: FULL[key]} if key != "isolation" else {key: FULL[key], "mode": "exclusive"}
+    if key in {"routes", "neighbors"}:  # which device they are for is known by the addresses
+        value["interface"] = FULL["interface"]
     places: dict[str, Callable[[], object]] = {
         "request": lambda: read_requests(json.dumps(value | {"count": 2}), "pod", Scope(), own=False),
         "container": lambda: read_requests(json.dumps(value | {"count": 2}), "pod", Scope(), own=True),
@@ -127,6 +129,8 @@ def _values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
         return st.one_of(*map(_values, schema["anyOf"]))
     match schema["type"]:
         case "object":
+            if "properties" not in schema:
+                return st.dictionaries(st.sampled_from(_WORDS), _values(schema["additionalProperties"]), max_size=2)
             forms = schema["properties"]
             keys = st.sets(st.sampled_from(sorted(forms)), max_size=2)
             return keys.flatmap(lambda some: st.fixed_dictionaries({key: _values(forms[key]) for key in sorted(some)}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from ipaddress import ip_interface
+from ipaddress import IPv4Address, IPv4Network, ip_interface
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,15 @@ from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharKind, LinkLayer
+from nri_rdma.model.network import (
+    SCOPE_LINK,
+    EthtoolConfig,
+    NeighbourConfig,
+    NextHop,
+    RouteConfig,
+    RouteType,
+    RoutingRule,
+)
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import (
     UNLIMITED,
@@ -27,7 +36,7 @@ from nri_rdma.model.request import (
 from nri_rdma.text.forms import names_of
 from nri_rdma.text.requests import ALIGN_KEYS, INTERFACE_KEYS, LIMITS_KEYS, MATCH_KEYS, REQUEST_KEYS
 from tests.unit.text.asking import POD, VALUE, refusal, requests
-from tests.unit.text.request_cases import FULL, REFUSED
+from tests.unit.text.request_cases import FULL, IN_VRF, REFUSED
 
 
 def only(text: str) -> DeviceRequest:
@@ -81,17 +90,62 @@ def test_a_full_request_is_read() -> None:
             name="rail%d",
             mtu=9000,
             addresses=((ip_interface("10.0.0.2/24"),), (ip_interface("10.0.1.2/24"), ip_interface("fd00::2/64"))),
+            macs=("02:00:5e:10:00:02", "02:00:5e:10:00:03"),
+            gso_max_size=65536,
+            gro_max_size=65537,
+            gso_ipv4_max_size=65538,
+            gro_ipv4_max_size=65539,
+            disables_ebpf=True,
+            forwarding=True,
+            arp_ignore=1,
+            arp_announce=2,
+            enable_ipv6=True,
         ),
+        routes=(
+            RouteConfig(
+                destination=IPv4Network("10.0.1.0/24"), scope=SCOPE_LINK, source=IPv4Address("10.0.1.2"), metric=7
+            ),
+            RouteConfig(
+                destination=IPv4Network("0.0.0.0/0"),
+                gateway=IPv4Address("10.0.0.1"),
+                source=IPv4Address("10.0.0.2"),
+                table=100,
+                metric=5,
+                onlink=True,
+                mtu=1400,
+                advmss=1300,
+            ),
+            RouteConfig(
+                destination=IPv4Network("10.9.0.0/16"),
+                multipath=(
+                    NextHop(gateway=IPv4Address("10.0.0.1")),
+                    NextHop(gateway=IPv4Address("10.0.0.3"), weight=2),
+                ),
+            ),
+            RouteConfig(destination=IPv4Network("10.8.0.0/16"), type=RouteType.BLACKHOLE),
+        ),
+        rules=(
+            RoutingRule(
+                priority=100,
+                table=100,
+                version=4,
+                source=IPv4Network("10.0.0.0/24"),
+                destination=IPv4Network("10.9.0.0/16"),
+                fwmark=1,
+                fwmask=255,
+                iif="lo",
+                oif="rail0",
+                invert=True,
+                suppress_prefix_length=0,
+            ),
+            RoutingRule(priority=0, table=100),
+        ),
+        neighbours=(NeighbourConfig(destination=IPv4Address("10.0.0.9"), mac="02:00:5e:10:00:01"),),
+        ethtool=EthtoolConfig(features=(("tx-tcp-segmentation", False), ("rx-gro", True))),
         char_kinds=frozenset({CharKind.UVERBS, CharKind.UMAD}),
         memlock=1 << 30,
         limits=RdmaLimits(hca_handles=8, hca_objects=10000),
     )
-
-
-def test_an_interface_names_the_keys_that_have_a_value_as_authors_write_them() -> None:
-    assert only(json.dumps(FULL)).interface.keys == names_of(INTERFACE_KEYS)
-    assert only("{interface: {mtu: 9000}}").interface.keys == ("mtu",)
-    assert only("{interface: {}}").interface.is_empty
 
 
 def test_yaml_without_quotes_reads_as_json_with_them() -> None:
@@ -119,7 +173,7 @@ def test_the_example_of_the_keys_has_every_key() -> None:
     }.items():
         part = FULL[key]
         assert isinstance(part, dict)
-        assert tuple(part) == names_of(known)
+        assert tuple(part | (IN_VRF if key == "interface" else {})) == names_of(known)
 
 
 # Refused values
@@ -154,7 +208,7 @@ def test_an_unknown_key_that_is_near_to_none_names_them_all() -> None:
 
 
 def test_keys_of_later_versions_are_unknown() -> None:
-    assert refusal("{ethtool: {features: {}}}").code is ErrorCode.ANNOTATION_UNKNOWN_KEY
+    assert refusal("{profile: {features: {}}}").code is ErrorCode.ANNOTATION_UNKNOWN_KEY
 
 
 @pytest.mark.parametrize("address", ["10.0.0.0/31", "10.0.0.1/31", "10.0.0.9/32", "fd00::/64", "169.254.1.1/16"])

@@ -37,6 +37,29 @@ def test_a_value_has_the_line_and_column_of_its_key_within_the_block() -> None:
     assert told(text) == [(9, 11, f"{PREFIX}/pod[0].match.numaNode", ErrorCode.ANNOTATION_VALUE)]
 
 
+def test_all_that_is_wrong_in_a_text_is_told_each_at_its_own_line() -> None:
+    text = pod(
+        f"{PREFIX}/pod: |\n"
+        "  - interface:\n"
+        "      mtu: 60\n"
+        "      colour: red\n"
+        "    routes:\n"
+        "    - destination: 10.0.0.1/8\n"
+        "      scope: 253\n"
+        "    - gateway: fd00::1\n"
+        "      destination: 10.0.0.0/8\n"
+        "  - count: 0\n"
+    )
+    value, unknown = ErrorCode.ANNOTATION_VALUE, ErrorCode.ANNOTATION_UNKNOWN_KEY
+    assert told(text) == [
+        (7, 11, f"{PREFIX}/pod[0].interface.mtu", value),
+        (8, 11, f"{PREFIX}/pod[0].interface", unknown),
+        (10, 11, f"{PREFIX}/pod[0].routes[0].destination", value),
+        (12, 11, f"{PREFIX}/pod[0].routes[1].gateway", value),
+        (14, 9, f"{PREFIX}/pod[1].count", value),
+    ]
+
+
 def test_an_unknown_key_has_its_own_line_not_that_of_the_mapping() -> None:
     text = pod(f"{PREFIX}: |\n  name: rails\n  interface:\n    mtu: 9000\n    adresses: []\n")
     assert told(text) == [(9, 9, f"{PREFIX}.interface", ErrorCode.ANNOTATION_UNKNOWN_KEY)]

@@ -1,0 +1,184 @@
+"""What a request says of the network of each of its netdevs, and the operations that this takes.
+
+Pure. The order is the kernel's: what is before the addresses, what needs the link up. Of routes those to networks on
+the link come first, because the others lead through them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Interface, IPv6Interface
+from typing import Final, TypeAlias
+
+from nri_rdma.attach.ops import (
+    AddNeighbour,
+    AddRejectRoute,
+    AddRoute,
+    AddRule,
+    DetachTcx,
+    JoinVrf,
+    Op,
+    SetFeatures,
+    SetLink,
+    SetSettings,
+    SetSysctl,
+)
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.link import LinkState, features_of
+from nri_rdma.model.network import MAIN_TABLE, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
+from nri_rdma.model.reach import netdev_of_neighbour, netdev_of_route
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig
+
+
+def config_of(request: DeviceRequest, number: int, devices: int) -> NetworkConfig:
+    """Return what a request says of the first netdev of one of its devices, by the device's number of so many.
+
+    Rules, and routes that lead nowhere, are the namespace's: they come with the first device."""
+    interface = request.interface
+    addresses = interface.addresses or ((),) * devices
+    own = addresses[number] if number < len(addresses) else ()
+    routes = [
+        _in_vrf(route, interface.vrf)
+        for route in request.routes
+        if (netdev_of_route(route, addresses) if route.is_over_netdev else 0) == number
+    ]
+    return NetworkConfig(
+        mac=interface.macs[number] if interface.macs else "",
+        settings=tuple(_given((name, getattr(interface, name)) for name in _SIZES)),
+        sysctls=tuple(_sysctls(interface)),
+        features=request.ethtool.features,
+        detaches_ebpf=interface.disables_ebpf,
+        vrf=interface.vrf,
+        neighbours=tuple(
+            item for item in request.neighbours if netdev_of_neighbour(item.destination, addresses) == number
+        ),
+        routes=tuple(
+            sorted(
+                (it for it in routes if not _is_of_an_address(it, own, interface.vrf)),
+                key=lambda route: bool(route.gateways),
+            )
+        ),
+        rules=tuple(one for rule in request.rules for one in _by_version(rule)) if number == 0 else (),
+    )
+
+
+def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
+    """Return what is done before the link has addresses and is up: drivers refuse a MAC later, a VRF takes the routes
+    of addresses, and IPv6 must be on for its addresses."""
+    return (
+        *((SetLink(mac=config.mac),) if config.mac else ()),
+        *((SetSettings(settings=config.settings),) if config.settings else ()),
+        *((SetFeatures(features=config.features),) if config.features else ()),
+        *((DetachTcx(),) if config.detaches_ebpf else ()),
+        *((JoinVrf(vrf=config.vrf),) if config.vrf is not None else ()),
+        *(SetSysctl(key=key, value=value) for key, value in config.sysctls),
+    )
+
+
+def ops_after_up(config: NetworkConfig) -> tuple[Op, ...]:
+    """Return what is done once the link is up: neighbours, routes, rules."""
+    return (
+        *(AddNeighbour(neighbour=neighbour) for neighbour in config.neighbours),
+        *(AddRoute(route=route) if route.is_over_netdev else AddRejectRoute(route=route) for route in config.routes),
+        *(AddRule(rule=rule) for rule in config.rules),
+    )
+
+
+def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkConfig) -> None:
+    """Raise PlacementError for what this link cannot have, as far as is known of it now: before anything is touched."""
+    if mtu is not None and link.max_mtu and mtu > link.max_mtu:
+        raise _unfit(
+            device, link, f"takes an MTU of at most {link.max_mtu}, not {mtu}", "write a smaller interface.mtu"
+        )
+    known = dict(link.settings)
+    unknown = [name for name, _ in config.settings if known and name not in known]
+    if unknown:
+        what = f"has no {', '.join(unknown)} on this kernel"
+        raise _unfit(device, link, what, "leave these sizes out, or use a node with Linux 6.3 at least")
+
+
+def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
+    """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
+    PlacementError for one that the link cannot change: before anything is touched."""
+    known = features_of(link.features)
+    found: dict[str, bool] = {}
+    for name, on in config.features:
+        meant = [it for it in known if it == name or fnmatchcase(it, _ETHTOOL_WORDS.get(name, ""))]
+        if not meant:
+            near = get_close_matches(name, (*known, *_ETHTOOL_WORDS), n=1)
+            written = f"write {near[0]}; " if near else ""
+            hint = f"{written}`ethtool -k {link.name}` on the node shows what can be changed, without [fixed]"
+            raise _unfit(device, link, f"cannot change the feature {name}", hint)
+        found |= dict.fromkeys(meant, on)
+    return replace(config, features=tuple(found.items()))
+
+
+_ETHTOOL_WORDS: Final = {
+    word: pattern
+    for words, pattern in (
+        (("rx-checksumming", "rx"), "rx-checksum"),
+        (("tx-checksumming", "tx"), "tx-checksum-*"),
+        (("scatter-gather", "sg"), "tx-scatter-gather*"),
+        (("tcp-segmentation-offload", "tso"), "tx-tcp*-segmentation"),
+        (("udp-fragmentation-offload", "ufo"), "tx-udp-fragmentation"),
+        (("generic-segmentation-offload", "gso"), "tx-generic-segmentation"),
+        (("generic-receive-offload", "gro"), "rx-gro"),
+        (("large-receive-offload", "lro"), "rx-lro"),
+        (("rx-vlan-offload", "rxvlan"), "rx-vlan-hw-parse"),
+        (("tx-vlan-offload", "txvlan"), "tx-vlan-hw-insert"),
+        (("ntuple-filters", "ntuple"), "rx-ntuple-filter"),
+        (("receive-hashing", "rxhash"), "rx-hashing"),
+    )
+    for word in words
+}
+"""What `ethtool -k` and `-K` call one or several of the kernel's features (off_flag_def of ethtool's common.c). As with
+ethtool, those that the driver cannot change are left out."""
+
+
+def _unfit(device: str, link: LinkState, what: str, hint: str) -> PlacementError:
+    return PlacementError(ErrorCode.INTERFACE_UNFIT, f"{link.name} of {device} {what}", hint=hint)
+
+
+_SIZES = ("gso_max_size", "gro_max_size", "gso_ipv4_max_size", "gro_ipv4_max_size")
+"""Those of IPv4 last: the others set them, too."""
+_Named: TypeAlias = Iterable[tuple[str, int | bool | None]]
+
+
+def _sysctls(interface: InterfaceConfig) -> Iterator[tuple[str, str]]:
+    """Yield the sysctls of the netdev; that IPv6 is on or off first."""
+    disable_ipv6 = None if interface.enable_ipv6 is None else not interface.enable_ipv6
+    forwarding = [("ipv4/conf/forwarding", interface.forwarding)]
+    forwarding += [("ipv6/conf/forwarding", interface.forwarding)] if interface.enable_ipv6 is not False else []
+    named: list[tuple[str, int | bool | None]] = [
+        ("ipv6/conf/disable_ipv6", disable_ipv6),
+        ("ipv4/conf/arp_ignore", interface.arp_ignore),
+        ("ipv4/conf/arp_announce", interface.arp_announce),
+        *forwarding,
+    ]
+    yield from ((key, str(value)) for key, value in _given(named))
+
+
+def _given(named: _Named) -> Iterator[tuple[str, int]]:
+    return ((name, int(value)) for name, value in named if value is not None)
+
+
+def _in_vrf(route: RouteConfig, vrf: VrfConfig | None) -> RouteConfig:
+    """Return the route in the table of its VRF; without a table of its own it is there."""
+    return replace(route, table=vrf.table) if vrf is not None else route
+
+
+def _is_of_an_address(
+    route: RouteConfig, own: tuple[IPv4Interface | IPv6Interface, ...], vrf: VrfConfig | None
+) -> bool:
+    """Return whether the kernel adds this route by itself, with an address: to add it again would be refused."""
+    usual = MAIN_TABLE if vrf is None else vrf.table
+    says_more = replace(route, scope=0, source=None) != RouteConfig(destination=route.destination, table=usual)
+    return not says_more and any(it.network == route.destination and route.source in {None, it.ip} for it in own)
+
+
+def _by_version(rule: RoutingRule) -> tuple[RoutingRule, ...]:
+    """Return a rule as the kernel has it: one for each IP version."""
+    return (rule,) if rule.version else (replace(rule, version=4), replace(rule, version=6))

@@ -1,0 +1,76 @@
+"""eBPF programs that are attached to a link by TCX (Linux 6.6), which the link keeps through all namespaces.
+
+Programs of TC's filters need nothing: a move between namespaces removes the link's qdiscs. The system call bpf(2) has
+no wrapper in the standard library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from nri_rdma.attach.port import KernelError
+
+_CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 30, 34  # enum bpf_cmd
+TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
+_DIRECTIONS = (TCX_INGRESS, TCX_EGRESS)
+_MOST = 64
+"""Programs of one direction of a link: the kernel takes no more (BPF_MPROG_MAX)."""
+_QUERY = struct.Struct("=IIIIQI4xQQQQ")
+_ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What kernels say that have no TCX, or of a program that is gone by now."""
+
+
+def detach_tcx(ifindex: int) -> None:
+    """Detach every program. For a thread inside the link's namespace. Raises KernelError."""
+    for direction in _DIRECTIONS:
+        for program, link in _programs(ifindex, direction):
+            fd = _bpf(_LINK_BY_ID if link else _PROG_BY_ID, struct.pack("=III", link or program, 0, 0), "open eBPF")
+            if fd < 0:
+                continue
+            own = struct.pack("=I", fd) if link else struct.pack("=IIII", ifindex, fd, direction, 0)
+            try:
+                _bpf(_LINK_DETACH if link else _PROG_DETACH, own, "detach an eBPF program")
+            finally:
+                os.close(fd)
+
+
+def programs_of(ifindex: int) -> tuple[int, ...]:
+    """Return the ids of the programs of both directions. For a thread inside the link's namespace. Raises
+    KernelError."""
+    return tuple(program for direction in _DIRECTIONS for program, _ in _programs(ifindex, direction))
+
+
+def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
+    """Yield the programs of a direction: their ids, and those of the eBPF links that hold them (0: none)."""
+    ids, links = (ctypes.c_uint32 * _MOST)(), (ctypes.c_uint32 * _MOST)()
+    query = bytearray(
+        _QUERY.pack(ifindex, direction, 0, 0, ctypes.addressof(ids), _MOST, 0, ctypes.addressof(links), 0, 0)
+    )
+    if _bpf(_PROG_QUERY, query, "list eBPF programs") < 0:
+        return
+    count = _QUERY.unpack(query)[5]
+    yield from zip(ids[:count], links[:count], strict=True)
+
+
+def _bpf(command: int, attributes: bytes | bytearray, operation: str) -> int:
+    """Make the call; return its result, -1 where there is nothing of the kind. Raises KernelError."""
+    number = _CALL.get(os.uname().machine)
+    if number is None:
+        return -1
+    buffer = (ctypes.c_char * len(attributes)).from_buffer(bytearray(attributes))
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(number, command, ctypes.byref(buffer), len(attributes))
+    if isinstance(attributes, bytearray):
+        attributes[:] = buffer.raw
+    if result >= 0:
+        return int(result)
+    error = ctypes.get_errno()
+    if error in _ABSENT:
+        return -1
+    raise KernelError(operation, error)

@@ -1,0 +1,83 @@
+"""The powers over a pod's network that a rule of the node grants, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final
+
+from nri_rdma.model.request import DeviceRequest
+
+
+class InterfaceRight(StrEnum):
+    """What a pod may say about the netdevs that move into it, in the words of a rule's `interface`."""
+
+    NAME = "name"
+    MTU = "mtu"
+    ADDRESSES = "addresses"
+    ARP = "arp"
+    """`arpIgnore` and `arpAnnounce`."""
+    IPV6 = "ipv6"
+    """`enableIPv6`."""
+    OFFLOAD = "offload"
+    """The sizes of GSO and GRO."""
+    ROUTES = "routes"
+    RULES = "rules"
+    NEIGHBORS = "neighbors"
+    MAC = "mac"
+    FORWARDING = "forwarding"
+    EBPF = "ebpf"
+    """`disableEbpfPrograms`."""
+    ETHTOOL = "ethtool"
+    VRF = "vrf"
+
+
+DEFAULT_RIGHTS: Final = frozenset(
+    {
+        InterfaceRight.NAME,
+        InterfaceRight.MTU,
+        InterfaceRight.ADDRESSES,
+        InterfaceRight.ARP,
+        InterfaceRight.IPV6,
+        InterfaceRight.OFFLOAD,
+    }
+)
+"""What every pod may say where no rule says otherwise: nothing of it leads packets of the pod's cluster network away,
+pretends to be another station, or outlives the pod."""
+
+
+def rights_needed(request: DeviceRequest) -> Iterator[tuple[InterfaceRight, str]]:
+    """Yield the rights that a request needs, each with the key that needs it."""
+    plain = DeviceRequest(name=request.name, where=request.where)
+    for right, field, key in _OF_INTERFACE:
+        if getattr(request.interface, field) != getattr(plain.interface, field):
+            yield right, f"interface.{key}"
+    for right, field, key in _OF_REQUEST:
+        if getattr(request, field) != getattr(plain, field):
+            yield right, key
+
+
+_OF_INTERFACE: Final = (
+    (InterfaceRight.NAME, "name", "name"),
+    (InterfaceRight.MTU, "mtu", "mtu"),
+    (InterfaceRight.ADDRESSES, "addresses", "addresses"),
+    (InterfaceRight.MAC, "macs", "hardwareAddr"),
+    (InterfaceRight.OFFLOAD, "gso_max_size", "gsoMaxSize"),
+    (InterfaceRight.OFFLOAD, "gro_max_size", "groMaxSize"),
+    (InterfaceRight.OFFLOAD, "gso_ipv4_max_size", "gsoIPv4MaxSize"),
+    (InterfaceRight.OFFLOAD, "gro_ipv4_max_size", "groIPv4MaxSize"),
+    (InterfaceRight.EBPF, "disables_ebpf", "disableEbpfPrograms"),
+    (InterfaceRight.FORWARDING, "forwarding", "forwarding"),
+    (InterfaceRight.ARP, "arp_ignore", "arpIgnore"),
+    (InterfaceRight.ARP, "arp_announce", "arpAnnounce"),
+    (InterfaceRight.IPV6, "enable_ipv6", "enableIPv6"),
+    (InterfaceRight.VRF, "vrf", "vrf"),
+)
+_OF_REQUEST: Final = (
+    (InterfaceRight.ROUTES, "routes", "routes"),
+    (InterfaceRight.RULES, "rules", "rules"),
+    (InterfaceRight.NEIGHBORS, "neighbours", "neighbors"),
+    (InterfaceRight.ETHTOOL, "ethtool", "ethtool"),
+)
+"""The right, the field of the request, and the key as pod authors write it. A key without a row would need no right: a
+test reads a request with every key."""

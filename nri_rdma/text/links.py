@@ -1,0 +1,140 @@
+"""Readers of what names a link, its addresses, and networks behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
+from typing import TypeAlias
+
+from nri_rdma.model.network import IpAddress, IpNetwork
+from nri_rdma.text.forms import Form, pattern_schema
+from nri_rdma.text.reading import matching, string
+from nri_rdma.text.refusals import quoted, refused
+from nri_rdma.text.yaml import Node
+
+Address: TypeAlias = IPv4Interface | IPv6Interface
+
+IPV6, IPV6_MTU = 6, 1280
+"""RFC 8200, 5; the kernel takes IPv6 away from a link with a smaller MTU."""
+
+# Names
+
+_NETDEV_NAME = re.compile(r"[!-.0-9;-~]{1,15}")
+"""Printable ASCII but ``/`` and ``:``, as dev_valid_name() of the kernel; IFNAMSIZ is 16 with the NUL."""
+NETDEV_HINT = "use 1 to 15 printable characters without blanks, / and :"
+_NETDEV_TEXT = matching(_NETDEV_NAME, NETDEV_HINT)
+_RESERVED_NETDEV_NAMES = frozenset({".", "..", "lo", "all", "default"})
+"""``all`` and ``default`` are folders of net.ipv4.conf: the kernel takes no link of that name."""
+
+
+def netdev_name(node: Node, where: str) -> str:
+    """Read a name that the kernel takes for a link. Raises RequestError."""
+    name = _NETDEV_TEXT(node, where)
+    if name in _RESERVED_NETDEV_NAMES:
+        raise refused(where, f"{name!r} is reserved", NETDEV_HINT)
+    return name
+
+
+NETDEV = Form(netdev_name, pattern_schema(_NETDEV_NAME))
+ANY_NETDEV = Form(_NETDEV_TEXT, pattern_schema(_NETDEV_NAME))
+"""Also `lo`, as rules name it for packets of the pod's own."""
+
+# Addresses
+
+_INTERFACE = re.compile(r"[0-9A-Fa-f:.]+/[0-9]+")
+"""What every address with its prefix length looks like; not all that looks so is one."""
+_HOST = re.compile(r"[0-9A-Fa-f:.]+")
+_MAC = re.compile(r"[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}|[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}")
+
+
+def interface_address(node: Node, where: str) -> Address:
+    """Read the address of one host with its prefix length."""
+    hint = "write an address with its prefix length, such as 10.0.0.2/24 or fd00::2/64"
+    text = string(node, where, hint)
+    if not _has_length(text):
+        raise refused(where, f"{quoted(text)} is not an address with a prefix length", hint)
+    try:
+        address = ip_interface(text)
+    except ValueError as error:
+        raise refused(where, f"{quoted(text)} is not an address with a prefix length", hint) from error
+    for is_misuse, what in (*_MISUSES_OF_HOSTS, *_MISUSES):
+        if is_misuse(address):
+            raise refused(where, f"{text} is {what}", "write the address of one host")
+    return address
+
+
+def host_address(node: Node, where: str) -> IpAddress:
+    """Read the address of one host, without a prefix length."""
+    hint = "write an address such as 10.0.0.1 or fd00::1"
+    text = string(node, where, hint)
+    try:
+        address = ip_address(text if "%" not in text else "")
+    except ValueError as error:
+        raise refused(where, f"{quoted(text)} is not an address", hint) from error
+    for is_misuse, what in _MISUSES_OF_HOSTS:
+        if is_misuse(ip_interface(address)):
+            raise refused(where, f"{text} is {what}", "write the address of one host")
+    return address
+
+
+def network(node: Node, where: str) -> IpNetwork:
+    """Read a network, or all of them: 0.0.0.0/0 and ::/0."""
+    hint = "write a network with its prefix length, such as 10.0.0.0/8, 0.0.0.0/0 or fd00::/64"
+    text = string(node, where, hint)
+    if not _has_length(text):
+        raise refused(where, f"{quoted(text)} is not a network with a prefix length", hint)
+    try:
+        found = ip_network(text, strict=False)
+    except ValueError as error:
+        raise refused(where, f"{quoted(text)} is not a network with a prefix length", hint) from error
+    if ip_interface(text).ip != found.network_address:
+        raise refused(where, f"{text} is the address of a host in its network", f"write {found}")
+    if found.is_loopback:
+        raise refused(where, f"{text} is a loopback network", "write a network behind the netdev")
+    return found
+
+
+def hardware_address(node: Node, where: str) -> str:
+    """Read the MAC of one station; return it with colons, in lower case."""
+    hint = "write six bytes such as 02:00:5e:10:00:01"
+    text = string(node, where, hint)
+    if not _MAC.fullmatch(text):
+        raise refused(where, f"{quoted(text)} is not a MAC", hint)
+    mac = text.lower().replace("-", ":")
+    first = int(mac[:2], 16)
+    if mac == "ff:ff:ff:ff:ff:ff" or first & 1 or mac == "00:00:00:00:00:00":
+        kind = {"ff:ff:ff:ff:ff:ff": "the broadcast MAC", "00:00:00:00:00:00": "no MAC"}.get(mac, "a multicast MAC")
+        raise refused(where, f"{mac} is {kind}", "write the MAC of one station: the first byte is even")
+    return mac
+
+
+def _has_length(text: str) -> bool:
+    host, slash, length = text.partition("/")
+    return bool(slash) and length.isascii() and length.isdecimal() and "%" not in host
+
+
+# Of the address without its network: 3.11 takes no interface for the unspecified address.
+_MISUSES_OF_HOSTS: tuple[tuple[Callable[[Address], bool], str], ...] = (
+    (lambda it: it.ip.is_unspecified, "the unspecified address"),
+    (lambda it: it.ip.is_loopback, "a loopback address"),
+    (lambda it: it.ip.is_multicast, "a multicast address"),
+    (lambda it: it.version == 6 and it.ip.ipv4_mapped is not None, "an IPv4 address in the form of IPv6"),
+    (lambda it: str(it.ip) == "255.255.255.255", "the broadcast address"),
+)
+_MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
+    (lambda it: it.network.prefixlen == 0, "in a network that is everything"),
+    (lambda it: _is_subnet(it) and it.ip == it.network.network_address, "the network's address"),
+    (lambda it: _is_subnet(it) and it.ip == it.network.broadcast_address, "the broadcast address"),
+)
+
+
+def _is_subnet(address: Address) -> bool:
+    """Return whether first and last address are not for hosts: not so in IPv6, nor in /31 (RFC 3021) and /32."""
+    return address.version == 4 and address.network.prefixlen < 31
+
+
+INTERFACE_ADDRESS = Form(interface_address, pattern_schema(_INTERFACE))
+HOST_ADDRESS = Form(host_address, pattern_schema(_HOST))
+NETWORK = Form(network, pattern_schema(_INTERFACE))
+MAC = Form(hardware_address, pattern_schema(_MAC))

@@ -69,7 +69,7 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the entries before one have, each with the entry's place."""
+    """The names, pools and selectors of the entries before one, each with the entry's place."""
 
     names: dict[str, str] = field(default_factory=dict)
     pools: set[str] = field(default_factory=set)

@@ -26,15 +26,15 @@ NOT_TRIED = "the runtime has not reported its pods yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """Whether the kubelet knows a resource: `error` is why not, "" where it does; `since` is the time of the last
-    change, in seconds since the epoch."""
+    """The registration of a resource with the kubelet: `error` is why it failed, "" where it did not; `since` is the
+    time of the last change, in seconds since the epoch."""
 
     error: str
     since: float
 
 
 class Guarding(StrEnum):
-    """Whether containers with shares have the guard, or why they have none."""
+    """The guard of containers with shares, or the reason why they have none."""
 
     ON = "on"
     NO_HOOK = "the hook is not at guard_hook on the host"

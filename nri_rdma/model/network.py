@@ -16,7 +16,7 @@ SCOPE_UNIVERSE, SCOPE_LINK = 0, 253
 
 
 class RouteType(StrEnum):
-    """What becomes of a packet, in the words of `ip route`. All but `unicast` lead to no device."""
+    """The fate of a packet, in the words of `ip route`. All but `unicast` lead to no device."""
 
     UNICAST = "unicast"
     BLACKHOLE = "blackhole"
@@ -144,14 +144,14 @@ class VrfConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EthtoolConfig:
-    """What a request sets of a netdev by the names that ethtool shows."""
+    """Settings of a netdev by the names that ethtool shows."""
 
     features: tuple[tuple[str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What a request says of one netdev in the pod, beyond its name, MTU and addresses."""
+    """The configuration of one netdev in the pod, beyond its name, MTU and addresses."""
 
     mac: str = ""
     settings: tuple[tuple[str, int], ...] = ()

@@ -10,7 +10,7 @@ from nri_rdma.model.request import DeviceRequest
 
 
 class InterfaceRight(StrEnum):
-    """What a pod may say about the netdevs that move into it, in the words of a rule's `interface`."""
+    """A right of a pod over the netdevs that move into it, in the words of a rule's `interface`."""
 
     NAME = "name"
     MTU = "mtu"

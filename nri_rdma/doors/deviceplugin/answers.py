@@ -31,7 +31,7 @@ Told: TypeAlias = int | tuple[OfferedDevice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What the node has for the pools at one moment. `held` returns the devices that pods have of a pool by their
+    """The node's devices for the pools at one moment. `held` returns the devices that pods have of a pool by their
     ids."""
 
     node: Node

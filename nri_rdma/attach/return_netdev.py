@@ -34,8 +34,12 @@ _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
 
-def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
-    """The netdev on the host, moved there if need be, and captured; None when it does not exist any more.
+class LostError(Exception):
+    """A virtual netdev does not exist any more: there is nothing left to bring home. The text says why."""
+
+
+def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState:
+    """Return the netdev on the host, moved there if need be, and captured. Raises LostError.
 
     A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
     """
@@ -45,12 +49,14 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
     if home is None and namespace is not None:
         there = look_in_pod(kernel, namespace, move)
         if there is not None:
+            if move.link.peer and not kernel.hangs_on(namespace, there.ifindex, move.link):
+                raise LostError(f"the pod has replaced it by another {move.link.kind} of its number")
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
         return capture_one(kernel, ifindex)
     if move.link.parent:
         raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
-    return None  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
+    raise LostError("it is neither on the host nor in the pod")
 
 
 def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
@@ -85,16 +91,21 @@ def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
     """The netdev among the host's links. A virtual one has its MAC when it arrives (`_move_home`); a number alone is no
-    sign: CNI plugins move links to the host, and those keep numbers that are free."""
+    sign: CNI plugins move links to the host, and those keep numbers that are free. It hangs on what it hung on."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
     return _first(
-        (link for link in links if link.kind == wanted.kind and not link.parent),
+        (link for link in links if link.kind == wanted.kind and not link.parent and _hangs_alike(link, wanted)),
         lambda link: (link.ifindex, link.mac) == (wanted.ifindex, wanted.mac),
         lambda link: link.name == parked,
         lambda link: (link.name, link.mac) == (wanted.name, wanted.mac),
     )
+
+
+def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
+    """Return whether two states of a link on the host name the same peer; one of an older journal names none."""
+    return not wanted.peer or (link.peer, link.peer_netns) == (wanted.peer, wanted.peer_netns)
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:

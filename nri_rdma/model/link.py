@@ -64,6 +64,11 @@ class LinkState:
     tuning: str = ""
     """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. They are compared
     and reported, and never set: that may take the link down. As `features` otherwise."""
+    peer: int = 0
+    """The ifindex of what a virtual link hangs on: a veth's other end, the lower link of a child. 0 when there is none,
+    and in the journal of a daemon that did not record it."""
+    peer_netns: int = -1
+    """The number by which the link's namespace knows the namespace of `peer`; -1: it is the same one."""
     unreturnable: tuple[str, ...] = ()
     """What on the host depends on this link and could not be restored: such a link is not given away."""
 

@@ -69,6 +69,8 @@ class Machine(Protocol):
 
     def feature(self, name: str, feature: str, place: str = HOST) -> str: ...
 
+    def replace_in_pod(self, name: str) -> None: ...
+
     def remove_pod(self) -> None: ...
 
 
@@ -135,6 +137,13 @@ class FakeMachine:
         assert netns is not None
         return next("on" if link.features[feature] else "off" for link in netns.links.values() if link.name == name)
 
+    def replace_in_pod(self, name: str) -> None:
+        netns = self._world.namespace(self.pod_path)
+        assert netns is not None
+        old = next(link for link in netns.links.values() if link.name == name)
+        del netns.links[old.ifindex]
+        self._world.add_link(netns, name, ifindex=old.ifindex, mac=old.mac)
+
     def remove_pod(self) -> None:
         self._world.remove_namespace(self.pod_path)
 
@@ -198,6 +207,16 @@ class LinuxMachine:
 
     def add_neighbour(self, name: str, address: str, mac: str) -> None:
         self.ip(HOST, f"neighbour add {address} lladdr {mac} nud permanent dev {name}")
+
+    def replace_in_pod(self, name: str) -> None:
+        """The pod deletes its veth and makes another one, of the same number, name, address and peer's number."""
+        old = json.loads(self.ip(POD, f"-j link show {name}"))[0]
+        peer = old.get("link_index") or json.loads(self.ip(POD, f"-j link show {old['link']}"))[0]["ifindex"]
+        self.ip(POD, f"link delete {name}")
+        self.ip(
+            POD,
+            f"link add {name} index {old['ifindex']} address {old['address']} type veth peer name evil index {peer}",
+        )
 
     def see(self, place: str = HOST) -> dict[int, Seen]:
         links = json.loads(self.ip(place, "-j -d address show"))

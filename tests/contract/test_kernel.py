@@ -579,6 +579,21 @@ def test_a_virtual_link_dies_with_its_namespace(machine: Machine, rail: int) -> 
     assert rail not in machine.see()
 
 
+def test_a_virtual_link_is_known_by_what_it_hangs_on(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    wanted = capture(kernel, kernel.host, rail)
+    assert wanted.peer
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=77)
+    assert kernel.hangs_on(pod, 77, wanted)
+    assert kernel.hangs_on(pod, 77, replace(wanted, peer=0)), "an older journal names no peer"
+    assert not kernel.hangs_on(pod, 77, replace(wanted, peer=wanted.peer + 4711))
+    machine.replace_in_pod("rdma0")
+    assert not kernel.hangs_on(pod, 77, wanted)
+    _refused({errno.ENODEV}, lambda: kernel.hangs_on(pod, 4711, wanted))
+    pod.close()
+
+
 def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:
     pod: Namespace = machine.kernel.open_namespace(machine.pod_path)
     pod.close()

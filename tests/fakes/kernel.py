@@ -124,6 +124,8 @@ class Link:
     master: int = 0
     lower: int = 0
     xdp: bool = False
+    peer: int = 0
+    """What a virtual link hangs on, by a number that nothing else has."""
     settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
     sysctls: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_SYSCTLS))
     features: dict[str, bool] = field(default_factory=lambda: dict(_DEFAULT_FEATURES))
@@ -257,6 +259,7 @@ class World:
         self.rdma_netns = RdmaNetns.NONE
         self.rdma: list[Rdma] = []
         self._last_minor = 191
+        self._last_peer = 0
         self.sockets: list[HostSocket] = []
         self.lifelines = Lifelines()
 
@@ -281,6 +284,9 @@ class World:
         """A new link; its MAC comes from its number."""
         ifindex = int(fields.pop("ifindex", 0)) or netns.new_ifindex()
         mac = fields.pop("mac", f"02:00:00:00:{netns.cookie:02x}:{ifindex:02x}")
+        if fields.get("kind", "veth") and not fields.get("parent"):
+            self._last_peer += 1
+            fields.setdefault("peer", self._last_peer)
         netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
         netns.links[ifindex].lose_sysctls()
         return netns.links[ifindex]
@@ -383,6 +389,9 @@ class FakeKernel:
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
+
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return not link.peer or _link(namespace, ifindex).peer == link.peer
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         links = self._world.host.links.values()
@@ -572,6 +581,9 @@ class FaultyKernel:
 
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
         return self._do("link", lambda: self._kernel.link(namespace, ifindex))
+
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return self._do("hangs_on", lambda: self._kernel.hangs_on(namespace, ifindex, link))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))
@@ -791,6 +803,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         master=link.master,
         lower=link.lower,
         xdp=link.xdp,
+        peer=link.peer,
         settings=tuple(link.settings.items()),
     )
     if not whole:

@@ -125,6 +125,7 @@ class Attach:
 
     def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
         self.linux = linux
+        self.lost: list[tuple[str, str]] = []
         self.before = before or hostlook.take_settled(linux.path(HOST))
         self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
@@ -136,7 +137,8 @@ class Attach:
         do_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
 
     def undo(self, kernel: Kernel) -> tuple[NriRdmaError, ...]:
-        return undo_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
+        steps = steps_of(self.record.plan, lambda move, why: self.lost.append((move.link.name, why)))
+        return undo_steps(kernel, self.namespace, steps, SPANS)
 
     def restart(self) -> None:
         """The daemon was killed and starts anew."""

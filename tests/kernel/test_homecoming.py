@@ -3,6 +3,8 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
+from tests.rig.deadline import wait_until
 from tests.rig.linkops import set_link
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
@@ -210,6 +213,77 @@ def test_a_virtual_link_that_was_deleted_in_the_pod_is_no_error(linux: LinuxMach
     attach.do(attach.kernel)
     linux.ip(POD, "link delete rdma0")
     assert attach.undo(attach.kernel) == ()
+    assert attach.lost == [("rail0", "it is neither on the host nor in the pod")]
+
+
+def _peer_on_host(linux: LinuxMachine) -> None:
+    linux.ip(HOST, f"link add rail0 index 50 address {MAC} type veth peer name rail0p index 70")
+
+
+def _peer_elsewhere(linux: LinuxMachine) -> None:
+    linux.ip(HOST, f"link add rail0 index 51 address {MAC} type veth peer name p1 index 71 netns {linux.path('peers')}")
+    linux.ip("peers", "link set p1 up")
+
+
+def _macvlan(linux: LinuxMachine) -> None:
+    KINDS["macvlan"](linux, "rail0")
+
+
+@pytest.mark.parametrize("make", [_peer_on_host, _peer_elsewhere, _macvlan])
+def test_what_hangs_on_the_same_as_before_is_taken_home(
+    linux: LinuxMachine, make: Callable[[LinuxMachine], None]
+) -> None:
+    make(linux)
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    attach.meddle(MEDDLINGS)
+    attach.assert_home()
+    assert attach.lost == []
+
+
+@pytest.mark.parametrize("in_inner", [False, True], ids=["in the pod", "in a namespace of the pod"])
+@pytest.mark.parametrize("make", [_peer_on_host, _peer_elsewhere])
+def test_a_link_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(
+    linux: LinuxMachine, make: Callable[[LinuxMachine], None], in_inner: bool
+) -> None:
+    """Same kind, number, name, address, and number of the other end; that end is where the pod can make one."""
+    make(linux)
+    attach = Attach(linux, "rail0")
+    (move,) = attach.record.plan.moves
+    attach.do(attach.kernel)
+    number, peer = move.pod_ifindex, move.link.peer
+    linux.ip(POD, "link delete rdma0")
+    with subprocess.Popen(["nsenter", f"--net={linux.path(POD)}", "unshare", "-n", "sleep", "60"]) as inner:
+        try:
+            place = f"netns {inner.pid}" if in_inner else ""
+            wait_until(lambda: _is_elsewhere(inner.pid, linux), "the inner namespace")
+            linux.ip(POD, f"link add rdma0 index {number} address {MAC} type veth peer name evil index {peer} {place}")
+            before = hostlook.take(linux.path(HOST))
+            assert attach.undo(attach.kernel) == ()
+            assert hostlook.difference(before, hostlook.take(linux.path(HOST))) == []
+        finally:
+            inner.kill()
+    assert attach.lost == [("rail0", "the pod has replaced it by another veth of its number")]
+    assert move.link.ifindex not in linux.see()
+
+
+def test_a_macvlan_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(linux: LinuxMachine) -> None:
+    """On a link of the pod's that has the number of the host's lower link."""
+    KINDS["macvlan"](linux, "rail0")
+    attach = Attach(linux, "rail0")
+    (move,) = attach.record.plan.moves
+    attach.do(attach.kernel)
+    linux.ip(POD, "link delete rdma0")
+    linux.ip(POD, f"link add low index {move.link.lower} type veth peer name low1 index 99")
+    linux.ip(POD, f"link add rdma0 link low index {move.pod_ifindex} address {MAC} type macvlan mode bridge")
+    assert attach.undo(attach.kernel) == ()
+    assert attach.lost == [("rail0", "the pod has replaced it by another macvlan of its number")]
+    assert move.link.ifindex not in linux.see()
+
+
+def _is_elsewhere(pid: int, linux: LinuxMachine) -> bool:
+    inner = Path(f"/proc/{pid}/ns/net").stat().st_ino
+    return inner not in {linux.path(POD).stat().st_ino, Path("/proc/self/ns/net").stat().st_ino}
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ from nri_rdma.host.netlink.sysctls import (
     read_neighbour_tables,
     read_sysctls,
 )
+from nri_rdma.host.netlink.ties import hangs_on
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
@@ -107,6 +108,9 @@ class LinuxKernel:
             return parse_link(message) if message is not None else None
 
         return asked(namespace, f"read link {ifindex}", read)
+
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return hangs_on(self._host, held(namespace), ifindex, link)
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))

@@ -111,6 +111,8 @@ def test_a_sysctl_that_the_link_has_no_more_is_not_set() -> None:
         pytest.param({"ifindex": 900, "name": "other"}, False, id="MAC only"),
         pytest.param({"mac": "02:00:00:00:00:99"}, False, id="number and name only"),
         pytest.param({"kind": "macvlan"}, False, id="another kind"),
+        pytest.param({"peer": 77}, False, id="another peer"),
+        pytest.param({"peer_netns": 4}, False, id="a peer of the same number in another namespace"),
         pytest.param({"parent": "0000:00:01.0"}, False, id="a physical one"),
     ],
 )
@@ -131,6 +133,13 @@ def test_a_physical_netdev_is_known_by_its_function_where_that_has_no_other() ->
     assert find_on_host((changed, replace(second, parent="pci/0000:12:00.0")), move) == changed
     assert find_on_host((changed, second), move) is None
     assert find_on_host((changed, replace(second, name=wanted.name)), move) == replace(second, name=wanted.name)
+
+
+def test_a_virtual_netdev_of_an_older_journal_is_known_without_its_peer() -> None:
+    found = virtual_rail()
+    wanted = replace(found, peer=0)
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    assert find_on_host((found,), move) == found
 
 
 def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> None:
@@ -169,7 +178,7 @@ def virtual_rail() -> LinkState:
     """A link of the host without a device below it."""
     world = rail_world()
     kernel = FakeKernel(world)
-    return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="")
+    return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="", peer=5)
 
 
 def test_of_alternative_names_only_the_pods_own_are_removed_from_what_the_kernel_will_bring_home() -> None:

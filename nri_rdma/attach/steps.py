@@ -14,7 +14,7 @@ from typing import Protocol
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
-from nri_rdma.attach.return_netdev import LostError, bring_home, left_changed, restore
+from nri_rdma.attach.return_netdev import LostError, bring_home, restore
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +91,6 @@ class MoveNetdev:
             except LostError as lost:
                 self.on_lost(self.move, str(lost))
                 return
-            left = left_changed(home, self.move.link)
-            if left:
-                what = {"device": self.move.device, "netdev": self.move.link.name, "what": left}
-                log.warning("the pod changed what is not restored: see `ethtool -g`, `-l` and `-c`", extra=what)
             restore(kernel, home.ifindex, self.move.link, home)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nri_rdma.attach.port import Kernel
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse
-from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Queue, Route, World
 
 HOST, POD = "host", "pod"
 
@@ -68,6 +68,14 @@ class Machine(Protocol):
     def set_feature(self, name: str, feature: str, value: str) -> None: ...
 
     def feature(self, name: str, feature: str, place: str = HOST) -> str: ...
+
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None: ...
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]: ...
+
+    def listen(self, name: str, mac: str) -> None: ...
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]: ...
 
     def replace_in_pod(self, name: str) -> None: ...
 
@@ -136,6 +144,23 @@ class FakeMachine:
         netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
         assert netns is not None
         return next("on" if link.features[feature] else "off" for link in netns.links.values() if link.name == name)
+
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None:
+        self._link(name).add_queue(Queue(kind=kind, handle=handle, parent=parent, options=options))
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]:
+        return frozenset(f"{it.kind} {it.handle} {it.parent}" for it in self._anywhere(name, place).queues)
+
+    def listen(self, name: str, mac: str) -> None:
+        self._link(name).forwarding.append(Forwarding(mac=mac))
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]:
+        return frozenset(it.mac for it in self._anywhere(name, place).forwarding)
+
+    def _anywhere(self, name: str, place: str) -> Link:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return next(link for link in netns.links.values() if link.name == name)
 
     def replace_in_pod(self, name: str) -> None:
         netns = self._world.namespace(self.pod_path)
@@ -207,6 +232,30 @@ class LinuxMachine:
 
     def add_neighbour(self, name: str, address: str, mac: str) -> None:
         self.ip(HOST, f"neighbour add {address} lladdr {mac} nud permanent dev {name}")
+
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None:
+        place = _tc_parent(f"{handle.partition(':')[0]}:" if _tc_is_class(handle) and parent == "root" else parent)
+        where = ["clsact"] if kind == "clsact" else [*place, *_tc_handle(handle), kind, *options.split()]
+        self.run(HOST, "tc", "class" if _tc_is_class(handle) else "qdisc", "add", "dev", name, *where)
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]:
+        """What somebody has made: the kernel's own qdiscs have the handle 0."""
+        found = {
+            f"{it['kind']} {it['handle']} {'root' if it.get('root') else it['parent']}"
+            for it in json.loads(self.run(place, "tc", "-j", "qdisc", "show", "dev", name))
+            if it["handle"] != "0:"
+        }
+        classes = (line.split() for line in self.run(place, "tc", "class", "show", "dev", name).splitlines())
+        found |= {f"{it[1]} {it[2]} {it[4] if it[3] == 'parent' else 'root'}" for it in classes if it[1] == "htb"}
+        return frozenset(it.replace("ffff:fff1", "ingress") for it in found)
+
+    def listen(self, name: str, mac: str) -> None:
+        self.run(HOST, "bridge", "fdb", "add", mac, "dev", name, "self", "permanent")
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]:
+        """The addresses in 02: and in 01:1b:, which IP has none of."""
+        entries = json.loads(self.run(place, "bridge", "-j", "fdb", "show", "dev", name))
+        return frozenset(it["mac"] for it in entries if it["mac"].startswith(("02:", "01:1b:")))
 
     def replace_in_pod(self, name: str) -> None:
         """The pod deletes its veth and makes another one, of the same number, name, address and peer's number."""
@@ -318,6 +367,18 @@ def _route_words(to: str, via: object, src: object, metric: int, table: object, 
     words += [f"metric {metric}"] if metric else []
     words += [f"table {table}"] if table not in {"main", 254} else []
     return " ".join([*words, *(["onlink"] if onlink else [])])
+
+
+def _tc_is_class(handle: str) -> bool:
+    return not handle.endswith(":")
+
+
+def _tc_parent(parent: str) -> list[str]:
+    return ["root"] if parent == "root" else ["parent", parent]
+
+
+def _tc_handle(handle: str) -> list[str]:
+    return ["classid" if _tc_is_class(handle) else "handle", handle]
 
 
 def _run(*command: str) -> str:

@@ -1,6 +1,7 @@
 """On the real kernel: whatever fails when, and whatever the pod did, the host is as before; as `ip -j -d` sees it."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -303,6 +304,90 @@ def test_a_link_that_the_host_could_not_have_back_whole_is_refused(
     with pytest.raises(PlacementError, match=reason) as caught:
         Attach(linux, "rail0")
     assert caught.value.code is ErrorCode.DEVICE_IN_USE
+
+
+FILTER = "protocol ip u32 match u32 0 0"
+
+
+@pytest.mark.parametrize(
+    ("commands", "reason"),
+    [
+        (f"qdisc add dev rail0 clsact\nfilter add dev rail0 ingress {FILTER}", r"has tc filters \(ingress\)"),
+        (f"qdisc add dev rail0 clsact\nfilter add dev rail0 egress {FILTER}", r"has tc filters \(egress\)"),
+        (f"qdisc add dev rail0 ingress\nfilter add dev rail0 parent ffff: {FILTER}", r"has tc filters \(at ffff:\)"),
+        (
+            f"qdisc add dev rail0 root handle 1: htb\nfilter add dev rail0 parent 1: {FILTER} flowid 1:1",
+            r"has tc filters \(at 1:\)",
+        ),
+        (
+            "qdisc add dev rail0 root handle 1: htb\n"
+            "class add dev rail0 parent 1: classid 1:5 htb rate 1gbit quantum 1500"
+            f"\nfilter add dev rail0 parent 1:5 {FILTER} flowid 1:1",
+            r"has tc filters \(at 1:5\)",
+        ),
+        ("qdisc add dev rail0 ingress_block 7 ingress", "has the qdisc ingress ffff: with a shared block of filters"),
+        (
+            "qdisc add dev rail0 root handle 1: stab overhead 8 linklayer atm htb",
+            "has the qdisc htb 1: with a table of sizes",
+        ),
+    ],
+)
+def test_a_link_whose_queues_the_host_could_not_have_back_is_refused_before_it_moves(
+    linux: LinuxMachine, commands: str, reason: str
+) -> None:
+    add_veth(linux, "rail0")
+    for command in commands.splitlines():
+        linux.run(HOST, "tc", *command.split())
+    with pytest.raises(PlacementError, match=reason) as caught:
+        Attach(linux, "rail0")
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    rail = next(number for number, link in linux.see().items() if link.name == "rail0")
+    survey = linux.kernel.survey((rail,))
+    assert re.search(reason, " ".join(survey.links[rail].unreturnable)), "known when the device is chosen"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "root handle 1: tbf rate 20gbit burst 9mbit limit 9mbit",
+        "root handle 1: tbf rate 1mbit burst 32kbit latency 50ms peakrate 2mbit minburst 1540",
+        "root tbf rate 1mbit burst 32kbit latency 50ms overhead 20 linklayer atm",
+        "root pfifo limit 5",
+        "root handle 7: bfifo limit 3000",
+        "root pfifo_head_drop limit 5",
+        "root handle 9: pfifo_fast",
+        "root handle 9: noqueue",
+        "root handle 1: htb default 0x5 r2q 7 direct_qlen 55",
+        "ingress",
+        "clsact",
+    ],
+)
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+def test_a_queueing_discipline_comes_back_with_its_numbers(linux: LinuxMachine, command: str, up: bool) -> None:
+    add_veth(linux, "rail0")
+    if up:
+        linux.ip(HOST, "link set rail0 up")
+    linux.run(HOST, "tc", "qdisc", "add", "dev", "rail0", *command.split())
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    linux.run(POD, "tc", "qdisc", "add", "dev", "rdma0", "root", "handle", "5:", "pfifo", "limit", "3")
+    attach.assert_home()
+
+
+def test_mq_comes_back_with_what_its_queues_have(linux: LinuxMachine) -> None:
+    peers = linux.path("peers")
+    linux.ip(HOST, f"link add rail0 numtxqueues 4 address {MAC} type veth peer name p1 netns {peers}")
+    linux.ip("peers", "link set p1 up")
+    linux.ip(HOST, "link set rail0 up")
+    for command in (
+        "root handle 1: mq",
+        "parent 1:1 handle 10: pfifo limit 3",
+        "parent 1:3 handle 30: tbf rate 1mbit burst 32kbit latency 50ms",
+    ):
+        linux.run(HOST, "tc", "qdisc", "add", "dev", "rail0", *command.split())
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    attach.assert_home()
 
 
 def _two_links(linux: LinuxMachine) -> None:

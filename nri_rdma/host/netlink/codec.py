@@ -23,8 +23,10 @@ from nri_rdma.attach.ops import (
     Restore,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
 )
 from nri_rdma.attach.port import KernelError, Refused
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
@@ -125,9 +127,12 @@ def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
     return Datagram(lambda index, op: (request(index, _as(kind, op)),))
 
 
-def _set_features(index: int, op: SetFeatures) -> None:
-    with EthtoolSocket() as ethtool:
-        ethtool.set_features(index, op)
+def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]) -> NamespaceEntry:
+    def work(_route: RouteSocket, index: int, op: Op) -> None:
+        with EthtoolSocket() as ethtool:
+            change(ethtool, index, _as(kind, op))
+
+    return NamespaceEntry(work)
 
 
 def _as(kind: type[T], op: Op) -> T:
@@ -146,6 +151,8 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
-    SetFeatures: NamespaceEntry(lambda _route, index, op: _set_features(index, _as(SetFeatures, op))),
+    SetFeatures: _over_ethtool(SetFeatures, EthtoolSocket.set_features),
+    SetPrivateFlags: _over_ethtool(SetPrivateFlags, EthtoolSocket.set_private_flags),
+    SetTuning: _over_ethtool(SetTuning, EthtoolSocket.set_tuning),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),
 }

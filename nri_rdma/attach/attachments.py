@@ -42,6 +42,8 @@ class Attachments:
         """`on_gone` is called when everything of an attachment is restored, and again after a pause when it raises.
         `planners` plan, so that no plan waits for attaches; by default the workers do."""
         self._tasks = tasks
+        self.lost = tasks.lost
+        """Returns the netdevs that pods have lost since the start."""
         self._workers = workers
         self._lock = threading.Lock()
         self._attachments: dict[str, dict[str, Attachment]] = {}

@@ -121,6 +121,34 @@ class SetFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetPrivateFlags:
+    """Set some of LinkState.private_flags, in one request. EOPNOTSUPP, EINVAL: the link's driver does not have one of
+    them."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"private_flags"})
+
+    flags: tuple[tuple[str, bool], ...]
+
+    def describe(self) -> str:
+        return ", ".join(f"set private flag {name} {'on' if on else 'off'}" for name, on in self.flags)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTuning:
+    """Set sizes of LinkState.tuning: one request for all of rings, one for channels, one for coalescing. It may take
+    the link down and up. EOPNOTSUPP, EINVAL: the link's driver does not take one of them."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.RESTORE
+    fields: ClassVar[frozenset[str]] = frozenset({"tuning"})
+
+    sizes: tuple[tuple[str, int], ...]
+
+    def describe(self) -> str:
+        return ", ".join(f"set {name} {value}" for name, value in self.sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DetachXdp:
     """Detach every XDP program; none is no error. EBUSY: one belongs to a bpf_link, and goes with its process."""
 
@@ -193,10 +221,11 @@ class AddAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
-    """Add a captured address, neighbour or route to the link; one that exists is no error."""
+    """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; one that exists is
+    no error."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
-    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
 
     thing: Captured
 
@@ -206,10 +235,11 @@ class Restore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """Remove a captured address, neighbour or route; one that does not exist is no error."""
+    """Remove a captured address, neighbour, route, queueing discipline or forwarding entry; one that does not exist is
+    no error."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.MOVE
-    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "forwarding", "neighbours", "queues", "routes"})
 
     thing: Captured
 
@@ -330,6 +360,8 @@ Op: TypeAlias = (
     | SetSettings
     | SetSysctl
     | SetFeatures
+    | SetPrivateFlags
+    | SetTuning
     | DetachXdp
     | DetachTcx
     | JoinVrf

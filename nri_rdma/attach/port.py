@@ -151,6 +151,12 @@ class Kernel(Protocol):
         of it cannot be read."""
         ...
 
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        """Return whether the virtual link `ifindex` of a namespace hangs on what `link`, as the host had it, hung on: a
+        veth on its other end, a child on its lower link. True for what hangs on nothing. ENODEV: there is no such
+        link."""
+        ...
+
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         """Return how the host uses these links. `use.links` has them and the links that are tied to them (masters,
         slaves, children); links that do not exist are left out. The start of a pod waits for this, but not with

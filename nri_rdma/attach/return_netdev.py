@@ -21,21 +21,32 @@ from nri_rdma.attach.ops import (
     Restore,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
 )
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, raise_first
-from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_of, sysctls_of
+from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_of, sysctls_of, tuning_of
 
 log = logging.getLogger(__name__)
 
+_OF_DRIVERS = (SetFeatures, SetPrivateFlags, SetTuning)
+_NOT_A_DRIVERS: Final = frozenset(
+    {errno.ENODEV, errno.ENOBUFS, errno.ENOMEM, errno.EINTR, errno.ETIMEDOUT, errno.EPERM, errno.EACCES, errno.EPROTO}
+)
+"""Errors that are no driver's answer to what is asked of it: the restore is tried again after them."""
 _ADDR_GEN_MODE = "addr_gen_mode"
 _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
 
-def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState | None:
-    """The netdev on the host, moved there if need be, and captured; None when it does not exist any more.
+class LostError(Exception):
+    """A virtual netdev does not exist any more: there is nothing left to bring home. The text says why."""
+
+
+def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState:
+    """Return the netdev on the host, moved there if need be, and captured. Raises LostError.
 
     A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
     """
@@ -45,12 +56,14 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
     if home is None and namespace is not None:
         there = look_in_pod(kernel, namespace, move)
         if there is not None:
+            if move.link.peer and not kernel.hangs_on(namespace, there.ifindex, move.link):
+                raise LostError(f"the pod has replaced it by another {move.link.kind} of its number")
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
         return capture_one(kernel, ifindex)
     if move.link.parent:
         raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
-    return None  # a virtual netdev dies with its namespace or is deleted: there is nothing left to bring home
+    raise LostError("it is neither on the host nor in the pod")
 
 
 def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
@@ -85,16 +98,21 @@ def departures(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def find_on_host(links: tuple[LinkState, ...], move: NetdevMove) -> LinkState | None:
     """The netdev among the host's links. A virtual one has its MAC when it arrives (`_move_home`); a number alone is no
-    sign: CNI plugins move links to the host, and those keep numbers that are free."""
+    sign: CNI plugins move links to the host, and those keep numbers that are free. It hangs on what it hung on."""
     wanted, parked = move.link, parked_name(move.link)
     if wanted.parent:
         return _physical(links, wanted, wanted.ifindex, {wanted.name, move.pod_name, parked})
     return _first(
-        (link for link in links if link.kind == wanted.kind and not link.parent),
+        (link for link in links if link.kind == wanted.kind and not link.parent and _hangs_alike(link, wanted)),
         lambda link: (link.ifindex, link.mac) == (wanted.ifindex, wanted.mac),
         lambda link: link.name == parked,
         lambda link: (link.name, link.mac) == (wanted.name, wanted.mac),
     )
+
+
+def _hangs_alike(link: LinkState, wanted: LinkState) -> bool:
+    """Return whether two states of a link on the host name the same peer; one of an older journal names none."""
+    return not wanted.peer or (link.peer, link.peer_netns) == (wanted.peer, wanted.peer_netns)
 
 
 def look_in_pod(kernel: Kernel, namespace: Namespace, move: NetdevMove) -> LinkState | None:
@@ -206,17 +224,38 @@ def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 def sysctl_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
     """The sysctls after the MTU, which sets one of them (and IPv6 needs 1280), and before the way up, which would do
-    what they forbid. The order of alternative names, too, which is known once all of them are there; and the features
-    of ethtool, which XDP may forbid."""
-    return (*_alt_name_order(found, wanted), *_other_features(found, wanted), *_other_sysctls(found, wanted))
+    what they forbid. The order of alternative names, too, which is known once all of them are there."""
+    return (*_alt_name_order(found, wanted), *driver_ops(found, wanted), *_other_sysctls(found, wanted))
+
+
+def driver_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
+    """Return what ethtool sets, which XDP may forbid, and which may take a link down that is up; then the queueing
+    disciplines, of which some go by the number of channels. Both come before the way up, which gives a link without a
+    discipline the kernel's."""
+    return (
+        *_other_features(found, wanted),
+        *_other_private_flags(found, wanted),
+        *_other_tuning(found, wanted),
+        *_other_captured(found.queues, wanted.queues),
+    )
 
 
 def left_changed(found: LinkState, wanted: LinkState) -> tuple[str, ...]:
-    """Return what was changed of rings, channels and coalescing and is not restored: ``ring rx 64 (was 1024)``."""
-    here = set(found.tuning.splitlines())
-    before = dict(line.rsplit(" ", 1) for line in wanted.tuning.splitlines() if line not in here)
-    now = dict(line.rsplit(" ", 1) for line in found.tuning.splitlines())
-    return tuple(f"{name} {now[name]} (was {value})" for name, value in before.items() if name in now)
+    """Return what is not as it was of what only the driver can set: ``ring rx 64 (was 1024)``."""
+    pairs = (
+        (found.features, wanted.features),
+        (found.private_flags, wanted.private_flags),
+        (found.tuning, wanted.tuning),
+        (found.dcb, wanted.dcb),
+    )
+    return tuple(words for here, there in pairs for words in _changed_lines(here, there))
+
+
+def _changed_lines(found: str, wanted: str) -> Iterator[str]:
+    """Yield the lines that are there with another value. What was not read before, or is not told now, is no change."""
+    now = dict(line.rsplit(" ", 1) for line in found.splitlines())
+    before = dict(line.rsplit(" ", 1) for line in wanted.splitlines())
+    return (f"{name} {now[name]} (was {was})" for name, was in before.items() if now.get(name, was) != was)
 
 
 def settings_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
@@ -239,9 +278,10 @@ def address_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
 
 
 def rest_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """Neighbours and routes, then the settings that the way up needed otherwise."""
+    """Neighbours, forwarding entries and routes, then the settings that the way up needed otherwise."""
     return (
         *_other_captured(found.neighbours, wanted.neighbours),
+        *_other_captured(found.forwarding, wanted.forwarding),
         *_other_captured(found.routes, wanted.routes),
         *_other_settings(found, wanted.settings),
     )
@@ -293,16 +333,31 @@ def _other_features(found: LinkState, wanted: LinkState) -> tuple[SetFeatures, .
     return (SetFeatures(features=changes),) if changes else ()
 
 
+def _other_private_flags(found: LinkState, wanted: LinkState) -> tuple[SetPrivateFlags, ...]:
+    here = features_of(found.private_flags)
+    changes = tuple((name, on) for name, on in features_of(wanted.private_flags).items() if here.get(name, on) != on)
+    return (SetPrivateFlags(flags=changes),) if changes else ()
+
+
+def _other_tuning(found: LinkState, wanted: LinkState) -> tuple[SetTuning, ...]:
+    """Return the sizes to be set. One that is not told now is the driver's own at present: adaptive coalescing, which
+    another size here switches off, hides it."""
+    here = tuning_of(found.tuning)
+    changes = tuple((name, value) for name, value in tuning_of(wanted.tuning).items() if here.get(name) != value)
+    return (SetTuning(sizes=changes),) if here and changes else ()
+
+
 def _other_settings(found: LinkState, wanted: tuple[tuple[str, int], ...]) -> tuple[SetSettings, ...]:
     changes = tuple(setting for setting in wanted if setting not in found.settings)
     return (SetSettings(settings=changes),) if changes else ()
 
 
 def _other_captured(found: tuple[Captured, ...], wanted: tuple[Captured, ...]) -> tuple[Op, ...]:
-    """Remove what was not there, add what is missing. A removed primary address takes its secondary ones along, so
-    after any removal all are added: one that is there is no error."""
+    """Remove what was not there, the last of it first, and add what is missing. A removed primary address takes its
+    secondary ones along, and a queueing discipline those below it, so after any removal all are added: one that is
+    there is no error."""
     texts = {thing.text for thing in wanted}
-    extra = [Remove(thing=thing) for thing in found if thing.text not in texts and not thing.kernel_made]
+    extra = [Remove(thing=thing) for thing in reversed(found) if thing.text not in texts and not thing.kernel_made]
     here = set() if extra else {thing.text for thing in found}
     return (*extra, *(Restore(thing=thing) for thing in wanted if thing.text not in here))
 
@@ -316,6 +371,8 @@ class _Returned:
         self._errors: list[KernelError] = []
         self._read_only: set[str] = set()
         """Sysctls that this process may not write, at no time: to try again would keep the device for ever."""
+        self._driver_refused: dict[str, None] = {}
+        """What the driver does not take back, at no time."""
 
     def run(self, phase: RestorePhase, *, capture: bool = True) -> bool:
         """Apply what a phase finds to do, and return whether nothing of it was refused. `capture`: look at the link
@@ -329,14 +386,21 @@ class _Returned:
         refused = self._kernel.apply(self._kernel.host, self._ifindex, ops)
         read_only = [it.op for it in refused if it.error.errno == errno.EROFS and isinstance(it.op, SetSysctl)]
         self._read_only.update(op.key for op in read_only)
-        self._errors += (it.error for it in refused if it.op not in read_only)
+        by_driver = [it for it in refused if isinstance(it.op, _OF_DRIVERS) and it.error.errno not in _NOT_A_DRIVERS]
+        self._driver_refused |= {str(it.error): None for it in by_driver}
+        self._errors += (it.error for it in refused if it.op not in read_only and it not in by_driver)
         return not refused
 
     def finish(self) -> None:
-        """Raise the first error, with the others in its text. Sysctls that cannot be written are a line in the log."""
+        """Raise the first error, with the others in its text. What will be refused at any time is a line in the log:
+        sysctls that cannot be written, and what the driver does not take back."""
         if self._read_only:
             facts = {"link": self._wanted.name, "sysctls": ", ".join(sorted(self._read_only))}
             log.warning("sysctls are not restored: /proc/sys is read-only for the daemon", extra=facts)
+        left = left_changed(self._found, self._wanted)
+        if left or self._driver_refused:
+            reported = {"link": self._wanted.name, "what": left, "refused": tuple(self._driver_refused)}
+            log.warning("the driver's settings are not what the host had", extra=reported)
         if self._errors:
             first, *others = self._errors
             raise KernelError(first.operation, first.errno, "; ".join([first.detail, *map(str, others)]).strip("; "))

@@ -6,7 +6,7 @@ Undo looks before it acts: it may run after the step, after half of it, after no
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,9 +15,16 @@ from nri_rdma.attach.ops import inverses_of
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
-from nri_rdma.attach.return_netdev import bring_home, left_changed, restore
+from nri_rdma.attach.return_netdev import LostError, bring_home, restore
 
 log = logging.getLogger(__name__)
+
+OnLost = Callable[[NetdevMove, str], None]
+"""Called with the move of a netdev that is lost, and why."""
+
+
+def nobody_counts(_move: NetdevMove, _why: str) -> None:
+    """Count nothing: the caller does not want to know."""
 
 
 class Step(Protocol):
@@ -38,15 +45,16 @@ class Step(Protocol):
         ...
 
 
-def steps_of(plan: Plan) -> tuple[Step, ...]:
-    """The steps of a plan in their order.
+def steps_of(plan: Plan, on_lost: OnLost = nobody_counts) -> tuple[Step, ...]:
+    """The steps of a plan in their order. `on_lost` is called for each netdev that does not exist any more when it is
+    to be brought home.
 
     Netdevs first, so that on the way back they are last: raising one makes its RDMA device scan its addresses, which
     must be at home by then.
     """
     steps: list[Step] = []
     for move in plan.moves:
-        steps.append(MoveNetdev(move=move))
+        steps.append(MoveNetdev(move=move, on_lost=on_lost))
         steps.append(ConfigureNetdev(move=move))
     steps.extend(MoveRdmaDevice(move=rdma_move) for rdma_move in plan.rdma_moves)
     return tuple(steps)
@@ -57,6 +65,7 @@ class MoveNetdev:
     """Moves a netdev into the pod under its new name; the way back restores everything the host had."""
 
     move: NetdevMove
+    on_lost: OnLost = nobody_counts
     name: str = "move-netdev"
 
     @property
@@ -78,15 +87,11 @@ class MoveNetdev:
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         with _explained(f"bring netdev {self.move.link.name} home", self.move, namespace):
-            home = bring_home(kernel, namespace, self.move)
-            if home is None:
-                lost = {"device": self.move.device, "netdev": self.move.link.name, "kind": self.move.link.kind}
-                log.warning("the host has lost a virtual netdev: it is neither there nor in the pod", extra=lost)
+            try:
+                home = bring_home(kernel, namespace, self.move)
+            except LostError as lost:
+                self.on_lost(self.move, str(lost))
                 return
-            left = left_changed(home, self.move.link)
-            if left:
-                what = {"device": self.move.device, "netdev": self.move.link.name, "what": left}
-                log.warning("the pod changed what is not restored: see `ethtool -g`, `-l` and `-c`", extra=what)
             restore(kernel, home.ifindex, self.move.link, home)
 
 

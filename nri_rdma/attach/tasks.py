@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment, Selection
+from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.record import SandboxRecord
 from nri_rdma.attach.states import Event
 from nri_rdma.errors import NriRdmaError
@@ -17,6 +18,9 @@ class Tasks(Protocol):
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return what an earlier daemon left that may still matter, and an error for each record set aside."""
+
+    def lost(self) -> LostNetdevs:
+        """Return the netdevs that pods have lost since the start."""
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Decide the steps, and open the namespace. Raises what refuses the attachment."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nri_rdma.attach.attachment import Attachment, Selection, interrupted
 from nri_rdma.attach.journal import Journal
 from nri_rdma.attach.journal_writer import JournalWriter
 from nri_rdma.attach.liveness import Ends
+from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.numbers import Resolve
 from nri_rdma.attach.plan import NetdevMove, Plan, moving_netdevs
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, Processes, explained
@@ -66,10 +68,15 @@ class Work:
         self._event_sequence = site.event_sequence
         self._links_are_managed = site.links_are_managed
         self._boundary = site.boundary
+        self._lost = LostNetdevs()
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return the journal's records of this boot, and an error for each that was set aside."""
         return self._journal.load(self._kernel.host.identity.boot_id)
+
+    def lost(self) -> LostNetdevs:
+        """Return the netdevs that pods have lost since the start."""
+        return self._lost
 
     def find(self, attachment: Attachment) -> Event:
         """Open the namespace of what an earlier daemon left, and return what became of its pod. Raises KernelError when
@@ -174,7 +181,7 @@ class Work:
                 self._journal.note_returning(attachment, attachment.record)
             # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
             with self._spans.span("undo", _names(pod), origin=attachment.parent):
-                steps = steps_of(attachment.record.plan)
+                steps = steps_of(attachment.record.plan, partial(self._lost.note, pod))
                 errors = undo_steps(self._kernel, attachment.namespace, steps, self._spans, self._boundary)
             if errors:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)

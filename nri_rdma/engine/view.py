@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.lost import LostNetdev
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Policy
@@ -52,6 +53,10 @@ class View:
     """What was refused in the last ten minutes, the latest first."""
     refused_count: int
     """How many refusals there were since the start."""
+    lost_netdevs: tuple[LostNetdev, ...]
+    """Virtual netdevs that pods have lost, the latest first."""
+    lost_count: int
+    """How many were lost since the start."""
 
     @property
     def shares_are_guarded(self) -> bool:
@@ -89,4 +94,6 @@ def view_of(engine: Engine) -> View:
         unserved_count=engine.synchronizer.count,
         refused=engine.refused.rows(),
         refused_count=engine.refused.count,
+        lost_netdevs=engine.attachments.lost().rows(),
+        lost_count=engine.attachments.lost().count,
     )

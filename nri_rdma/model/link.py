@@ -51,6 +51,10 @@ class LinkState:
     routes: tuple[Captured, ...] = ()
     neighbours: tuple[Captured, ...] = ()
     """The permanent neighbours; the kernel learns the others again."""
+    queues: tuple[Captured, ...] = ()
+    """The queueing disciplines and classes that somebody has made, parents first."""
+    forwarding: tuple[Captured, ...] = ()
+    """The hardware addresses that somebody had the link listen to."""
     settings: tuple[tuple[str, int], ...] = ()
     """Numbers by name (flags, group, GSO and GRO sizes, addr_gen_mode): those that this kernel has."""
     sysctls: str = ""
@@ -62,10 +66,20 @@ class LinkState:
     wanted. Only of a captured link; "" when its driver has none, and in the journal of a daemon that did not record
     them."""
     tuning: str = ""
-    """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. They are compared
-    and reported, and never set: that may take the link down. As `features` otherwise."""
+    """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. As `features`
+    otherwise."""
     max_mtu: int = 0
     """The most that the link's driver takes; 0 when the kernel does not report it, and in a journal."""
+    private_flags: str = ""
+    """The private flags of the link's driver: lines like ``rx_cqe_moder on``. As `features` otherwise."""
+    dcb: str = ""
+    """Data center bridging, where the driver tells it: lines like ``pfc enabled 0x08``. It is compared and reported,
+    and never set."""
+    peer: int = 0
+    """The ifindex of what a virtual link hangs on: a veth's other end, the lower link of a child. 0 when there is none,
+    and in the journal of a daemon that did not record it."""
+    peer_netns: int = -1
+    """The number by which the link's namespace knows the namespace of `peer`; -1: it is the same one."""
     unreturnable: tuple[str, ...] = ()
     """What on the host depends on this link and could not be restored: such a link is not given away."""
 
@@ -75,14 +89,20 @@ def sysctls_text(values: Mapping[str, str]) -> str:
     return "\n".join(f"{name} {value}" for name, value in values.items())
 
 
+def tuning_of(text: str) -> dict[str, int]:
+    """Return the sizes by name of LinkState.tuning."""
+    lines = (line.rpartition(" ") for line in text.splitlines())
+    return {name: int(value) for name, _, value in lines}
+
+
 def features_text(features: Iterable[tuple[str, bool]]) -> str:
-    """Return LinkState.features of features by name."""
+    """Return LinkState.features, or .private_flags, of those by name."""
     return "\n".join(f"{name} {'on' if on else 'off'}" for name, on in features)
 
 
 def features_of(text: str) -> dict[str, bool]:
-    """Return the features by name of LinkState.features."""
-    lines = (line.partition(" ") for line in text.splitlines())
+    """Return the features by name of LinkState.features, or the flags of .private_flags: those have spaces."""
+    lines = (line.rpartition(" ") for line in text.splitlines())
     return {name: value == "on" for name, _, value in lines}
 
 

@@ -1,4 +1,4 @@
-"""rtnetlink's news about links, addresses and routes: bytes to values, no I/O.
+"""rtnetlink's news about links, their queues, addresses and routes: bytes to values, no I/O.
 
 Only the links that a message concerns are read from it; their new state comes from a rescan.
 """
@@ -14,13 +14,15 @@ from nri_rdma.model.usage import Change
 from nri_rdma.wire.error import WireError
 from nri_rdma.wire.netlink import HEADER, read_attributes, read_messages
 
-GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
-"""RTMGRP_LINK, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
+GROUPS: Final = 0x1 | 0x8 | 0x10 | 0x40 | 0x100 | 0x400
+"""RTMGRP_LINK and RTMGRP_TC, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
 NEWROUTE, DELROUTE = 24, 25
 DST_LEN_AT: Final = 17
 """Offset of the destination's prefix length in a route message: 0 is a default route."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
+_NEWQDISC, _DELQDISC, _NEWTFILTER, _DELTFILTER = 36, 37, 44, 45
+_TCMSG = struct.Struct("=BxxxiIII")
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINK_NETNSID, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 37, 56
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # include/uapi/linux/if_addr.h
@@ -58,6 +60,12 @@ def _address_gone(payload: bytes) -> Change:
     return replace(_address(payload), address=b"")
 
 
+def _queue(payload: bytes) -> Change:
+    """Return the link; that of a filter which several links share has no number, and is read with the next change."""
+    _, ifindex, *_ = _fields(_TCMSG, payload)
+    return Change(ifindexes=frozenset({ifindex}) if ifindex > 0 else frozenset())
+
+
 def _route(payload: bytes) -> Change:
     _, prefix, *_ = _fields(_RTMSG, payload)
     return Change(is_default_route=not prefix)
@@ -68,6 +76,10 @@ _READERS: Mapping[int, Callable[[bytes], Change]] = {
     _DELLINK: _link,
     _NEWADDR: _address,
     _DELADDR: _address_gone,
+    _NEWQDISC: _queue,
+    _DELQDISC: _queue,
+    _NEWTFILTER: _queue,
+    _DELTFILTER: _queue,
     NEWROUTE: _route,
     DELROUTE: _route,
 }

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nri_rdma.attach.port import Kernel
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse
-from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Netns, Route, World
+from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Netns, Queue, Route, World
 
 HOST, POD = "host", "pod"
 
@@ -72,6 +72,16 @@ class Machine(Protocol):
     def rules(self, place: str = POD) -> frozenset[str]: ...
 
     def rejects(self, place: str = POD) -> frozenset[str]: ...
+
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None: ...
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]: ...
+
+    def listen(self, name: str, mac: str) -> None: ...
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]: ...
+
+    def replace_in_pod(self, name: str) -> None: ...
 
     def remove_pod(self) -> None: ...
 
@@ -152,6 +162,30 @@ class FakeMachine:
         assert netns is not None
         return netns
 
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None:
+        self._link(name).add_queue(Queue(kind=kind, handle=handle, parent=parent, options=options))
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]:
+        return frozenset(f"{it.kind} {it.handle} {it.parent}" for it in self._anywhere(name, place).queues)
+
+    def listen(self, name: str, mac: str) -> None:
+        self._link(name).forwarding.append(Forwarding(mac=mac))
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]:
+        return frozenset(it.mac for it in self._anywhere(name, place).forwarding)
+
+    def _anywhere(self, name: str, place: str) -> Link:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return next(link for link in netns.links.values() if link.name == name)
+
+    def replace_in_pod(self, name: str) -> None:
+        netns = self._world.namespace(self.pod_path)
+        assert netns is not None
+        old = next(link for link in netns.links.values() if link.name == name)
+        del netns.links[old.ifindex]
+        self._world.add_link(netns, name, ifindex=old.ifindex, mac=old.mac)
+
     def remove_pod(self) -> None:
         self._world.remove_namespace(self.pod_path)
 
@@ -215,6 +249,40 @@ class LinuxMachine:
 
     def add_neighbour(self, name: str, address: str, mac: str) -> None:
         self.ip(HOST, f"neighbour add {address} lladdr {mac} nud permanent dev {name}")
+
+    def add_queue(self, name: str, kind: str, handle: str, parent: str = "root", options: str = "") -> None:
+        place = _tc_parent(f"{handle.partition(':')[0]}:" if _tc_is_class(handle) and parent == "root" else parent)
+        where = ["clsact"] if kind == "clsact" else [*place, *_tc_handle(handle), kind, *options.split()]
+        self.run(HOST, "tc", "class" if _tc_is_class(handle) else "qdisc", "add", "dev", name, *where)
+
+    def queues(self, name: str, place: str = HOST) -> frozenset[str]:
+        """What somebody has made: the kernel's own qdiscs have the handle 0."""
+        found = {
+            f"{it['kind']} {it['handle']} {'root' if it.get('root') else it['parent']}"
+            for it in json.loads(self.run(place, "tc", "-j", "qdisc", "show", "dev", name))
+            if it["handle"] != "0:"
+        }
+        classes = (line.split() for line in self.run(place, "tc", "class", "show", "dev", name).splitlines())
+        found |= {f"{it[1]} {it[2]} {it[4] if it[3] == 'parent' else 'root'}" for it in classes if it[1] == "htb"}
+        return frozenset(it.replace("ffff:fff1", "ingress") for it in found)
+
+    def listen(self, name: str, mac: str) -> None:
+        self.run(HOST, "bridge", "fdb", "add", mac, "dev", name, "self", "permanent")
+
+    def listens(self, name: str, place: str = HOST) -> frozenset[str]:
+        """The addresses in 02: and in 01:1b:, which IP has none of."""
+        entries = json.loads(self.run(place, "bridge", "-j", "fdb", "show", "dev", name))
+        return frozenset(it["mac"] for it in entries if it["mac"].startswith(("02:", "01:1b:")))
+
+    def replace_in_pod(self, name: str) -> None:
+        """The pod deletes its veth and makes another one, of the same number, name, address and peer's number."""
+        old = json.loads(self.ip(POD, f"-j link show {name}"))[0]
+        peer = old.get("link_index") or json.loads(self.ip(POD, f"-j link show {old['link']}"))[0]["ifindex"]
+        self.ip(POD, f"link delete {name}")
+        self.ip(
+            POD,
+            f"link add {name} index {old['ifindex']} address {old['address']} type veth peer name evil index {peer}",
+        )
 
     def see(self, place: str = HOST) -> dict[int, Seen]:
         links = json.loads(self.ip(place, "-j -d address show"))
@@ -362,6 +430,18 @@ def _rule_words(rule: dict[str, Any]) -> str:
 
 def _whole(address: str) -> int:
     return ip_address(address).max_prefixlen
+
+
+def _tc_is_class(handle: str) -> bool:
+    return not handle.endswith(":")
+
+
+def _tc_parent(parent: str) -> list[str]:
+    return ["root"] if parent == "root" else ["parent", parent]
+
+
+def _tc_handle(handle: str) -> list[str]:
+    return ["classid" if _tc_is_class(handle) else "handle", handle]
 
 
 def _run(*command: str) -> str:

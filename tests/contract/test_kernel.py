@@ -20,12 +20,14 @@ from nri_rdma.attach.ops import (
     JoinVrf,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSysctl,
+    SetTuning,
     inverses_of,
 )
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
-from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of
+from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of, tuning_of
 from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, NextHop, RouteConfig, RouteType, RoutingRule, VrfConfig
 from tests.contract.machines import HOST, POD, LinuxMachine, Machine, Seen
 from tests.rig.deadline import wait_until
@@ -89,7 +91,8 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert (state.alias, state.alt_names, state.up) == ("left", ("enp1",), False)
     assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
     assert dict(state.settings)["addr_gen_mode"] == 0
-    assert replace(capture(machine.kernel, machine.kernel.host, rail), sysctls="", features="", tuning="") == state
+    captured = capture(machine.kernel, machine.kernel.host, rail)
+    assert replace(captured, sysctls="", features="", tuning="", private_flags="") == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
@@ -324,6 +327,110 @@ def test_a_feature_that_no_link_has_is_refused(machine: Machine, rail: int) -> N
     _refused({errno.EOPNOTSUPP, errno.EINVAL}, lambda: apply(kernel, host, rail, no_such))
     known = SetFeatures(features=(("tx-tcp-segmentation", False),))
     _refused({errno.ENODEV}, lambda: apply(kernel, host, 4711, known))
+
+
+def _shape(machine: Machine) -> set[str]:
+    """Disciplines and classes, parents first."""
+    machine.add_queue("rail0", "htb", "1:", options="default 0x10")
+    machine.add_queue("rail0", "htb", "1:1", options="rate 100mbit quantum 1500")
+    machine.add_queue("rail0", "htb", "1:10", "1:1", "rate 50mbit ceil 80mbit quantum 1500")
+    machine.add_queue("rail0", "tbf", "10:", "1:10", "rate 1mbit burst 32kbit latency 400ms")
+    machine.add_queue("rail0", "clsact", "ffff:", "ingress")
+    return {"htb 1: root", "htb 1:1 root", "htb 1:10 1:1", "tbf 10: 1:10", "clsact ffff: ingress"}
+
+
+def test_queues_are_lost_with_a_move_and_can_be_replayed(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    shaped = _shape(machine)
+    assert machine.queues("rail0") == shaped
+    state = capture(kernel, host, rail)
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
+    assert machine.queues("rdma0", POD) == set()
+    kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
+    pod.close()
+    assert machine.queues("rail0") == set()
+    for _ in range(2):
+        for thing in state.queues:
+            replay(kernel, host, rail, thing)
+        assert machine.queues("rail0") == shaped
+    assert [it.text for it in capture(kernel, host, rail).queues] == [it.text for it in state.queues]
+
+
+def test_queues_can_be_removed_and_removed_again(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _shape(machine)
+    queues = capture(kernel, host, rail).queues
+    inner = next(thing for thing in queues if "10:" in thing.text and "tbf" in thing.text)
+    remove(kernel, host, rail, inner)
+    assert machine.queues("rail0") == {"htb 1: root", "htb 1:1 root", "htb 1:10 1:1", "clsact ffff: ingress"}
+    for _ in range(2):
+        for thing in reversed(queues):
+            remove(kernel, host, rail, thing)
+        assert machine.queues("rail0") == set()
+    for thing in queues:
+        replay(kernel, host, rail, thing)
+    for thing in queues:
+        remove(kernel, host, rail, thing)
+    assert machine.queues("rail0") == set()
+
+
+def test_a_queue_whose_parent_is_not_there_is_refused(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    _shape(machine)
+    queues = capture(kernel, host, rail).queues
+    for thing in reversed(queues):
+        remove(kernel, host, rail, thing)
+    (inner,) = (thing for thing in queues if "tbf" in thing.text)
+    _refused({errno.ENOENT}, lambda: replay(kernel, host, rail, inner))
+
+
+def test_addresses_that_a_link_listens_to_are_lost_with_a_move_and_can_be_replayed(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    machine.set("rail0", up=True)
+    machine.add_address("rail0", "10.0.0.1/24")
+    machine.add_address("rail0", "fd00::1/64")
+    macs = {"02:11:22:33:44:55", "01:1b:19:00:00:00"}
+    for mac in macs:
+        machine.listen("rail0", mac)
+    state = capture(kernel, host, rail)
+    assert {thing.text.split()[1] for thing in state.forwarding} == macs
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
+    assert machine.listens("rdma0", POD) == set()
+    kernel.move_link(pod, rail, host, "rail0", as_ifindex=rail)
+    pod.close()
+    for _ in range(2):
+        for thing in state.forwarding:
+            replay(kernel, host, rail, thing)
+        assert machine.listens("rail0") == macs
+    for _ in range(2):
+        for thing in state.forwarding:
+            remove(kernel, host, rail, thing)
+        assert machine.listens("rail0") == set()
+
+
+def test_sizes_are_set_and_told_and_outlive_a_move(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    before = tuning_of(capture(kernel, host, rail).tuning)
+    name, value = next((name, value) for name, value in before.items() if name.startswith("channels "))
+    changed = value + 1 if value == 1 else value - 1
+    apply(kernel, host, rail, SetTuning(sizes=((name, changed),)))
+    assert tuning_of(capture(kernel, host, rail).tuning) == before | {name: changed}
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(host, rail, pod, "rdma0", as_ifindex=rail)
+    assert tuning_of(capture(kernel, pod, rail).tuning)[name] == changed
+    apply(kernel, pod, rail, SetTuning(sizes=((name, value),)))
+    assert tuning_of(capture(kernel, pod, rail).tuning) == before
+    pod.close()
+
+
+def test_what_a_driver_does_not_have_is_refused(machine: Machine, rail: int) -> None:
+    kernel, host = machine.kernel, machine.kernel.host
+    no_such = (SetTuning(sizes=(("ring rx-jumbo", 64),)), SetPrivateFlags(flags=(("no-such-flag", True),)))
+    for op in no_such:
+        _refused({errno.EOPNOTSUPP, errno.EINVAL}, lambda op=op: apply(kernel, host, rail, op))  # type: ignore[misc]  # mypy cannot see the default's type
+        _refused({errno.ENODEV}, lambda op=op: apply(kernel, host, 4711, op))  # type: ignore[misc]  # as above
 
 
 def test_channels_of_a_link_are_told(machine: Machine, rail: int) -> None:
@@ -790,6 +897,21 @@ def test_a_virtual_link_dies_with_its_namespace(machine: Machine, rail: int) -> 
     machine.remove_pod()
     pod.close()
     assert rail not in machine.see()
+
+
+def test_a_virtual_link_is_known_by_what_it_hangs_on(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    wanted = capture(kernel, kernel.host, rail)
+    assert wanted.peer
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=77)
+    assert kernel.hangs_on(pod, 77, wanted)
+    assert kernel.hangs_on(pod, 77, replace(wanted, peer=0)), "an older journal names no peer"
+    assert not kernel.hangs_on(pod, 77, replace(wanted, peer=wanted.peer + 4711))
+    machine.replace_in_pod("rdma0")
+    assert not kernel.hangs_on(pod, 77, wanted)
+    _refused({errno.ENODEV}, lambda: kernel.hangs_on(pod, 4711, wanted))
+    pod.close()
 
 
 def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:

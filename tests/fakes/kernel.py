@@ -34,8 +34,10 @@ from nri_rdma.attach.ops import (
     Restore,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
 )
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceError, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
@@ -123,6 +125,40 @@ class Neighbour:
         return f"{self.address} {self.mac}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queueing discipline, or a class: one with a minor number."""
+
+    kind: str
+    handle: str
+    parent: str = "root"
+    options: str = ""
+
+    @property
+    def is_class(self) -> bool:
+        return not self.handle.endswith(":")
+
+    @property
+    def qdisc(self) -> str:
+        """The handle of the discipline that it is, or is a class of."""
+        return self.handle.partition(":")[0] + ":"
+
+    @property
+    def text(self) -> str:
+        return f"{self.kind} {self.handle} parent {self.parent} {self.options}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forwarding:
+    """A hardware address that somebody had the link listen to."""
+
+    mac: str
+
+    @property
+    def text(self) -> str:
+        return f"forwarding {self.mac}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Link:
     """A link in some namespace."""
@@ -144,10 +180,16 @@ class Link:
     tcx: int = 0
     """Programs that are attached by TCX."""
     vrf_table: int = 0
+    peer: int = 0
+    """What a virtual link hangs on, by a number that nothing else has."""
     settings: dict[str, int] = field(default_factory=lambda: dict(_DEFAULT_SETTINGS))
     sysctls: dict[str, str] = field(default_factory=lambda: dict(_DEFAULT_SYSCTLS))
     features: dict[str, bool] = field(default_factory=lambda: dict(_DEFAULT_FEATURES))
     tuning: dict[str, int] = field(default_factory=lambda: {"ring rx": 1024, "channels combined": 8})
+    private_flags: dict[str, bool] = field(default_factory=lambda: {"rx cqe moderation": False, "legacy-rx": True})
+    dcb: str = ""
+    queues: list[Queue] = field(default_factory=list)
+    forwarding: list[Forwarding] = field(default_factory=list)
     addresses: list[Address] = field(default_factory=list)
     routes: list[Route] = field(default_factory=list)
     neighbours: list[Neighbour] = field(default_factory=list)
@@ -224,6 +266,24 @@ class Link:
         if route.via and not route.onlink and not any(route.via in it.to for it in direct):
             raise KernelError("add route", errno.ENETUNREACH)
 
+    def add_queue(self, queue: Queue) -> None:
+        """Refused without what it stands in, and where one of its handle or in its place is."""
+        handles, places = {it.handle for it in self.queues}, {it.parent for it in self.queues if not it.is_class}
+        if queue.handle in handles or (not queue.is_class and queue.parent in places):
+            raise KernelError("add queue", errno.EEXIST)
+        needed = {queue.parent, *([queue.qdisc] if queue.is_class else [])} - {"root", "ingress"}
+        if not needed <= handles:
+            raise KernelError("add queue", errno.ENOENT)
+        self.queues.append(queue)
+
+    def remove_queue(self, queue: Queue) -> None:
+        """With all that stands in it."""
+        gone = {queue.handle}
+        for it in self.queues:  # parents come first
+            if it.parent in gone or (it.is_class and it.qdisc in gone):
+                gone.add(it.handle)
+        self.queues = [it for it in self.queues if it.handle not in gone]
+
     def _connect(self, address: Address) -> None:
         network = address.interface.network
         if address.no_prefix_route or address.secondary or network.prefixlen == network.max_prefixlen:
@@ -293,6 +353,7 @@ class World:
         self.rdma_netns = RdmaNetns.NONE
         self.rdma: list[Rdma] = []
         self._last_minor = 191
+        self._last_peer = 0
         self.sockets: list[HostSocket] = []
         self.lifelines = Lifelines()
 
@@ -317,6 +378,9 @@ class World:
         """A new link; its MAC comes from its number."""
         ifindex = int(fields.pop("ifindex", 0)) or netns.new_ifindex()
         mac = fields.pop("mac", f"02:00:00:00:{netns.cookie:02x}:{ifindex:02x}")
+        if fields.get("kind", "veth") and not fields.get("parent"):
+            self._last_peer += 1
+            fields.setdefault("peer", self._last_peer)
         netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
         netns.links[ifindex].lose_sysctls()
         return netns.links[ifindex]
@@ -363,6 +427,8 @@ def put(link: Link, target: Netns, ifindex: int) -> None:
     link.take_down()
     link.addresses.clear()
     link.neighbours.clear()
+    link.queues.clear()
+    link.forwarding.clear()
     link.ifindex, link.master = ifindex, 0
     link.settings["addr_gen_mode"] = 0
     link.lose_sysctls()
@@ -419,6 +485,9 @@ class FakeKernel:
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return tuple(_state(link, whole=False) for link in _netns(namespace).links.values())
+
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return not link.peer or _link(namespace, ifindex).peer == link.peer
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         links = self._world.host.links.values()
@@ -609,6 +678,9 @@ class FaultyKernel:
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
         return self._do("link", lambda: self._kernel.link(namespace, ifindex))
 
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return self._do("hangs_on", lambda: self._kernel.hangs_on(namespace, ifindex, link))
+
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))
 
@@ -713,6 +785,20 @@ def _set_features(_netns: Netns, link: Link, op: SetFeatures) -> None:
     link.features.update(op.features)
 
 
+def _set_private_flags(_netns: Netns, link: Link, op: SetPrivateFlags) -> None:
+    unknown = [name for name, _ in op.flags if name not in link.private_flags]
+    if unknown:
+        raise KernelError("set private flags", errno.EOPNOTSUPP, ", ".join(unknown))
+    link.private_flags.update(op.flags)
+
+
+def _set_tuning(_netns: Netns, link: Link, op: SetTuning) -> None:
+    unknown = [name for name, _ in op.sizes if name not in link.tuning]
+    if unknown:
+        raise KernelError("set tuning", errno.EOPNOTSUPP, ", ".join(unknown))
+    link.tuning.update(op.sizes)
+
+
 def _detach_xdp(_netns: Netns, link: Link, _op: DetachXdp) -> None:
     link.xdp = False
 
@@ -761,6 +847,10 @@ def _restore(_netns: Netns, link: Link, op: Restore) -> None:
                 link.add_route(item)
             case Neighbour() if item not in link.neighbours:
                 link.neighbours.append(item)
+            case Queue():
+                link.add_queue(item)
+            case Forwarding() if item not in link.forwarding:
+                link.forwarding.append(item)
     except KernelError as error:
         if error.errno != errno.EEXIST:
             raise
@@ -775,6 +865,10 @@ def _remove(_netns: Netns, link: Link, op: Remove) -> None:
             link.routes.remove(item)
         case Neighbour() if item in link.neighbours:
             link.neighbours.remove(item)
+        case Queue() if item in link.queues:
+            link.remove_queue(item)
+        case Forwarding() if item in link.forwarding:
+            link.forwarding.remove(item)
 
 
 def _metric(route: RouteConfig) -> int:
@@ -845,6 +939,8 @@ CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = 
     SetSettings: _on_link(_set_settings),
     SetSysctl: _on_link(_set_sysctl),
     SetFeatures: _on_link(_set_features),
+    SetPrivateFlags: _on_link(_set_private_flags),
+    SetTuning: _on_link(_set_tuning),
     DetachXdp: _on_link(_detach_xdp),
     DetachTcx: _on_link(_detach_tcx),
     JoinVrf: _on_link(_join_vrf),
@@ -903,12 +999,25 @@ def _link_local(mac: str) -> IPv6Interface:
 
 
 @cache
-def _captured(item: Address | Route | Neighbour, *, kernel_made: bool) -> Captured:
+def _captured(item: Address | Route | Neighbour | Queue | Forwarding, *, kernel_made: bool) -> Captured:
     return Captured(text=item.text, raw=pickle.dumps(item), kernel_made=kernel_made)
 
 
 def _bare(state: LinkState) -> LinkState:
-    return replace(state, addresses=(), routes=(), neighbours=(), sysctls="", features="", tuning="")
+    nothing: tuple[Captured, ...] = ()
+    return replace(
+        state,
+        addresses=nothing,
+        routes=nothing,
+        neighbours=nothing,
+        queues=nothing,
+        forwarding=nothing,
+        sysctls="",
+        features="",
+        tuning="",
+        private_flags="",
+        dcb="",
+    )
 
 
 def _state(link: Link, *, whole: bool) -> LinkState:
@@ -927,6 +1036,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         master=link.master,
         lower=link.lower,
         xdp=link.xdp,
+        peer=link.peer,
         settings=tuple(link.settings.items()),
     )
     if not whole:
@@ -937,6 +1047,10 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         addresses=tuple(_captured(it, kernel_made=it.kernel_made) for it in link.addresses),
         routes=tuple(_captured(it, kernel_made=it.connected and it.to == LINK_LOCAL) for it in routes),
         neighbours=tuple(_captured(it, kernel_made=False) for it in link.neighbours),
+        queues=tuple(_captured(it, kernel_made=False) for it in link.queues),
+        forwarding=tuple(_captured(it, kernel_made=False) for it in link.forwarding),
+        private_flags=features_text(link.private_flags.items()),
+        dcb=link.dcb,
         sysctls=sysctls_text(link.sysctls),
         features=features_text(link.features.items()),
         tuning="\n".join(f"{name} {value}" for name, value in link.tuning.items()),
@@ -962,6 +1076,11 @@ def _shown(link: Link) -> tuple[object, ...]:
         frozenset(link.settings.items()),
         frozenset(link.sysctls.items()),
         frozenset(link.features.items()),
+        frozenset(link.private_flags.items()),
+        frozenset(link.tuning.items()),
+        link.dcb,
+        frozenset(link.queues),
+        frozenset(link.forwarding),
         frozenset(link.addresses),
         frozenset(link.routes),
         frozenset(link.neighbours),

@@ -87,6 +87,21 @@ def add_dummy(linux: LinuxMachine, name: str) -> None:
         pytest.skip("this kernel has no dummy devices (CONFIG_DUMMY)")
 
 
+RICH_QUEUES = """
+tc qdisc add dev rail0 root handle 1: htb default 0x10
+tc class add dev rail0 parent 1: classid 1:1 htb rate 100mbit quantum 1500
+tc class add dev rail0 parent 1:1 classid 1:10 htb rate 50mbit ceil 80mbit quantum 1500 prio 2
+tc class add dev rail0 parent 1:1 classid 1:20 htb rate 9gbit burst 9k quantum 3000
+tc qdisc add dev rail0 parent 1:10 handle 10: tbf rate 1mbit burst 32kbit latency 400ms
+tc qdisc add dev rail0 parent 1:20 handle 20: pfifo limit 77
+tc qdisc add dev rail0 clsact
+"""
+RICH_FORWARDING = """
+bridge fdb add 02:11:22:33:44:55 dev rail0 self permanent
+bridge fdb add 01:1b:19:00:00:00 dev rail0 self permanent
+bridge fdb add 33:33:00:00:47:11 dev rail0 self permanent
+"""
+
 KINDS: dict[str, Callable[[LinuxMachine, str], None]] = {
     "veth": add_veth,
     "macvlan": add_macvlan,
@@ -118,6 +133,11 @@ def make_rich(linux: LinuxMachine, kind: str) -> None:
     """A link rail0 of the host that has everything, and a bystander."""
     KINDS[kind](linux, "rail0")
     configure(linux, RICH)
+    more = RICH_QUEUES
+    if kind != "macvlan":  # which takes addresses in its mode passthru only
+        more += RICH_FORWARDING
+    for command in filter(None, more.splitlines()):
+        linux.run(HOST, *command.split())
     assert sysctls.put(linux.path(HOST), RICH_SYSCTLS) == set()
 
 
@@ -133,6 +153,7 @@ class Attach:
         network: DeviceRequest | None = None,
     ) -> None:
         self.linux = linux
+        self.lost: list[tuple[str, str]] = []
         self.before = before or hostlook.take_settled(linux.path(HOST))
         self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
@@ -146,7 +167,8 @@ class Attach:
         do_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
 
     def undo(self, kernel: Kernel) -> tuple[NriRdmaError, ...]:
-        return undo_steps(kernel, self.namespace, steps_of(self.record.plan), SPANS)
+        steps = steps_of(self.record.plan, lambda move, why: self.lost.append((move.link.name, why)))
+        return undo_steps(kernel, self.namespace, steps, SPANS)
 
     def restart(self) -> None:
         """The daemon was killed and starts anew."""

@@ -1,13 +1,16 @@
-"""Features of netdevs, and the sizes that are only reported, on this kernel, beside what `ethtool` shows."""
+"""Features and channels of netdevs on this kernel, beside what `ethtool` shows."""
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 
+from nri_rdma.attach.plan import Plan
 from nri_rdma.model.link import features_of
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import Attach, add_veth
+from tests.rig import hostlook
 from tests.rig.linkops import capture
 
 pytestmark = pytest.mark.root
@@ -61,11 +64,27 @@ def test_what_the_host_had_set_is_there_again_whatever_the_pod_set(rail: LinuxMa
     assert _features(rail, HOST, "rail0") == before
 
 
-def test_channels_that_the_pod_changed_are_told_and_stay(rail: LinuxMachine, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("before", "pods"), [("1", "2"), ("2", "1")])
+def test_channels_that_the_pod_changed_are_what_they_were(rail: LinuxMachine, before: str, pods: str) -> None:
+    rail.run(HOST, "ethtool", "-L", "rail0", "rx", before)
     attach = Attach(rail, "rail0")
     attach.do(attach.kernel)
-    rail.run(POD, "ethtool", "-L", "rdma0", "rx", "2")
+    rail.run(POD, "ethtool", "-L", "rdma0", "rx", pods, "tx", "2")
+    attach.assert_home()
+
+
+def test_what_the_driver_does_not_take_back_is_told_and_not_tried_again(
+    rail: LinuxMachine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More channels than the driver has: as on a host whose driver has been replaced meanwhile."""
+    attach = Attach(rail, "rail0")
+    (move,) = attach.record.plan.moves
+    wanted = replace(move.link, tuning="channels rx 4711\nchannels tx 1")
+    attach.record = replace(attach.record, plan=Plan(moves=(replace(move, link=wanted),)))
+    attach.do(attach.kernel)
     with caplog.at_level(logging.WARNING):
-        attach.assert_home()
-    (told,) = {tuple(record.what) for record in caplog.records if "not restored" in record.getMessage()}  # type: ignore[attr-defined]
-    assert told == ("channels rx 2 (was 1)",)
+        assert attach.undo(attach.kernel) == ()
+    (line,) = (it for it in caplog.records if it.getMessage() == "the driver's settings are not what the host had")
+    assert vars(line)["what"] == ("channels rx 1 (was 4711)",)
+    assert "EINVAL" in vars(line)["refused"][0]
+    assert hostlook.difference(attach.before, hostlook.take_settled(rail.path(HOST))) == []

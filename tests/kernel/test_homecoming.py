@@ -1,8 +1,11 @@
 """On the real kernel: whatever fails when, and whatever the pod did, the host is as before; as `ip -j -d` sees it."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,7 @@ from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from tests.contract.machines import HOST, POD, LinuxMachine
 from tests.kernel.journey import KINDS, MAC, RICH, Attach, add_veth, configure, make_rich
 from tests.rig import hostlook
+from tests.rig.deadline import wait_until
 from tests.rig.linkops import set_link
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 
@@ -210,6 +214,77 @@ def test_a_virtual_link_that_was_deleted_in_the_pod_is_no_error(linux: LinuxMach
     attach.do(attach.kernel)
     linux.ip(POD, "link delete rdma0")
     assert attach.undo(attach.kernel) == ()
+    assert attach.lost == [("rail0", "it is neither on the host nor in the pod")]
+
+
+def _peer_on_host(linux: LinuxMachine) -> None:
+    linux.ip(HOST, f"link add rail0 index 50 address {MAC} type veth peer name rail0p index 70")
+
+
+def _peer_elsewhere(linux: LinuxMachine) -> None:
+    linux.ip(HOST, f"link add rail0 index 51 address {MAC} type veth peer name p1 index 71 netns {linux.path('peers')}")
+    linux.ip("peers", "link set p1 up")
+
+
+def _macvlan(linux: LinuxMachine) -> None:
+    KINDS["macvlan"](linux, "rail0")
+
+
+@pytest.mark.parametrize("make", [_peer_on_host, _peer_elsewhere, _macvlan])
+def test_what_hangs_on_the_same_as_before_is_taken_home(
+    linux: LinuxMachine, make: Callable[[LinuxMachine], None]
+) -> None:
+    make(linux)
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    attach.meddle(MEDDLINGS)
+    attach.assert_home()
+    assert attach.lost == []
+
+
+@pytest.mark.parametrize("in_inner", [False, True], ids=["in the pod", "in a namespace of the pod"])
+@pytest.mark.parametrize("make", [_peer_on_host, _peer_elsewhere])
+def test_a_link_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(
+    linux: LinuxMachine, make: Callable[[LinuxMachine], None], in_inner: bool
+) -> None:
+    """Same kind, number, name, address, and number of the other end; that end is where the pod can make one."""
+    make(linux)
+    attach = Attach(linux, "rail0")
+    (move,) = attach.record.plan.moves
+    attach.do(attach.kernel)
+    number, peer = move.pod_ifindex, move.link.peer
+    linux.ip(POD, "link delete rdma0")
+    with subprocess.Popen(["nsenter", f"--net={linux.path(POD)}", "unshare", "-n", "sleep", "60"]) as inner:
+        try:
+            place = f"netns {inner.pid}" if in_inner else ""
+            wait_until(lambda: _is_elsewhere(inner.pid, linux), "the inner namespace")
+            linux.ip(POD, f"link add rdma0 index {number} address {MAC} type veth peer name evil index {peer} {place}")
+            before = hostlook.take(linux.path(HOST))
+            assert attach.undo(attach.kernel) == ()
+            assert hostlook.difference(before, hostlook.take(linux.path(HOST))) == []
+        finally:
+            inner.kill()
+    assert attach.lost == [("rail0", "the pod has replaced it by another veth of its number")]
+    assert move.link.ifindex not in linux.see()
+
+
+def test_a_macvlan_that_the_pod_put_in_the_place_of_its_own_is_not_taken_home(linux: LinuxMachine) -> None:
+    """On a link of the pod's that has the number of the host's lower link."""
+    KINDS["macvlan"](linux, "rail0")
+    attach = Attach(linux, "rail0")
+    (move,) = attach.record.plan.moves
+    attach.do(attach.kernel)
+    linux.ip(POD, "link delete rdma0")
+    linux.ip(POD, f"link add low index {move.link.lower} type veth peer name low1 index 99")
+    linux.ip(POD, f"link add rdma0 link low index {move.pod_ifindex} address {MAC} type macvlan mode bridge")
+    assert attach.undo(attach.kernel) == ()
+    assert attach.lost == [("rail0", "the pod has replaced it by another macvlan of its number")]
+    assert move.link.ifindex not in linux.see()
+
+
+def _is_elsewhere(pid: int, linux: LinuxMachine) -> bool:
+    inner = Path(f"/proc/{pid}/ns/net").stat().st_ino
+    return inner not in {linux.path(POD).stat().st_ino, Path("/proc/self/ns/net").stat().st_ino}
 
 
 @pytest.mark.parametrize(
@@ -229,6 +304,90 @@ def test_a_link_that_the_host_could_not_have_back_whole_is_refused(
     with pytest.raises(PlacementError, match=reason) as caught:
         Attach(linux, "rail0")
     assert caught.value.code is ErrorCode.DEVICE_IN_USE
+
+
+FILTER = "protocol ip u32 match u32 0 0"
+
+
+@pytest.mark.parametrize(
+    ("commands", "reason"),
+    [
+        (f"qdisc add dev rail0 clsact\nfilter add dev rail0 ingress {FILTER}", r"has tc filters \(ingress\)"),
+        (f"qdisc add dev rail0 clsact\nfilter add dev rail0 egress {FILTER}", r"has tc filters \(egress\)"),
+        (f"qdisc add dev rail0 ingress\nfilter add dev rail0 parent ffff: {FILTER}", r"has tc filters \(at ffff:\)"),
+        (
+            f"qdisc add dev rail0 root handle 1: htb\nfilter add dev rail0 parent 1: {FILTER} flowid 1:1",
+            r"has tc filters \(at 1:\)",
+        ),
+        (
+            "qdisc add dev rail0 root handle 1: htb\n"
+            "class add dev rail0 parent 1: classid 1:5 htb rate 1gbit quantum 1500"
+            f"\nfilter add dev rail0 parent 1:5 {FILTER} flowid 1:1",
+            r"has tc filters \(at 1:5\)",
+        ),
+        ("qdisc add dev rail0 ingress_block 7 ingress", "has the qdisc ingress ffff: with a shared block of filters"),
+        (
+            "qdisc add dev rail0 root handle 1: stab overhead 8 linklayer atm htb",
+            "has the qdisc htb 1: with a table of sizes",
+        ),
+    ],
+)
+def test_a_link_whose_queues_the_host_could_not_have_back_is_refused_before_it_moves(
+    linux: LinuxMachine, commands: str, reason: str
+) -> None:
+    add_veth(linux, "rail0")
+    for command in commands.splitlines():
+        linux.run(HOST, "tc", *command.split())
+    with pytest.raises(PlacementError, match=reason) as caught:
+        Attach(linux, "rail0")
+    assert caught.value.code is ErrorCode.DEVICE_IN_USE
+    rail = next(number for number, link in linux.see().items() if link.name == "rail0")
+    survey = linux.kernel.survey((rail,))
+    assert re.search(reason, " ".join(survey.links[rail].unreturnable)), "known when the device is chosen"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "root handle 1: tbf rate 20gbit burst 9mbit limit 9mbit",
+        "root handle 1: tbf rate 1mbit burst 32kbit latency 50ms peakrate 2mbit minburst 1540",
+        "root tbf rate 1mbit burst 32kbit latency 50ms overhead 20 linklayer atm",
+        "root pfifo limit 5",
+        "root handle 7: bfifo limit 3000",
+        "root pfifo_head_drop limit 5",
+        "root handle 9: pfifo_fast",
+        "root handle 9: noqueue",
+        "root handle 1: htb default 0x5 r2q 7 direct_qlen 55",
+        "ingress",
+        "clsact",
+    ],
+)
+@pytest.mark.parametrize("up", [True, False], ids=["up", "down"])
+def test_a_queueing_discipline_comes_back_with_its_numbers(linux: LinuxMachine, command: str, up: bool) -> None:
+    add_veth(linux, "rail0")
+    if up:
+        linux.ip(HOST, "link set rail0 up")
+    linux.run(HOST, "tc", "qdisc", "add", "dev", "rail0", *command.split())
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    linux.run(POD, "tc", "qdisc", "add", "dev", "rdma0", "root", "handle", "5:", "pfifo", "limit", "3")
+    attach.assert_home()
+
+
+def test_mq_comes_back_with_what_its_queues_have(linux: LinuxMachine) -> None:
+    peers = linux.path("peers")
+    linux.ip(HOST, f"link add rail0 numtxqueues 4 address {MAC} type veth peer name p1 netns {peers}")
+    linux.ip("peers", "link set p1 up")
+    linux.ip(HOST, "link set rail0 up")
+    for command in (
+        "root handle 1: mq",
+        "parent 1:1 handle 10: pfifo limit 3",
+        "parent 1:3 handle 30: tbf rate 1mbit burst 32kbit latency 50ms",
+    ):
+        linux.run(HOST, "tc", "qdisc", "add", "dev", "rail0", *command.split())
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    attach.assert_home()
 
 
 def _two_links(linux: LinuxMachine) -> None:

@@ -1,9 +1,10 @@
 """What the host's network looks like, and what differs between two looks.
 
 Compared are links, addresses, permanent neighbours, routes of all tables and rules, IPv4 and IPv6, with every field
-that `ip -j -d` shows except the volatile ones below; what `bridge fdb` shows; what `ethtool -k` shows; and the sysctls
-of each link, with those of its neighbour tables. A link is known by its interface number, so a renamed one is the same
-link with another name.
+that `ip -j -d` shows except the volatile ones below; what `bridge fdb` shows; the qdiscs, classes and filters that `tc`
+shows; what `ethtool` shows of features, channels, rings, coalescing and private flags, where the driver answers; and
+the sysctls of each link, with those of its neighbour tables. A link is known by its interface number, so a renamed one
+is the same link with another name.
 
 Left out, and only these: the runtime's own veths. Such a link is a veth whose name is `veth` and eight hexadecimal
 digits (CNI's ptp plugin) and whose IPv4 addresses all are in 198.18.0.0/15 (the rig's pod network), at least one; what
@@ -40,6 +41,11 @@ _BRIDGE_TIMER = re.compile(r".*_timer$")
 _SYSCTLS = ("ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh")
 # CNI's ptp plugin turns forwarding on for the whole host at its first pod; `all` and `default` are no link's.
 _SYSCTL_VOLATILE = frozenset({"ipv4/conf/forwarding"})
+_QUEUE_COUNTERS = frozenset({"direct_packets_stat"})
+_KERNELS_HANDLE = "0:"
+_ETHTOOL_HEADING = re.compile(
+    r"(?:Features|Channel parameters|Ring parameters|Coalesce parameters|Private flags) for (.+)"
+)
 _NO_LINKS = frozenset({"all", "default"})
 
 _Fields = Mapping[str, Any]
@@ -55,7 +61,9 @@ class HostState:
     routes: Mapping[str, _Fields]
     rules: Mapping[str, _Fields]
     forwarding: Mapping[str, _Fields] = field(default_factory=dict)
+    queues: Mapping[str, _Fields] = field(default_factory=dict)
     features: Mapping[str, _Fields] = field(default_factory=dict)
+    tuning: Mapping[str, _Fields] = field(default_factory=dict)
     sysctls: Mapping[str, _Fields] = field(default_factory=dict)
 
 
@@ -87,7 +95,9 @@ def take(netns: Path | None = None) -> HostState:
             [it for it in _json(netns, "bridge", "-j", "fdb", "show") if it.get("ifname") not in ignored],
             lambda it: f"{it['mac']} of {it['ifname']}",
         ),
-        features=_features(netns, ignored),
+        queues=_queues(netns, ignored),
+        features=_ethtool(netns, ignored, "-k"),
+        tuning=_tuning(netns, ignored),
         sysctls=_sysctls(netns, ignored),
     )
 
@@ -104,7 +114,9 @@ def difference(before: HostState, after: HostState) -> list[str]:
     found += _compare_all("route", before.routes, after.routes)
     found += _compare_all("rule", before.rules, after.rules)
     found += _compare_all("forwarding entry", before.forwarding, after.forwarding)
+    found += _compare_all("queue", before.queues, after.queues)
     found += _compare_all("features of", before.features, after.features)
+    found += _compare_all("driver's settings of", before.tuning, after.tuning)
     found += _compare_all("sysctls of", before.sysctls, after.sysctls)
     return found
 
@@ -183,19 +195,46 @@ def _is_cni_veth(link: _Fields) -> bool:
     return bool(own) and all(address in POD_NETWORK for address in own)
 
 
-def _features(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
-    """What `ethtool -k` says of all links."""
-    done = _run(netns, "ethtool", "-k", "*")
+def _queues(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+    """What `tc` shows of all links; classes and filters of those that have a qdisc which somebody has made."""
+    qdiscs = [it for it in _json(netns, "tc", "-j", "qdisc", "show") if it["dev"] not in ignored]
+    found = [it | {"what": "qdisc", "options": _without(it["options"], _QUEUE_COUNTERS)} for it in qdiscs]
+    for link in sorted({it["dev"] for it in qdiscs if it["handle"] != _KERNELS_HANDLE}):
+        found += [
+            {"dev": link, "what": "class", "kind": line.split()[1], "handle": line.split()[2], "line": line}
+            for line in _run(netns, "tc", "class", "show", "dev", link).stdout.splitlines()
+        ]
+        for side in ((), ("ingress",), ("egress",)):
+            shown = _json(netns, "tc", "-j", "filter", "show", "dev", link, *side)
+            found += [it | {"dev": link, "what": "filter", "side": side} for it in shown]
+    return _keyed(found, lambda it: f"{it['what']} {it['kind']} {it.get('handle', '')} of {it['dev']}")
+
+
+def _tuning(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
+    found: dict[str, dict[str, str]] = {}
+    for option in ("-l", "-g", "-c", "--show-priv-flags"):
+        for link, fields in _ethtool(netns, ignored, option).items():
+            found.setdefault(link, {}).update({f"{option} {name}": value for name, value in fields.items()})
+    return found
+
+
+def _ethtool(netns: Path | None, ignored: set[str], option: str) -> Mapping[str, dict[str, str]]:
+    """What `ethtool` says of all links; a second value of one name (a limit, and what is set) has a number."""
+    done = _run(netns, "ethtool", option, "*")
     if done.returncode != 0:
-        raise RuntimeError(f"ethtool -k: {done.stderr.strip()}")
+        raise RuntimeError(f"ethtool {option}: {done.stderr.strip()}")
     found: dict[str, dict[str, str]] = {}
     name = ""
     for line in done.stdout.splitlines():
-        feature, _, value = line.partition(":")
-        if feature.startswith("Features for "):
-            name = feature.removeprefix("Features for ")
-        elif feature.strip() and name not in ignored:
-            found.setdefault(name, {})[feature.strip()] = value.strip()
+        setting, _, value = line.partition(":")
+        if headed := _ETHTOOL_HEADING.match(setting):
+            name = headed[1]
+        elif setting.strip() and name not in ignored:
+            fields = found.setdefault(name, {})
+            key = setting.strip()
+            while key in fields:
+                key += "+"
+            fields[key] = value.strip()
     return found
 
 

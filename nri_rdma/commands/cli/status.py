@@ -188,8 +188,18 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
         rows = tuple((item["pod"], item["why"]) for item in document["unserved"])
         title = f"WARNING: pods that run without what they ask for{_since_start(document)}"
         yield TextTable(title=title, headings=("POD", "WHY"), rows=rows)
+    if document.get("lost_netdevs"):  # a daemon before this field has none
+        yield _lost(document["lost_netdevs"], document["lost_count"], time.time())
     if document.get("refused"):  # a daemon before this field has none
         yield _refused(document["refused"], time.time())
+
+
+def _lost(rows: list[dict[str, Any]], count: int, now: float) -> TextTable:
+    return TextTable(
+        title=f"WARNING: virtual netdevs that pods have lost ({count} since the start): make them again on the host",
+        headings=("NETDEV", "KIND", "DEVICE", "POD", "AGO", "WHY"),
+        rows=tuple((it["netdev"], it["kind"], it["device"], it["pod"], age(now - it["at"]), it["why"]) for it in rows),
+    )
 
 
 def _refused(rows: list[dict[str, Any]], now: float) -> TextTable:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nri_rdma.attach.attachment import Attachment, Selection
+from nri_rdma.attach.lost import LostNetdevs
 from nri_rdma.attach.numbers import Resolve, with_char_devices
 from nri_rdma.attach.port import KernelError, NamespaceIdentity, explained
 from nri_rdma.attach.record import Phase, SandboxRecord
@@ -42,6 +43,10 @@ class FindingOut:
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
         """Return nothing: a dry run leaves nothing."""
         return (), ()
+
+    def lost(self) -> LostNetdevs:
+        """Return none: nothing left the host."""
+        return LostNetdevs()
 
     def plan(self, attachment: Attachment, chosen: Selection) -> None:
         """Decide what would be done. Raises what refuses the attachment."""

@@ -109,6 +109,8 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "unserved": [{"pod": str(item.pod), "why": item.why} for item in view.unserved],
         "refused_count": view.refused_count,
         "refused": [asdict(row) for row in view.refused],
+        "lost_count": view.lost_count,
+        "lost_netdevs": [asdict(row) for row in view.lost_netdevs],
     }
 
 

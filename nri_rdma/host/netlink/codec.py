@@ -32,8 +32,10 @@ from nri_rdma.attach.ops import (
     Restore,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
 )
 from nri_rdma.attach.port import KernelError, Refused
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
@@ -149,9 +151,12 @@ def _anywhere(kind: type[T], request: Callable[[T], Request]) -> Datagram:
     return Datagram(lambda _index, op: (request(_as(kind, op)),))
 
 
-def _set_features(index: int, op: SetFeatures) -> None:
-    with EthtoolSocket() as ethtool:
-        ethtool.set_features(index, op)
+def _over_ethtool(kind: type[T], change: Callable[[EthtoolSocket, int, T], None]) -> NamespaceEntry:
+    def work(_route: RouteSocket, index: int, op: Op) -> None:
+        with EthtoolSocket() as ethtool:
+            change(ethtool, index, _as(kind, op))
+
+    return NamespaceEntry(work)
 
 
 def _as(kind: type[T], op: Op) -> T:
@@ -176,7 +181,9 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     AddRule: _anywhere(AddRule, add_rule_request),
     RemoveRule: _anywhere(RemoveRule, remove_rule_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
-    SetFeatures: NamespaceEntry(lambda _route, index, op: _set_features(index, _as(SetFeatures, op))),
+    SetFeatures: _over_ethtool(SetFeatures, EthtoolSocket.set_features),
+    SetPrivateFlags: _over_ethtool(SetPrivateFlags, EthtoolSocket.set_private_flags),
+    SetTuning: _over_ethtool(SetTuning, EthtoolSocket.set_tuning),
     DetachTcx: NamespaceEntry(lambda _route, index, _op: detach_tcx(index)),
     JoinVrf: NamespaceEntry(lambda route, index, op: join_vrf(route, index, _as(JoinVrf, op))),
     DropVrf: NamespaceEntry(lambda route, index, op: drop_vrf(route, index, _as(DropVrf, op))),

@@ -1,4 +1,4 @@
-"""What ethtool shows of a link: its features, and the sizes of its rings, channels and coalescing.
+"""What ethtool shows of a link: its features and private flags, and the sizes of its rings, channels and coalescing.
 
 Generic netlink's family `ethtool` (Documentation/networking/ethtool-netlink.rst), asked by the link's number: the older
 ioctl goes by name, and a pod may rename its link meanwhile. pyroute2 has features over that ioctl only.
@@ -15,7 +15,7 @@ from functools import cache
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from nri_rdma.attach.ops import SetFeatures
+from nri_rdma.attach.ops import SetFeatures, SetPrivateFlags, SetTuning
 from nri_rdma.attach.port import KernelError
 from nri_rdma.model.link import features_text
 from nri_rdma.wire import WireError
@@ -36,21 +36,44 @@ _NETLINK_GENERIC = 16  # include/uapi/linux/netlink.h
 _GENL = struct.Struct("=BBxx")  # struct genlmsghdr: command, version
 _CONTROL, _GETFAMILY, _FAMILY_ID, _FAMILY_NAME = 16, 3, 1, 2  # include/uapi/linux/genetlink.h
 # include/uapi/linux/ethtool_netlink.h
-_STRSET_GET, _FEATURES_GET, _FEATURES_SET, _RINGS_GET, _CHANNELS_GET, _COALESCE_GET = 1, 11, 12, 15, 17, 19
+_STRSET_GET, _FEATURES_GET, _FEATURES_SET, _PRIVFLAGS_GET, _PRIVFLAGS_SET = 1, 11, 12, 13, 14
+_RINGS_GET, _CHANNELS_GET, _COALESCE_GET = 15, 17, 19
+_SET_AFTER_GET = 1  # the number of each request that sets follows that of the one that reads
 _HEADER, _DEV_INDEX, _FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
 _HW, _WANTED, _BITS, _VALUE = 2, 3, 3, 4
 _BIT, _BIT_NAME, _BIT_IS_SET = 1, 2, 3
+_PRIVATE_FLAGS = 2
 _STRINGSETS, _STRINGSET, _SET_ID, _SET_STRINGS, _STRING_INDEX, _STRING_VALUE = 2, 1, 1, 3, 1, 2
 _ETH_SS_FEATURES = 4  # include/uapi/linux/ethtool.h
 
 _TUNING: Final[Mapping[int, tuple[str, Mapping[int, str]]]] = {
-    _RINGS_GET: ("ring", {6: "rx", 7: "rx-mini", 8: "rx-jumbo", 9: "tx"}),
+    _RINGS_GET: (
+        "ring",
+        {6: "rx", 7: "rx-mini", 8: "rx-jumbo", 9: "tx", 10: "rx-buf-len", 12: "cqe-size", 13: "tx-push"},
+    ),
     _CHANNELS_GET: ("channels", {6: "rx", 7: "tx", 8: "other", 9: "combined"}),
     _COALESCE_GET: (
         "coalesce",
-        {2: "rx-usecs", 3: "rx-frames", 6: "tx-usecs", 7: "tx-frames", 11: "adaptive-rx", 12: "adaptive-tx"},
+        {
+            2: "rx-usecs",
+            3: "rx-frames",
+            4: "rx-usecs-irq",
+            5: "rx-frames-irq",
+            6: "tx-usecs",
+            7: "tx-frames",
+            8: "tx-usecs-irq",
+            9: "tx-frames-irq",
+            10: "stats-block-usecs",
+            11: "adaptive-rx",
+            12: "adaptive-tx",
+            24: "cqe-mode-tx",
+            25: "cqe-mode-rx",
+        },
     ),
 }
+_ONE_BYTE: Final = frozenset(
+    {"ring tx-push", *(f"coalesce {it}-{way}" for it in ("adaptive", "cqe-mode") for way in ("rx", "tx"))}
+)
 _U16, _U32 = struct.Struct("=H"), struct.Struct("=I")
 _NUMBERS: Final = {1: struct.Struct("=B"), 2: _U16, 4: _U32}
 _PATIENCE_S = 5
@@ -65,6 +88,7 @@ class Shown:
 
     features: str = ""
     tuning: str = ""
+    private_flags: str = ""
 
 
 class EthtoolSocket:
@@ -97,26 +121,50 @@ class EthtoolSocket:
         family = _family()
         if family is None:
             return Shown()
-        kinds = (_FEATURES_GET, *_TUNING)
-        header = _header(ifindex, _COMPACT_BITSETS)
-        answers = self._ask(f"ask ethtool for link {ifindex}", family, [(kind, header) for kind in kinds])
+        kinds = (_FEATURES_GET, _PRIVFLAGS_GET, *_TUNING)
+        with_names, compact = _header(ifindex, 0), _header(ifindex, _COMPACT_BITSETS)
+        requests = [(kind, with_names if kind == _PRIVFLAGS_GET else compact) for kind in kinds]
+        answers = self._ask(f"ask ethtool for link {ifindex}", family, requests)
         shown = dict(zip(kinds, map(_or_nothing, answers), strict=True))
         return Shown(
             features=features_text(_changeable(shown[_FEATURES_GET])),
             tuning="\n".join(line for kind in _TUNING for line in _sizes(kind, shown[kind])),
+            private_flags=features_text(_named_bits(shown[_PRIVFLAGS_GET].get(_PRIVATE_FLAGS, b""))),
         )
 
     def set_features(self, ifindex: int, change: SetFeatures) -> None:
         """Set features. ENODEV: the namespace has no such link. EOPNOTSUPP: the kernel, or the link's driver, does not
         have one of them, or the driver does not let it be set."""
-        operation = f"{change.describe()} of link {ifindex}"
+        wanted = _nested(_WANTED, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.features)))
+        self._set(f"{change.describe()} of link {ifindex}", ifindex, {_FEATURES_SET: wanted})
+
+    def set_private_flags(self, ifindex: int, change: SetPrivateFlags) -> None:
+        """Set private flags. ENODEV: the namespace has no such link. EOPNOTSUPP, EINVAL: the link's driver does not
+        have one of them."""
+        wanted = _nested(_PRIVATE_FLAGS, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.flags)))
+        self._set(f"{change.describe()} of link {ifindex}", ifindex, {_PRIVFLAGS_SET: wanted})
+
+    def set_tuning(self, ifindex: int, change: SetTuning) -> None:
+        """Set sizes, and go on after a request that is refused. ENODEV: the namespace has no such link. EOPNOTSUPP,
+        EINVAL: the link's driver does not take one of them."""
+        wanted = dict(change.sizes)
+        requests = {}
+        for kind, (word, names) in _TUNING.items():
+            sizes = ((number, f"{word} {name}") for number, name in names.items())
+            body = b"".join(_size(number, name, wanted[name]) for number, name in sizes if name in wanted)
+            if body:
+                requests[kind + _SET_AFTER_GET] = body
+        self._set(f"{change.describe()} of link {ifindex}", ifindex, requests)
+
+    def _set(self, operation: str, ifindex: int, requests: Mapping[int, bytes]) -> None:
+        """Send requests (attributes by command) about a link. Raises the first refusal."""
         family = _family()
         if family is None:
             raise KernelError(operation, errno.EOPNOTSUPP, "this kernel has no ethtool over netlink")
-        wanted = _nested(_WANTED, _nested(_BITS, b"".join(_bit(name, on) for name, on in change.features)))
-        (answer,) = self._ask(operation, family, [(_FEATURES_SET, _header(ifindex, 0) + wanted)])
-        if isinstance(answer, KernelError):
-            raise answer
+        header = _header(ifindex, 0)
+        for answer in self._ask(operation, family, [(command, header + body) for command, body in requests.items()]):
+            if isinstance(answer, KernelError):
+                raise answer
 
     def family(self) -> int | None:
         """Return the number of the kernel's family of messages; None when the kernel does not have it."""
@@ -194,6 +242,17 @@ def _nested(kind: int, value: bytes) -> bytes:
 def _bit(name: str, on: bool) -> bytes:
     value = encode_attribute(_BIT_IS_SET, b"") if on else b""
     return _nested(_BIT, encode_attribute(_BIT_NAME, name.encode() + b"\0") + value)
+
+
+def _named_bits(bitset: bytes) -> Iterator[tuple[str, bool]]:
+    """Yield the bits of a bitset with names."""
+    for _, bit in read_attributes(dict(read_attributes(bitset)).get(_BITS, b"")):
+        told = dict(read_attributes(bit))
+        yield told.get(_BIT_NAME, b"").rstrip(b"\0").decode(errors="surrogateescape"), _BIT_IS_SET in told
+
+
+def _size(number: int, name: str, value: int) -> bytes:
+    return encode_attribute(number, bytes([value])) if name in _ONE_BYTE else encode_u32(number, value)
 
 
 def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from nri_rdma.attach.port import KernelError, Survey
 from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
 from nri_rdma.host.netlink.links import UNREADABLE, parse_link, parse_start, read_links, tied_to
+from nri_rdma.host.netlink.queues import read_queues
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
 from nri_rdma.host.netlink.sockets import address_of, read_sockets
@@ -56,7 +57,7 @@ class HostReader:
             if link.name in netdevs and link.kind != UNREADABLE
         }
         routes = self._settled_routes(wanted.keys(), _own_of(wanted, addresses))
-        returning = _returning(wanted, addresses, routes) if routes is not None else {}
+        returning = _returning(route, wanted, addresses, routes) if routes is not None else {}
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
         use = host_use(route, every, addresses, routes or (), self._lifelines)
         if routes is None:  # no attach relies on it: a survey asks again for links that are not in `returning`
@@ -76,7 +77,7 @@ class HostReader:
         own = [address for address in addresses if address.ifindex in wanted]
         return Survey(
             use=host_use(route, tied.values(), own, routes, self._lifelines),
-            links=_returning(wanted, addresses, routes),
+            links=_returning(route, wanted, addresses, routes),
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
@@ -132,15 +133,20 @@ def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[
 
 
 def _returning(
-    links: Mapping[int, tuple[bytes, LinkState]], addresses: Collection[AddressMessage], routes: Collection[Route]
+    route: RouteSocket,
+    links: Mapping[int, tuple[bytes, LinkState]],
+    addresses: Collection[AddressMessage],
+    routes: Collection[Route],
 ) -> Mapping[int, LinkState]:
-    """Return the links, each with what the host could not restore of it."""
+    """Return the links, each with what the host could not restore of it. Raises KernelError."""
+    queues = read_queues(route, links.keys())
     return {
         ifindex: replace(
             link,
             unreturnable=(
                 *unreturnable(ifindex, _own_of({ifindex}, addresses), routes),
                 *costs_of_return(forwarding_of(message), routes),
+                *queues[ifindex].unreturnable,
             ),
         )
         for ifindex, (message, link) in links.items()

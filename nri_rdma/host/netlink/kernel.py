@@ -17,6 +17,8 @@ from typing import TypeVar
 from nri_rdma.attach.ops import Op
 from nri_rdma.attach.port import KernelError, Namespace, Refused, Survey
 from nri_rdma.host.netlink import codec
+from nri_rdma.host.netlink.carried import Carried, read_carried
+from nri_rdma.host.netlink.dcb import read_dcb
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
 from nri_rdma.host.netlink.holders import holders_of, read_holders
 from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
@@ -42,9 +44,9 @@ from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, re
 from nri_rdma.host.netlink.sysctls import (
     costs_of_return,
     forwarding_of,
-    read_neighbour_tables,
     read_sysctls,
 )
+from nri_rdma.host.netlink.ties import hangs_on
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
@@ -107,6 +109,9 @@ class LinuxKernel:
             return parse_link(message) if message is not None else None
 
         return asked(namespace, f"read link {ifindex}", read)
+
+    def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
+        return hangs_on(self._host, held(namespace), ifindex, link)
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
@@ -172,14 +177,7 @@ class LinuxKernel:
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
     """Return the links with what they carry, without the routes of any other link."""
     messages = {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
-    tables = read_neighbour_tables(route, messages.keys()) if messages else {}
-    with EthtoolSocket() as ethtool:
-        return {
-            ifindex: _whole(
-                route, ethtool, message, read_addresses(route, ifindex), read_routes_of(ifindex), tables[ifindex]
-            )
-            for ifindex, message in messages.items()
-        }
+    return _wholes(route, messages, lambda ifindex: read_addresses(route, ifindex), read_routes_of)
 
 
 def _message(route: RouteSocket, ifindex: int) -> bytes | None:
@@ -196,12 +194,24 @@ def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[
     messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
     addresses = read_addresses(route)
     routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
-    tables = read_neighbour_tables(route, messages.keys()) if messages else {}
+    return _wholes(
+        route, messages, lambda ifindex: [it for it in addresses if it.ifindex == ifindex], lambda _ifindex: routes
+    )
+
+
+def _wholes(
+    route: RouteSocket,
+    messages: Mapping[int, bytes],
+    addresses_of: Callable[[int], Collection[AddressMessage]],
+    routes_of: Callable[[int], Collection[Route]],
+) -> Mapping[int, LinkState]:
+    """Return the links of these messages with what they carry. What can be read for all of them at once is read so."""
+    if not messages:
+        return {}
+    carried = read_carried(route, messages.keys())
     with EthtoolSocket() as ethtool:
         return {
-            ifindex: _whole(
-                route, ethtool, message, [it for it in addresses if it.ifindex == ifindex], routes, tables[ifindex]
-            )
+            ifindex: _whole(route, ethtool, message, addresses_of(ifindex), routes_of(ifindex), carried[ifindex])
             for ifindex, message in messages.items()
         }
 
@@ -212,10 +222,10 @@ def _whole(
     message: bytes,
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
-    table: str,
+    carried: Carried,
 ) -> LinkState:
     link = parse_link(message)
-    sysctls = read_sysctls(message, link.name, table)
+    sysctls = read_sysctls(message, link.name, carried.neighbour_table)
     own = {address.own for address in addresses}
     shown = ethtool.show(link.ifindex)
     return replace(
@@ -223,8 +233,16 @@ def _whole(
         addresses=captured_addresses(addresses),
         routes=captured_routes(routes, link.ifindex),
         neighbours=read_neighbours(route, link.ifindex),
+        queues=carried.queues.captured,
+        forwarding=carried.forwarding,
         sysctls=sysctls,
         features=shown.features,
         tuning=shown.tuning,
-        unreturnable=(*unreturnable(link.ifindex, own, routes), *costs_of_return(forwarding_of(message), routes)),
+        private_flags=shown.private_flags,
+        dcb=read_dcb(route, link.name),
+        unreturnable=(
+            *unreturnable(link.ifindex, own, routes),
+            *costs_of_return(forwarding_of(message), routes),
+            *carried.queues.unreturnable,
+        ),
     )

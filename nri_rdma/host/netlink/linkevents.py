@@ -1,4 +1,4 @@
-"""The kernel's news about links, addresses and default routes of a namespace, as a stream that is read in bursts.
+"""The kernel's news about links, queues, addresses and default routes of a namespace, as a stream read in bursts.
 
 RDMA devices that come and go are reported by uevents (host/netlink/uevents.py); this module is about their netdevs:
 which of them are on the host, and how the host uses them. Routes but default ones are kept away by a filter in the

@@ -34,7 +34,8 @@ _IFF_UP = 0x1
 
 _ADDRESS, _IFNAME, _MTU, _LINK, _MASTER = 1, 3, 4, 5, 10  # IFLA_*, include/uapi/linux/if_link.h
 _TXQLEN, _LINKINFO, _IFALIAS, _NET_NS_FD, _EXT_MASK = 13, 18, 20, 28, 29
-_LINK_NETNSID, _XDP, _NEW_IFINDEX, _MAX_MTU, _PROP_LIST, _ALT_IFNAME = 37, 43, 49, 51, 52, 53
+_LINK_NETNSID, _XDP, _TARGET_NETNSID, _NEW_IFINDEX = 37, 43, 46, 49
+_MAX_MTU, _PROP_LIST, _ALT_IFNAME = 51, 52, 53
 _PERM_ADDRESS, _PARENT_DEV_NAME, _PARENT_DEV_BUS_NAME = 54, 56, 57
 _INFO_KIND, _XDP_ATTACHED = 1, 2
 UNREADABLE: Final = "unreadable"
@@ -47,9 +48,13 @@ def read_links(route: RouteSocket) -> list[bytes]:
     return route.dump(_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0) + _SKIP_STATISTICS, "list links")
 
 
-def read_link(route: RouteSocket, ifindex: int) -> bytes:
-    """Return the message of one link. Raises KernelError."""
-    return route.ask(_GETLINK, _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + _SKIP_STATISTICS, f"read link {ifindex}")
+def read_link(route: RouteSocket, ifindex: int, netns: int = -1) -> bytes:
+    """Return the message of one link; `netns` is the socket's number of the namespace that the link is in, if that is
+    another one. Raises KernelError."""
+    body = _IFINFOMSG.pack(0, 0, ifindex, 0, 0) + _SKIP_STATISTICS
+    if netns >= 0:
+        body += encode_attribute(_TARGET_NETNSID, _I32.pack(netns))
+    return route.ask(_GETLINK, body, f"read link {ifindex}")
 
 
 def number_of(message: bytes) -> int:
@@ -137,6 +142,8 @@ def parse_link(message: bytes) -> LinkState:
         master=_number(told, _MASTER),
         lower=_lower(told, kind, ifindex),
         max_mtu=_number(told, _MAX_MTU),
+        peer=_peer(told, ifindex),
+        peer_netns=_netns_of_peer(told),
         xdp=any(dict(read_attributes(told.get(_XDP, b""))).get(_XDP_ATTACHED, b"")),
         settings=link_settings(flags, told),
     )
@@ -198,6 +205,16 @@ def _attributes_of(message: bytes) -> dict[int, bytes]:
     if len(message) > _NESTED_MAX and len(told) < len(every):
         raise WireError(f"an attribute is repeated in a link's message of {len(message)} bytes")
     return told
+
+
+def _peer(told: Mapping[int, bytes], ifindex: int) -> int:
+    """Return the IFLA_LINK of a link that hangs on another one. One that hangs on none has none, or its own number."""
+    peer = _number(told, _LINK)
+    return peer if peer != ifindex or _LINK_NETNSID in told else 0
+
+
+def _netns_of_peer(told: Mapping[int, bytes]) -> int:
+    return int(_I32.unpack(told[_LINK_NETNSID])[0]) if _LINK_NETNSID in told else -1
 
 
 def _of(ifindex: int) -> bytes:

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 
 from nri_rdma.attach.ops import Remove, Restore, SetSettings
+from nri_rdma.host.netlink import queues
 from nri_rdma.host.netlink.route_socket import Request
 from nri_rdma.model.link import Captured
 from nri_rdma.wire.netlink import APPEND, CREATE, EXCL, HEADER, NESTED, encode_attribute, encode_u32, read_attributes
@@ -170,10 +171,18 @@ def _settings_payload(ifindex: int, settings: dict[str, int]) -> bytes:
     return b"".join(payload)
 
 
-_PAYLOADS = {RTM_NEWADDR: _address_payload, RTM_NEWROUTE: _route_payload, RTM_NEWNEIGH: _neighbour_payload}
+_PAYLOADS = {
+    RTM_NEWADDR: _address_payload,
+    RTM_NEWROUTE: _route_payload,
+    RTM_NEWNEIGH: _neighbour_payload,
+    queues.NEWQDISC: queues.payload_of,
+    queues.NEWTCLASS: queues.payload_of,
+}
 _ABSENT = {
     RTM_NEWADDR: frozenset({errno.EADDRNOTAVAIL}),
     RTM_NEWROUTE: frozenset({errno.ESRCH}),
     RTM_NEWNEIGH: frozenset({errno.ENOENT}),
+    queues.NEWQDISC: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: another one stands there
+    queues.NEWTCLASS: frozenset({errno.ENOENT, errno.EINVAL}),  # EINVAL: its qdisc is gone
 }
 """The kernel's errno for a deletion of an object that does not exist."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from ipaddress import ip_interface
 
-from nri_rdma.attach.ops import SetFeatures
+from nri_rdma.attach.ops import SetFeatures, SetPrivateFlags, SetTuning
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.model.link import STABLE_SECRET, features_of
+from nri_rdma.model.link import STABLE_SECRET, features_of, tuning_of
 from tests.rig.linkops import (
     add_address,
     apply,
@@ -68,6 +68,19 @@ def _features(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     apply(kernel, pod, ifindex, SetFeatures(features=tuple((name, not on) for name, on in here.items())))
 
 
+def _tuning(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    here = tuning_of(capture(kernel, pod, ifindex).tuning)
+    sizes = tuple((name, here[name] // 2 or 2) for name in ("ring rx", "channels rx") if name in here)
+    if sizes:
+        apply(kernel, pod, ifindex, SetTuning(sizes=sizes))
+
+
+def _private_flags(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
+    here = features_of(capture(kernel, pod, ifindex).private_flags)
+    if here:
+        apply(kernel, pod, ifindex, SetPrivateFlags(flags=tuple((name, not on) for name, on in here.items())))
+
+
 def _rename_rdma(kernel: Kernel, pod: Namespace, ifindex: int) -> None:
     for device in kernel.rdma_devices(pod):
         rename_rdma(kernel, pod, device.index, f"mine{device.index}")
@@ -83,5 +96,7 @@ MEDDLINGS: tuple[Meddling, ...] = (
     _addresses,
     _sysctls,
     _features,
+    _tuning,
+    _private_flags,
     _rename_rdma,
 )

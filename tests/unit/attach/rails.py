@@ -3,7 +3,7 @@
 from ipaddress import ip_address, ip_interface, ip_network
 
 from nri_rdma.model.device import RdmaNetns
-from tests.fakes.kernel import Address, Link, Neighbour, Route, World
+from tests.fakes.kernel import Address, Forwarding, Link, Neighbour, Queue, Route, World
 from tests.unit.attach.builders import POD_PATH
 
 GUID = "0000:0000:0000:0001"
@@ -24,6 +24,9 @@ def rail_world() -> World:
     link.add_address(Address(interface=ip_interface("10.0.0.1/24")))
     link.raise_up()
     link.add_route(Route(to=ip_network("10.202.0.0/16"), via=ip_address("10.0.0.9"), metric=5))
+    link.add_queue(Queue(kind="htb", handle="1:"))
+    link.add_queue(Queue(kind="htb", handle="1:10", options="rate 50mbit"))
+    link.forwarding.append(Forwarding(mac="02:11:22:33:44:55"))
     link.neighbours.append(Neighbour(address=ip_address("10.0.0.99"), mac="02:00:00:00:00:99"))
     world.rdma_netns = RdmaNetns.EXCLUSIVE
     world.add_rdma("mlx5_0", parent=link.parent, node_guid=GUID)

@@ -14,14 +14,14 @@ from nri_rdma.decide.placement import Placed
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState
 from nri_rdma.model.pci import parse_pci_address
-from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Queue, Route, World
 from tests.rig.linkops import capture
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 from tests.unit.attach.networks import networks
 
 T = TypeVar("T")
-_CHOICES = 111  # more than any scenario needs
+_CHOICES = 150  # more than any scenario needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +121,11 @@ def _link(choices: _Choices, world: World, number: int) -> Link:
         link.raise_up()
         for route in choices.some(_routes(link), 3):
             link.add_route(route)
+    link.private_flags |= {"legacy-rx": choices.one([True, False])}
+    link.tuning |= {"ring rx": choices.one([1024, 512])}
+    for queue in choices.one(_QUEUES):
+        link.add_queue(queue)
+    link.forwarding += choices.some(_FORWARDING, 2)
     if choices.one([False, True]):
         link.neighbours.append(Neighbour(address=ip_address(f"10.{number}.0.99"), mac="02:00:00:00:00:99"))
     return link
@@ -134,6 +139,24 @@ _SYSCTLS = (
     ("ipv6/conf/mtu", "1400"),
     (STABLE_SECRET, "fd00::1:2:3"),
 )
+
+
+_HTB = Queue(kind="htb", handle="1:", options="default 10")
+_SHAPED = (
+    _HTB,
+    Queue(kind="htb", handle="1:1", parent="root", options="rate 100mbit"),
+    Queue(kind="htb", handle="1:10", parent="1:1", options="rate 50mbit"),
+    Queue(kind="tbf", handle="10:", parent="1:10", options="rate 1mbit"),
+)
+_CLSACT = Queue(kind="clsact", handle="ffff:", parent="ingress")
+_QUEUES: tuple[tuple[Queue, ...], ...] = (
+    (),
+    (Queue(kind="fq", handle="8001:"),),
+    (_CLSACT,),
+    _SHAPED,
+    (*_SHAPED, _CLSACT),
+)
+_FORWARDING = tuple(Forwarding(mac=mac) for mac in ("02:11:22:33:44:55", "01:1b:19:00:00:00"))
 
 
 def _addresses_of(number: int) -> tuple[Address, ...]:

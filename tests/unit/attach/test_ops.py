@@ -29,8 +29,10 @@ from nri_rdma.attach.ops import (
     Restore,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
     inverses_of,
 )
 from nri_rdma.attach.plan import NetdevMove, ops_of
@@ -158,6 +160,8 @@ def test_no_description_tells_a_secret() -> None:
         (SetSettings(settings=(("group", 1), ("flags", 2))), "group 1, flags 2"),
         (AddAltName(name="enp1"), "add alternative name enp1"),
         (DropAltName(name="enp1"), "remove alternative name enp1"),
+        (SetPrivateFlags(flags=(("rx moderation", True),)), "set private flag rx moderation on"),
+        (SetTuning(sizes=(("ring rx", 64), ("channels rx", 2))), "set ring rx 64, set channels rx 2"),
         (DetachXdp(), "detach XDP"),
         (DetachTcx(), "detach eBPF programs"),
         (JoinVrf(vrf=VRF), "join VRF red with table 100"),
@@ -179,7 +183,7 @@ def _samples(kind: type[Op]) -> tuple[Op, ...]:
     """Operations of this type that change a link which came to the pod, or the RDMA device."""
     kernel = FakeKernel(other := rail_world())
     things = capture(kernel, kernel.host, rail(other).ifindex)
-    usual = things.addresses[0]
+    some = (things.addresses[0], things.neighbours[0], *things.queues, *things.forwarding)
     samples: dict[type[Op], tuple[Op, ...]] = {
         SetLink: (SetLink(up=False), SetLink(name="mine", mac="02:aa:00:00:00:01", mtu=1300, txqlen=7, alias="mine")),
         AddAltName: (AddAltName(name="mine"),),
@@ -192,8 +196,10 @@ def _samples(kind: type[Op]) -> tuple[Op, ...]:
         JoinVrf: (JoinVrf(vrf=VRF),),
         DropVrf: (DropVrf(vrf=VRF),),
         AddAddress: (AddAddress(address=ip_interface("192.168.7.1/24")),),
-        Restore: (Restore(thing=usual), Restore(thing=things.neighbours[0])),
-        Remove: (Remove(thing=usual), Remove(thing=things.neighbours[0])),
+        SetPrivateFlags: (SetPrivateFlags(flags=(("legacy-rx", False),)),),
+        SetTuning: (SetTuning(sizes=(("ring rx", 64), ("channels combined", 2))),),
+        Restore: tuple(Restore(thing=thing) for thing in some),
+        Remove: tuple(Remove(thing=thing) for thing in some),
         AddRoute: (AddRoute(route=ROUTE),),
         AddNeighbour: (AddNeighbour(neighbour=NEIGHBOUR),),
         AddRejectRoute: (AddRejectRoute(route=REJECT),),

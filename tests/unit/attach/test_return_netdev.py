@@ -10,9 +10,13 @@ from nri_rdma.attach.ops import (
     AddAltName,
     DropAltName,
     Op,
+    Remove,
+    Restore,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
+    SetTuning,
 )
 from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.attach.port import KernelError, Namespace, Refused
@@ -26,7 +30,7 @@ from nri_rdma.attach.return_netdev import (
     restore,
 )
 from nri_rdma.model.link import STABLE_SECRET, LinkState
-from tests.fakes.kernel import FakeKernel
+from tests.fakes.kernel import FakeKernel, Forwarding, Queue, World
 from tests.rig.linkops import apply, capture
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rails import rail, rail_world
@@ -49,6 +53,8 @@ def test_a_link_that_is_what_it_was_has_nothing_to_be_done_in_any_phase() -> Non
         (AddAltName(name="other"), DropAltName(name="other")),
         (SetSettings(settings=(("group", 9),)), SetSettings(settings=(("group", 4),))),
         (SetSysctl(key="ipv4/conf/rp_filter", value="0"), SetSysctl(key="ipv4/conf/rp_filter", value="2")),
+        (SetTuning(sizes=(("ring rx", 64),)), SetTuning(sizes=(("ring rx", 1024),))),
+        (SetPrivateFlags(flags=(("legacy-rx", False),)), SetPrivateFlags(flags=(("legacy-rx", True),))),
     ],
 )
 def test_a_departure_is_the_operation_that_ends_it(op: Op, departure: Op) -> None:
@@ -59,6 +65,84 @@ def test_a_departure_is_the_operation_that_ends_it(op: Op, departure: Op) -> Non
     assert departure in departures(capture(kernel, kernel.host, ifindex), wanted)
     restore(kernel, ifindex, wanted)
     assert world.snapshot() == before
+
+
+def test_queues_and_forwarding_entries_are_what_they_were_whatever_stands_there() -> None:
+    world = rail_world()
+    kernel, link = FakeKernel(world), rail(world)
+    before, wanted = world.snapshot(), capture(kernel, kernel.host, link.ifindex)
+    link.remove_queue(link.queues[0])
+    link.add_queue(Queue(kind="fq", handle="8001:"))
+    link.add_queue(Queue(kind="pfifo", handle="9:", parent="8001:"))
+    link.forwarding[:] = [Forwarding(mac="02:00:00:00:00:77")]
+    found = capture(kernel, kernel.host, link.ifindex)
+    ops = [op for op in departures(found, wanted) if isinstance(op, Remove | Restore)]
+    assert [op.thing.text.split()[:2] for op in ops if isinstance(op, Remove)] == [
+        ["pfifo", "9:"],
+        ["fq", "8001:"],
+        ["forwarding", "02:00:00:00:00:77"],
+    ], "what stands in another one is removed first"
+    restore(kernel, link.ifindex, wanted)
+    assert world.snapshot() == before
+
+
+def test_what_a_driver_does_not_take_back_is_told_once_and_the_rest_is_restored(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = rail_world()
+    kernel, link = Stubborn(world, errno.EINVAL), rail(world)
+    wanted = capture(kernel, kernel.host, link.ifindex)
+    link.tuning["ring rx"], link.mtu = 64, 1400
+    restore(kernel, link.ifindex, wanted)
+    (line,) = caplog.records
+    assert line.getMessage() == "the driver's settings are not what the host had"
+    assert vars(line)["what"] == ("ring rx 64 (was 1024)",)
+    assert vars(line)["refused"] == ("set tuning: EINVAL",)
+    assert link.mtu == wanted.mtu
+
+
+@pytest.mark.parametrize("code", [errno.ENOBUFS, errno.EPERM, errno.ENODEV, errno.ETIMEDOUT])
+def test_what_is_no_answer_of_a_driver_is_an_error_and_tried_again(code: int) -> None:
+    world = rail_world()
+    kernel, link = Stubborn(world, code), rail(world)
+    wanted = capture(kernel, kernel.host, link.ifindex)
+    link.tuning["ring rx"] = 64
+    with pytest.raises(KernelError) as caught:
+        restore(kernel, link.ifindex, wanted)
+    assert caught.value.errno == code
+
+
+class Stubborn(FakeKernel):
+    """A kernel whose driver takes no sizes."""
+
+    def __init__(self, world: World, code: int) -> None:
+        super().__init__(world)
+        self._code = code
+
+    def apply(self, namespace: Namespace, index: int, ops: Sequence[Op]) -> tuple[Refused, ...]:
+        taken = [op for op in ops if not isinstance(op, SetTuning)]
+        error = KernelError("set tuning", self._code)
+        refused = tuple(Refused(op=op, error=error) for op in ops if isinstance(op, SetTuning))
+        return (*super().apply(namespace, index, taken), *refused)
+
+
+def test_a_difference_of_data_center_bridging_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = rail_world()
+    kernel, link = FakeKernel(world), rail(world)
+    link.dcb = "pfc enabled 0x08\napp table 1:35093=3"
+    wanted = capture(kernel, kernel.host, link.ifindex)
+    link.dcb = "pfc enabled 0x00\napp table 1:35093=3"
+    restore(kernel, link.ifindex, wanted)
+    (line,) = caplog.records
+    assert vars(line)["what"] == ("pfc enabled 0x00 (was 0x08)",)
+
+
+def test_what_is_set_of_adaptive_coalescing_hides_the_sizes_that_are_set_again() -> None:
+    wanted = replace(virtual_rail(), tuning="coalesce adaptive-rx 0\ncoalesce rx-usecs 3")
+    found = replace(wanted, tuning="coalesce adaptive-rx 1")
+    assert departures(found, wanted) == (SetTuning(sizes=(("coalesce adaptive-rx", 0), ("coalesce rx-usecs", 3))),)
+    assert departures(wanted, found) == (SetTuning(sizes=(("coalesce adaptive-rx", 1),)),)
+    assert departures(replace(found, tuning=""), wanted) == ()
 
 
 def test_alternative_names_in_another_order_are_given_again_from_the_first_wrong_one() -> None:
@@ -111,6 +195,8 @@ def test_a_sysctl_that_the_link_has_no_more_is_not_set() -> None:
         pytest.param({"ifindex": 900, "name": "other"}, False, id="MAC only"),
         pytest.param({"mac": "02:00:00:00:00:99"}, False, id="number and name only"),
         pytest.param({"kind": "macvlan"}, False, id="another kind"),
+        pytest.param({"peer": 77}, False, id="another peer"),
+        pytest.param({"peer_netns": 4}, False, id="a peer of the same number in another namespace"),
         pytest.param({"parent": "0000:00:01.0"}, False, id="a physical one"),
     ],
 )
@@ -131,6 +217,13 @@ def test_a_physical_netdev_is_known_by_its_function_where_that_has_no_other() ->
     assert find_on_host((changed, replace(second, parent="pci/0000:12:00.0")), move) == changed
     assert find_on_host((changed, second), move) is None
     assert find_on_host((changed, replace(second, name=wanted.name)), move) == replace(second, name=wanted.name)
+
+
+def test_a_virtual_netdev_of_an_older_journal_is_known_without_its_peer() -> None:
+    found = virtual_rail()
+    wanted = replace(found, peer=0)
+    move = NetdevMove(device="mlx5_0", link=wanted, pod_name="net1", pod_ifindex=7, mtu=None, addresses=())
+    assert find_on_host((found,), move) == found
 
 
 def test_a_virtual_netdev_that_was_parked_is_known_by_the_name_that_it_got() -> None:
@@ -169,7 +262,7 @@ def virtual_rail() -> LinkState:
     """A link of the host without a device below it."""
     world = rail_world()
     kernel = FakeKernel(world)
-    return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="")
+    return replace(capture(kernel, kernel.host, rail(world).ifindex), kind="veth", parent="", permanent_mac="", peer=5)
 
 
 def test_of_alternative_names_only_the_pods_own_are_removed_from_what_the_kernel_will_bring_home() -> None:
@@ -184,7 +277,7 @@ def test_of_alternative_names_only_the_pods_own_are_removed_from_what_the_kernel
     assert link.alt_names == ["enp1", "enp2"]
 
 
-def test_only_what_was_read_of_rings_and_channels_can_be_left_changed() -> None:
+def test_only_what_was_read_of_a_driver_can_be_left_changed() -> None:
     wanted = replace(virtual_rail(), tuning="ring rx 1024\nchannels combined 8")
     found = replace(wanted, tuning="ring rx 64\nchannels combined 8\nring tx 1")
     assert left_changed(found, wanted) == ("ring rx 64 (was 1024)",)

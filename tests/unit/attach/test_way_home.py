@@ -44,8 +44,26 @@ def test_a_virtual_netdev_that_the_pod_deleted_is_told_as_lost(start: Start, cap
     pod.links.clear()
     end_sandbox(rig)
     (line,) = (record for record in caplog.records if record.levelname == "WARNING")
-    assert line.message == "the host has lost a virtual netdev: it is neither there nor in the pod"
+    assert line.message == "the host has lost a virtual netdev"
     assert (line.__dict__["netdev"], line.__dict__["kind"]) == ("rail0", "veth")
+    (lost,) = rig.sandboxes.lost().rows()
+    assert (lost.netdev, lost.why) == ("rail0", "it is neither on the host nor in the pod")
+
+
+def test_a_virtual_netdev_that_the_pod_replaced_is_lost_and_the_other_one_stays(start: Start) -> None:
+    """Of the same kind, number, name and address: all that a pod can see of its own."""
+    world = make_world()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    (link,) = pod.links.values()
+    other = world.add_link(pod, link.name, ifindex=link.ifindex, mac=link.mac)
+    end_sandbox(rig)
+    assert list(world.host.links.values()) == []
+    assert list(pod.links.values()) == [other]
+    (lost,) = rig.sandboxes.lost().rows()
+    assert (lost.netdev, lost.why) == ("rail0", "the pod has replaced it by another veth of its number")
 
 
 def test_a_failing_undo_is_tried_again_until_it_succeeds_and_only_then_done(start: Start) -> None:

@@ -37,6 +37,9 @@ PEERS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _PEER) 
 NO_ADDRESS = message(21, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _OWN))
 DEFAULT = message(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0))
 OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
+QDISC = message(36, struct.pack("=BxxxiIII", 0, 5, 0x10000, 0xFFFFFFFF, 0))
+FILTER = message(45, struct.pack("=BxxxiIII", 0, 5, 1, 0xFFFFFFF2, 0))
+SHARED_FILTER = message(44, struct.pack("=BxxxiIII", 0, -1, 1, 7, 0))
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,9 @@ OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
         (NO_ADDRESS, [Change(ifindexes=frozenset({5}))]),
         (DEFAULT, [Change(is_default_route=True)]),
         (OTHER, [Change()]),
+        (QDISC, [Change(ifindexes=frozenset({5}))]),
+        (FILTER, [Change(ifindexes=frozenset({5}))]),
+        (SHARED_FILTER, [Change()]),
         (message(28, bytes(12)), []),
         (ADDRESS + DEFAULT, [Change(ifindexes=frozenset({5}), address=_OWN), Change(is_default_route=True)]),
         (b"", []),
@@ -65,6 +71,9 @@ OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
         "no address",
         "default route",
         "route",
+        "qdisc",
+        "filter",
+        "shared filter",
         "neighbour",
         "two",
         "none",

@@ -179,6 +179,27 @@ def test_that_a_device_can_only_be_shared_is_told(daemon: InsideDaemon) -> None:
     assert devices.rows[1][-1] == "nobody, can only be shared: rail1 is used by the multipath route 10.9.0.0/16"
 
 
+def test_netdevs_that_pods_have_lost_are_a_warning(daemon: InsideDaemon) -> None:
+    document = ask_status(daemon.settings.control_path)
+    assert (document["lost_count"], document["lost_netdevs"]) == (0, [])
+    row = {
+        "device": "mlx5_0",
+        "netdev": "rail0",
+        "kind": "veth",
+        "pod": "default/trainer",
+        "sandbox": "s",
+        "why": "it is gone",
+    }
+    (table,) = (
+        it
+        for it in _tables({**document, "lost_count": 3, "lost_netdevs": [{**row, "at": time.time()}]})
+        if "lost" in it.title
+    )
+    assert table.title.startswith("WARNING: virtual netdevs that pods have lost (3 since the start)")
+    ((netdev, kind, device, pod, _, why),) = table.rows
+    assert (netdev, kind, device, pod, why) == ("rail0", "veth", "mlx5_0", "default/trainer", "it is gone")
+
+
 def test_a_machine_without_rdma_says_so(daemon: InsideDaemon) -> None:
     document = ask_status(daemon.settings.control_path)
     assert list(_tables({**document, "devices": []})) == [

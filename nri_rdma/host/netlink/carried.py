@@ -1,0 +1,32 @@
+"""What links lose with a move, as far as it is read for several of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from nri_rdma.host.netlink.forwarding import read_forwarding
+from nri_rdma.host.netlink.queues import Queues, read_queues
+from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.sysctls import read_neighbour_tables
+from nri_rdma.model.link import Captured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """Of one link; `neighbour_table` are the lines of LinkState.sysctls that its neighbour tables have."""
+
+    queues: Queues
+    forwarding: tuple[Captured, ...]
+    neighbour_table: str
+
+
+def read_carried(route: RouteSocket, ifindexes: Collection[int]) -> Mapping[int, Carried]:
+    """Return what these links carry. For a thread inside their namespace. Raises KernelError, WireError."""
+    queues = read_queues(route, ifindexes)
+    forwarding = read_forwarding(route, ifindexes)
+    tables = read_neighbour_tables(route, ifindexes)
+    return {
+        ifindex: Carried(queues=queues[ifindex], forwarding=forwarding[ifindex], neighbour_table=tables[ifindex])
+        for ifindex in ifindexes
+    }

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.decide.placement import Taken
 from nri_rdma.engine.container import Container
+from nri_rdma.engine.parts import held_by_id
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
 
 PENDING_S = 120.0
@@ -39,6 +43,31 @@ class Guarding(StrEnum):
     ON = "on"
     NO_HOOK = "the hook is not at guard_hook on the host"
     NO_CDI = "the runtime does not read CDI specs (containerd: enable_cdi = false)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesView:
+    """The pools that are asked by a resource, as `status` shows them."""
+
+    guarding: Guarding
+    registrations: Mapping[str, Registration]
+    """By the pools' names."""
+    taken: Taken
+    attachments: tuple[Attachment, ...]
+
+    @property
+    def are_guarded(self) -> bool:
+        """Whether the kubelet gives the guard to containers with shares."""
+        return self.guarding is Guarding.ON
+
+    def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
+        """Return how many a pool has of its resource, and how many of them pods have; `devices` are those that the
+        host shows of it."""
+        if pool.gives is not ShareGives.DEVICE:
+            holdings = (holding for it in devices for holding in self.taken.get(it.id, ()))
+            return pool.shares, len({share for holding in holdings for share in holding.shares})
+        held = {it.id for it in held_by_id(self.attachments, pool.name)}
+        return len(held.union(it.id for it in devices)), len(held)
 
 
 class ShareBook:
@@ -88,6 +117,12 @@ class ShareBook:
         before = self.registrations[pool]
         since = before.since if bool(before.error) == bool(error) else time.time()
         self.registrations[pool] = Registration(error=error, since=since)
+
+    def view(self, taken: Taken, attachments: tuple[Attachment, ...]) -> SharesView:
+        """Return what is known now, beside who holds which device."""
+        return SharesView(
+            guarding=self.guarding, registrations=dict(self.registrations), taken=taken, attachments=attachments
+        )
 
     def allocated(self, resource: str, shares: Iterable[str]) -> None:
         """Note that the kubelet allocated these shares to a container that it does not name."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_rdma.attach.attachment import Attachment
@@ -11,13 +10,11 @@ from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Policy
 from nri_rdma.engine.engine import Engine
-from nri_rdma.engine.parts import held_by_id
 from nri_rdma.engine.refusals import RefusalRow
 from nri_rdma.engine.sandbox import Aligned, Sighting, Unserved
-from nri_rdma.engine.shares import Guarding, Registration
+from nri_rdma.engine.shares import SharesView
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.device import Node, RdmaDevice
-from nri_rdma.model.pool import Pool, ShareGives
+from nri_rdma.model.device import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +34,7 @@ class View:
     specs_are_read: bool
     kubelet_tells: bool
     """Whether a kubelet has reported what it allocated."""
-    guarding: Guarding
-    """Whether the kubelet gives the guard to containers with shares, or why not."""
-    registrations: Mapping[str, Registration]
-    """Whether the kubelet knows the resources of pools, by the pools' names."""
+    shares: SharesView
     sightings: tuple[Sighting, ...]
     """Containers with RDMA devices from others."""
     alignments: tuple[Aligned, ...]
@@ -58,20 +52,6 @@ class View:
     lost_count: int
     """How many were lost since the start."""
 
-    @property
-    def shares_are_guarded(self) -> bool:
-        """Return whether the kubelet gives the guard to containers with shares."""
-        return self.guarding is Guarding.ON
-
-    def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:
-        """Return how many a pool has of its resource, and how many of them pods have; `devices` are those that the
-        host shows of it."""
-        if pool.gives is not ShareGives.DEVICE:
-            holdings = (holding for it in devices for holding in self.taken.get(it.id, ()))
-            return pool.shares, len({share for holding in holdings for share in holding.shares})
-        held = {it.id for it in held_by_id(self.attachments, pool.name)}
-        return len(held.union(it.id for it in devices)), len(held)
-
 
 def view_of(engine: Engine) -> View:
     """Return what the engine knows now."""
@@ -86,8 +66,7 @@ def view_of(engine: Engine) -> View:
         namespaces_held=engine.attachments.held(),
         specs_are_read=evidence.specs.now.majors is not None,
         kubelet_tells=evidence.kubelet.tells,
-        guarding=evidence.kubelet.shares.guarding,
-        registrations=dict(evidence.kubelet.shares.registrations),
+        shares=evidence.kubelet.shares.view(placer.reservations.taken(), engine.attachments.all()),
         sightings=evidence.sandboxes.sightings(),
         alignments=evidence.sandboxes.alignments(),
         unserved=engine.unserved,

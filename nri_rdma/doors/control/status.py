@@ -127,15 +127,15 @@ def _pools(view: View) -> list[dict[str, Any]]:
             "contested": [device.name for device in view.node.devices if pool.name in contested.get(device.id, ())],
         }
         if pool.resource:
-            shares, given = view.counted(pool, devices)
+            shares, given = view.shares.counted(pool, devices)
             told |= {"resource": pool.resource, "shares": shares, "given": given, "gives": str(pool.gives)}
-            told |= {"guarded": view.shares_are_guarded, "guarding": str(view.guarding)}
+            told |= {"guarded": view.shares.are_guarded, "guarding": str(view.shares.guarding)}
             told["limits"] = {
                 device.name: _share_limits(share_limits(view.node, offered, pool, device))
                 for device in devices
                 if pool.shares
             }
-            told |= {"registration": asdict(known) if (known := view.registrations.get(pool.name)) else None}
+            told |= {"registration": asdict(known) if (known := view.shares.registrations.get(pool.name)) else None}
         found.append(told)
     return found
 

@@ -7,12 +7,14 @@ A journal holds the values from which operations are made, never operations.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import ClassVar, Final, TypeAlias, get_args
 
 from nri_rdma.model.link import Captured
+from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule
 
 
 class GoneWith(StrEnum):
@@ -167,6 +169,98 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddRoute:
+    """Add a route over the link. EEXIST: the namespace has one with the same destination, table and metric.
+    ENETUNREACH: the gateway is in none of the link's networks. EINVAL: the source is no address of the namespace."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"routes"})
+
+    route: RouteConfig
+
+    def describe(self) -> str:
+        return f"add route {self.route}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddNeighbour:
+    """Add a permanent neighbour, in place of what the kernel has learned of it."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"neighbours"})
+
+    neighbour: NeighbourConfig
+
+    def describe(self) -> str:
+        return f"add neighbour {self.neighbour}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRejectRoute:
+    """Add a route that leads nowhere to the namespace, whatever the link. EEXIST: as AddRoute."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    route: RouteConfig
+
+    def describe(self) -> str:
+        return f"add route {self.route}"
+
+    def inverse(self) -> Op:
+        return RemoveRejectRoute(route=self.route)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRejectRoute:
+    """Remove a route that leads nowhere from the namespace, if nri-rdma has added it; none is no error."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    route: RouteConfig
+
+    def describe(self) -> str:
+        return f"remove route {self.route}"
+
+    def inverse(self) -> Op:
+        return AddRejectRoute(route=self.route)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddRule:
+    """Add a rule, of one IP version, to the namespace, whatever the link. EEXIST: the namespace has it."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    rule: RoutingRule
+
+    def describe(self) -> str:
+        return f"add IPv{self.rule.version} rule {self.rule}"
+
+    def inverse(self) -> Op:
+        return RemoveRule(rule=self.rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveRule:
+    """Remove a rule from the namespace, if nri-rdma has added it; none is no error. Of rules with the same priority and
+    table the one with most conditions must be removed first: the kernel takes a missing condition for any."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.INVERSE
+    fields: ClassVar[frozenset[str]] = frozenset()
+
+    rule: RoutingRule
+
+    def describe(self) -> str:
+        return f"remove IPv{self.rule.version} rule {self.rule}"
+
+    def inverse(self) -> Op:
+        return AddRule(rule=self.rule)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenameRdma:
     """Rename an RDMA device: the one operation that is for an RDMA device. EEXIST: another one of the machine has that
     name."""
@@ -191,6 +285,21 @@ Op: TypeAlias = (
     | AddAddress
     | Restore
     | Remove
+    | AddRoute
+    | AddNeighbour
+    | AddRejectRoute
+    | RemoveRejectRoute
+    | AddRule
+    | RemoveRule
     | RenameRdma
 )
 OP_TYPES: Final[frozenset[type[Op]]] = frozenset(get_args(Op))
+
+
+def inverses_of(ops: Iterable[Op]) -> tuple[Op, ...]:
+    """Return what takes these changes of a namespace away, the last one first; of rules, those with most conditions
+    first (see RemoveRule). What goes with the link is left out."""
+    done = (AddRejectRoute, AddRule)
+    found = [op.inverse() for op in ops if isinstance(op, done)]
+    found.reverse()
+    return tuple(sorted(found, key=lambda op: -op.rule.selectors if isinstance(op, RemoveRule) else 0))

@@ -11,6 +11,8 @@ from nri_rdma.wire.error import WireError
 
 REQUEST: Final = 0x1  # NLM_F_*, include/uapi/linux/netlink.h
 ACK: Final = 0x4
+REPLACE: Final = 0x100
+"""Of a change: in place of what is there."""
 EXCL: Final = 0x200
 DUMP: Final = 0x300
 CREATE: Final = 0x400

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nri_rdma.attach.port import Kernel
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.model.usage import HostUse
-from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Route, World
+from tests.fakes.kernel import Address, FakeKernel, Link, Neighbour, Netns, Route, World
 
 HOST, POD = "host", "pod"
 
@@ -68,6 +68,10 @@ class Machine(Protocol):
     def set_feature(self, name: str, feature: str, value: str) -> None: ...
 
     def feature(self, name: str, feature: str, place: str = HOST) -> str: ...
+
+    def rules(self, place: str = POD) -> frozenset[str]: ...
+
+    def rejects(self, place: str = POD) -> frozenset[str]: ...
 
     def remove_pod(self) -> None: ...
 
@@ -134,6 +138,19 @@ class FakeMachine:
         netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
         assert netns is not None
         return next("on" if link.features[feature] else "off" for link in netns.links.values() if link.name == name)
+
+    def rules(self, place: str = POD) -> frozenset[str]:
+        """Of both versions, without those of priorities that the kernel's own have: ``4 100: from all lookup 100``."""
+        return frozenset(f"{it.version} {it}" for it in self._netns(place).rules if it.priority)
+
+    def rejects(self, place: str = POD) -> frozenset[str]:
+        """Routes that lead nowhere: ``blackhole 10.0.0.0/8 metric 5 table 100``."""
+        return frozenset(str(it) for it in self._netns(place).rejects)
+
+    def _netns(self, place: str) -> Netns:
+        netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
+        assert netns is not None
+        return netns
 
     def remove_pod(self) -> None:
         self._world.remove_namespace(self.pod_path)
@@ -202,8 +219,8 @@ class LinuxMachine:
     def see(self, place: str = HOST) -> dict[int, Seen]:
         links = json.loads(self.ip(place, "-j -d address show"))
         routes = [
-            route
-            for family in ("-4", "-6")
+            route | ({"dst": everything} if route["dst"] == "default" else {})
+            for family, everything in (("-4", "0.0.0.0/0"), ("-6", "::/0"))
             for route in json.loads(self.ip(place, f"-j -d {family} route show table all") or "[]")
         ]
         neighbours = json.loads(self.ip(place, "-j neighbour show nud permanent") or "[]")
@@ -228,6 +245,22 @@ class LinuxMachine:
         family, table, key = sysctl.split("/")
         path = f"/proc/sys/net/{family}/{table}/{name}/{key}"
         return _run("nsenter", f"--net={self._paths[place]}", "sh", "-c", command, path)
+
+    def rules(self, place: str = POD) -> frozenset[str]:
+        return frozenset(
+            f"{version} {_rule_words(rule)}"
+            for version in (4, 6)
+            for rule in json.loads(self.ip(place, f"-j -{version} rule show"))
+            if rule["priority"] not in {0, 1000, 32766, 32767}
+        )
+
+    def rejects(self, place: str = POD) -> frozenset[str]:
+        routes = [it for way in ("-4", "-6") for it in json.loads(self.ip(place, f"-j {way} route show table all"))]
+        return frozenset(
+            f"{it['type']} {_route_words(it['dst'], None, None, it.get('metric', 0), it.get('table', 'main'), False)}"
+            for it in routes
+            if it.get("type") in {"blackhole", "unreachable", "prohibit"}
+        )
 
     def remove_pod(self) -> None:
         _run("umount", "--lazy", self.pod_path)  # as runtimes do: somebody may hold it open
@@ -258,14 +291,15 @@ def _seen_in_fake(link: Link) -> Seen:
         up=link.up,
         addresses=frozenset(f"{it.interface}{' secondary' if it.secondary else ''}" for it in link.addresses),
         routes=frozenset(
-            _route_words(str(it.to), it.via, it.src, it.metric, it.table, it.onlink) for it in link.routes
+            " ".join(filter(None, [_route_words(str(it.to), it.via, it.src, it.metric, it.table, it.onlink), it.more]))
+            for it in link.routes
         ),
         neighbours=frozenset(f"{it.address} {it.mac}" for it in link.neighbours),
     )
 
 
 def _seen_by_ip(link: dict[str, Any], routes: list[dict[str, Any]], neighbours: list[dict[str, Any]]) -> Seen:
-    own = [it for it in routes if it.get("dev") == link["ifname"] and it.get("table") != "local"]
+    own = [it for it in routes if link["ifname"] in _devices(it) and it.get("table") != "local"]
     return Seen(
         name=link["ifname"],
         mac=link["address"],
@@ -284,8 +318,9 @@ def _seen_by_ip(link: dict[str, Any], routes: list[dict[str, Any]], neighbours: 
                 it.get("prefsrc"),
                 it.get("metric", 0),
                 it.get("table", "main"),
-                "onlink" in it["flags"],
+                "onlink" in it["flags"] or any("onlink" in hop["flags"] for hop in it.get("nexthops", ())),
             )
+            + _more_words(it)
             for it in own
         ),
         neighbours=frozenset(f"{it['dst']} {it['lladdr']}" for it in neighbours if it["dev"] == link["ifname"]),
@@ -293,12 +328,40 @@ def _seen_by_ip(link: dict[str, Any], routes: list[dict[str, Any]], neighbours: 
 
 
 def _route_words(to: str, via: object, src: object, metric: int, table: object, onlink: bool) -> str:
-    words = [str(ip_network({"default": "0.0.0.0/0"}.get(to, to)))]
+    words = [str(ip_network(to))]
     words += [f"via {via}"] if via else []
     words += [f"src {src}"] if src else []
     words += [f"metric {metric}"] if metric else []
     words += [f"table {table}"] if table not in {"main", 254} else []
     return " ".join([*words, *(["onlink"] if onlink else [])])
+
+
+def _devices(route: dict[str, Any]) -> set[str]:
+    return {route.get("dev", "")} | {hop["dev"] for hop in route.get("nexthops", ())}
+
+
+def _more_words(route: dict[str, Any]) -> str:
+    words = [f"{name} {it[name]}" for name in ("mtu", "advmss") for it in route.get("metrics", ()) if name in it]
+    words += [f"nexthop {hop['gateway']} weight {hop['weight']}" for hop in route.get("nexthops", ())]
+    return "".join(f" {word}" for word in words)
+
+
+def _rule_words(rule: dict[str, Any]) -> str:
+    source = (
+        "all" if rule["src"] == "all" else str(ip_network(f"{rule['src']}/{rule.get('srclen', _whole(rule['src']))}"))
+    )
+    words = [f"{rule['priority']}:", "not" if "not" in rule else "", f"from {source}"]
+    words += [f"to {rule['dst']}/{rule.get('dstlen', _whole(rule['dst']))}"] if "dst" in rule else []
+    mask = f"/{rule['fwmask']}" if "fwmask" in rule else ""
+    words += [f"fwmark {rule['fwmark']}{mask}"] if "fwmark" in rule else []
+    words += [f"{key} {rule[key]}" for key in ("iif", "oif") if key in rule]
+    words += [f"lookup {254 if rule['table'] == 'main' else rule['table']}"]
+    words += [f"suppress_prefixlength {rule['suppress_prefixlen']}"] if "suppress_prefixlen" in rule else []
+    return " ".join(filter(None, words))
+
+
+def _whole(address: str) -> int:
+    return ip_address(address).max_prefixlen
 
 
 def _run(*command: str) -> str:

@@ -3,15 +3,28 @@
 import errno
 from collections.abc import Callable
 from dataclasses import replace
-from ipaddress import ip_interface
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_interface, ip_network
+from typing import Any
 
 import pytest
 
-from nri_rdma.attach.ops import AddAddress, AddAltName, SetFeatures, SetLink, SetSysctl
+from nri_rdma.attach.ops import (
+    AddAddress,
+    AddAltName,
+    AddNeighbour,
+    AddRejectRoute,
+    AddRoute,
+    AddRule,
+    SetFeatures,
+    SetLink,
+    SetSysctl,
+    inverses_of,
+)
 from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of
-from tests.contract.machines import POD, Machine, Seen
+from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, NextHop, RouteConfig, RouteType, RoutingRule
+from tests.contract.machines import HOST, POD, Machine, Seen
 from tests.rig.deadline import wait_until
 from tests.rig.linkops import (
     add_address,
@@ -478,6 +491,141 @@ def test_a_route_that_cannot_be_is_refused(machine: Machine, rail: int) -> None:
     gateway = next(thing for thing in capture(kernel, host, rail).routes if "10.5.0.0/16" in thing.text)
     set_link(kernel, host, rail, up=False)
     _refused({errno.ENETDOWN, errno.ENETUNREACH}, lambda: replay(kernel, host, rail, gateway))
+
+
+@pytest.fixture
+def in_pod(machine: Machine, rail: int) -> Namespace:
+    """The pod, with the link up in it, with two networks."""
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    kernel.move_link(kernel.host, rail, pod, "rdma0", as_ifindex=rail)
+    addresses = [ip_interface("10.0.0.2/24"), ip_interface("fd00::2/64")]
+    configure(kernel, pod, rail, mtu=None, addresses=addresses)
+    wait_until(lambda: len(machine.see(POD)[rail].routes) == 3, "connected routes", 5)
+    return pod
+
+
+def _route(destination: str, **fields: Any) -> AddRoute:
+    for key in ("gateway", "source"):
+        if key in fields:
+            fields[key] = ip_address(fields[key])
+    return AddRoute(route=RouteConfig(destination=ip_network(destination), **fields))
+
+
+def test_routes_of_a_request_are_added_with_all_they_say(machine: Machine, rail: int, in_pod: Namespace) -> None:
+    before = machine.see(POD)[rail].routes
+    hops = (NextHop(gateway=ip_address("10.0.0.1")), NextHop(gateway=ip_address("10.0.0.3"), weight=7))
+    six = (NextHop(gateway=ip_address("fd00::1")), NextHop(gateway=ip_address("fd00::3"), weight=7))
+    ops = (
+        _route("10.9.0.0/16", gateway="10.0.0.1", metric=7, source="10.0.0.2", mtu=1400, advmss=1300),
+        _route("0.0.0.0/0", gateway="10.0.0.1", table=4711),
+        _route("10.8.0.0/16", scope=SCOPE_LINK, table=100),
+        _route("10.7.0.1/32", gateway="172.16.0.1", onlink=True),
+        _route("10.6.0.0/16", multipath=hops),
+        _route("fd09::/32", gateway="fd00::1", source="fd00::2", mtu=1400),
+        _route("::/0", gateway="fd00::1", metric=9),
+        _route("fd08::/32", scope=SCOPE_LINK, table=100),
+        _route("fd06::/32", multipath=six),
+    )
+    apply(machine.kernel, in_pod, rail, *ops)
+    assert machine.see(POD)[rail].routes - before == {
+        "10.9.0.0/16 via 10.0.0.1 src 10.0.0.2 metric 7 mtu 1400 advmss 1300",
+        "0.0.0.0/0 via 10.0.0.1 table 4711",
+        "10.8.0.0/16 table 100",
+        "10.7.0.1/32 via 172.16.0.1 onlink",
+        "10.6.0.0/16 nexthop 10.0.0.1 weight 1 nexthop 10.0.0.3 weight 7",
+        "fd09::/32 via fd00::1 src fd00::2 metric 1024 mtu 1400",
+        "::/0 via fd00::1 metric 9",
+        "fd08::/32 metric 1024 table 100",
+        "fd06::/32 metric 1024 nexthop fd00::1 weight 1 nexthop fd00::3 weight 7",
+    }
+
+
+def test_a_route_of_a_request_that_cannot_be_is_refused(machine: Machine, rail: int, in_pod: Namespace) -> None:
+    kernel, seen = machine.kernel, machine.see(POD)
+    apply(kernel, in_pod, rail, _route("10.9.0.0/16", gateway="10.0.0.1"))
+    again = _route("10.9.0.0/16", gateway="10.0.0.3")
+    _refused({errno.EEXIST}, lambda: apply(kernel, in_pod, rail, again))
+    unreached = _route("10.8.0.0/16", gateway="172.16.0.1")
+    _refused({errno.ENETUNREACH}, lambda: apply(kernel, in_pod, rail, unreached))
+    foreign = _route("10.8.0.0/16", gateway="10.0.0.1", source="10.1.1.1")
+    _refused({errno.EINVAL}, lambda: apply(kernel, in_pod, rail, foreign))
+    added = {"10.9.0.0/16 via 10.0.0.1"}
+    assert machine.see(POD)[rail].routes == seen[rail].routes | added
+
+
+def test_a_neighbour_of_a_request_is_permanent_and_replaces_another(
+    machine: Machine, rail: int, in_pod: Namespace
+) -> None:
+    for mac in (MAC, OTHER_MAC):
+        for text in ("10.0.0.9", "fd00::9"):
+            neighbour = NeighbourConfig(destination=ip_address(text), mac=mac)
+            apply(machine.kernel, in_pod, rail, AddNeighbour(neighbour=neighbour))
+    assert machine.see(POD)[rail].neighbours == {f"10.0.0.9 {OTHER_MAC}", f"fd00::9 {OTHER_MAC}"}
+
+
+RULES = (
+    RoutingRule(version=4, priority=100, table=100),
+    RoutingRule(version=4, priority=100, table=100, source=IPv4Network("10.0.0.2/32")),
+    RoutingRule(version=4, priority=100, table=100, source=IPv4Network("10.0.0.0/8"), invert=True),
+    RoutingRule(version=4, priority=100, table=100, source=IPv4Network("10.0.0.2/32"), fwmark=1),
+    RoutingRule(version=4, priority=101, table=4711, fwmark=0x10, fwmask=0xF0, iif="eth0", oif="rdma0"),
+    RoutingRule(version=4, priority=102, table=254, suppress_prefix_length=0),
+    RoutingRule(
+        version=6, priority=100, table=100, source=IPv6Network("fd00::/64"), destination=IPv6Network("fd09::/32")
+    ),
+    RoutingRule(version=6, priority=0, table=100, fwmark=1),
+)
+
+
+def test_rules_are_added_to_the_namespace_and_exactly_these_are_removed(
+    machine: Machine, rail: int, in_pod: Namespace
+) -> None:
+    kernel = machine.kernel
+    ops = tuple(AddRule(rule=rule) for rule in RULES)
+    apply(kernel, in_pod, rail, *ops)
+    visible = {f"{rule.version} {rule}" for rule in RULES if rule.priority}
+    assert machine.rules() == visible
+    _refused({errno.EEXIST}, lambda: apply(kernel, in_pod, rail, ops[1]))
+    for _ in range(2):  # the second time there is nothing left
+        apply(kernel, in_pod, rail, *inverses_of(ops))
+        assert machine.rules() == frozenset()
+    assert machine.rules(HOST) == frozenset()
+
+
+def test_some_of_several_rules_are_removed_and_the_others_stay(machine: Machine, rail: int, in_pod: Namespace) -> None:
+    kernel = machine.kernel
+    apply(kernel, in_pod, rail, *(AddRule(rule=rule) for rule in RULES[:4]))
+    apply(kernel, in_pod, rail, *inverses_of([AddRule(rule=RULES[3]), AddRule(rule=RULES[1])]))
+    assert machine.rules() == {f"4 {RULES[0]}", f"4 {RULES[2]}"}
+
+
+def test_routes_that_lead_nowhere_are_added_and_removed(machine: Machine, rail: int, in_pod: Namespace) -> None:
+    kernel = machine.kernel
+    routes = [
+        RouteConfig(destination=IPv4Network("10.9.0.0/16"), type=RouteType.BLACKHOLE),
+        RouteConfig(destination=IPv4Network("10.8.0.0/16"), type=RouteType.PROHIBIT, table=100, metric=5),
+        RouteConfig(destination=IPv6Network("fd09::/32"), type=RouteType.UNREACHABLE, metric=5),
+    ]
+    ops = [AddRejectRoute(route=route) for route in routes]
+    before = machine.see(POD)[rail]
+    apply(kernel, in_pod, rail, *ops)
+    assert machine.rejects() == {str(route) for route in routes}
+    assert machine.see(POD)[rail] == before
+    _refused({errno.EEXIST}, lambda: apply(kernel, in_pod, rail, ops[0]))
+    for _ in range(2):
+        apply(kernel, in_pod, rail, *inverses_of(ops))
+        assert machine.rejects() == frozenset()
+
+
+def test_what_a_request_adds_to_a_link_does_not_come_home_with_it(
+    machine: Machine, rail: int, in_pod: Namespace
+) -> None:
+    kernel = machine.kernel
+    neighbour = NeighbourConfig(destination=ip_address("10.0.0.9"), mac=OTHER_MAC)
+    apply(kernel, in_pod, rail, _route("10.9.0.0/16", gateway="10.0.0.1"), AddNeighbour(neighbour=neighbour))
+    kernel.move_link(in_pod, rail, kernel.host, "rail0", as_ifindex=rail)
+    assert machine.see()[rail] == _bare("rail0")
 
 
 def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:

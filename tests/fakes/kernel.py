@@ -17,10 +17,16 @@ from typing import Any, Self, TypeVar
 from nri_rdma.attach.ops import (
     AddAddress,
     AddAltName,
+    AddNeighbour,
+    AddRejectRoute,
+    AddRoute,
+    AddRule,
     DetachXdp,
     DropAltName,
     Op,
     Remove,
+    RemoveRejectRoute,
+    RemoveRule,
     RenameRdma,
     Restore,
     SetFeatures,
@@ -31,6 +37,7 @@ from nri_rdma.attach.ops import (
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, NamespaceError, NamespaceIdentity, Refused, Survey
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_text, sysctls_text
+from nri_rdma.model.network import RouteConfig, RoutingRule
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
 from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
 
@@ -86,11 +93,13 @@ class Route:
     table: int = 254
     onlink: bool = False
     connected: bool = False
+    more: str = ""
+    """What else it says, in words."""
 
     @property
     def text(self) -> str:
         words = [str(self.to), f"via {self.via}" if self.via else "", f"src {self.src}" if self.src else ""]
-        words += [f"metric {self.metric}", f"table {self.table}", "onlink" if self.onlink else ""]
+        words += [f"metric {self.metric}", f"table {self.table}", "onlink" if self.onlink else "", self.more]
         return " ".join(filter(None, [*words, "connected" if self.connected else ""]))
 
 
@@ -191,12 +200,18 @@ class Link:
             raise KernelError("add route", errno.ENETDOWN)
         if route in self.routes:
             raise KernelError("add route", errno.EEXIST)
-        reached = any(it.connected and route.via in it.to for it in self.routes) if route.via else True
-        if not reached and not route.onlink:
-            raise KernelError("add route", errno.ENETUNREACH)
+        self.refuse_unreached(route)
         if route.src is not None and route.src not in {it.interface.ip for it in self.addresses}:
             raise KernelError("add route", errno.EINVAL)
         self.routes.append(route)
+
+    def refuse_unreached(self, route: Route) -> None:
+        """A gateway is reached over a route without one."""
+        if not self.up:
+            raise KernelError("add route", errno.ENETDOWN)
+        direct = (it for it in self.routes if it.via is None and not it.more.startswith("nexthop"))
+        if route.via and not route.onlink and not any(route.via in it.to for it in direct):
+            raise KernelError("add route", errno.ENETUNREACH)
 
     def _connect(self, address: Address) -> None:
         network = address.interface.network
@@ -233,6 +248,8 @@ class Netns:
     paths: set[str] = field(default_factory=set)
     descriptors: int = 0
     last_ifindex: int = 1
+    rules: list[RoutingRule] = field(default_factory=list)
+    rejects: list[RouteConfig] = field(default_factory=list)
 
     def new_ifindex(self) -> int:
         """The next number that is free."""
@@ -240,6 +257,14 @@ class Netns:
         while self.last_ifindex in self.links:
             self.last_ifindex += 1
         return self.last_ifindex
+
+    def refuse_double(self, route: RouteConfig) -> None:
+        """The kernel has a destination once in a table, with one metric, wherever it leads."""
+        metric = _metric(route)
+        over_links = {(it.to, it.table, it.metric) for link in self.links.values() for it in link.routes}
+        nowhere = {(it.destination, it.table, _metric(it)) for it in self.rejects}
+        if (route.destination, route.table, metric) in over_links | nowhere:
+            raise KernelError("add route", errno.EEXIST)
 
     def taken_names(self) -> set[str]:
         """All names and alternative names."""
@@ -711,6 +736,67 @@ def _remove(_netns: Netns, link: Link, op: Remove) -> None:
             link.neighbours.remove(item)
 
 
+def _metric(route: RouteConfig) -> int:
+    return route.metric or (1024 if route.destination.version == 6 else 0)
+
+
+def _add_route(netns: Netns, link: Link, op: AddRoute) -> None:
+    route = op.route
+    if link.up:
+        netns.refuse_double(route)
+    more = [f"mtu {route.mtu}" if route.mtu else "", f"advmss {route.advmss}" if route.advmss else ""]
+    more += (f"nexthop {hop.gateway} weight {hop.weight}" for hop in route.multipath)
+    whole = Route(
+        to=route.destination,
+        via=route.gateway,
+        src=route.source,
+        metric=_metric(route),
+        table=route.table,
+        onlink=route.onlink,
+        more=" ".join(filter(None, more)),
+    )
+    for gateway in route.gateways:
+        link.refuse_unreached(replace(whole, via=gateway))
+    link.add_route(whole)
+
+
+def _add_neighbour(_netns: Netns, link: Link, op: AddNeighbour) -> None:
+    others = [it for it in link.neighbours if it.address != op.neighbour.destination]
+    link.neighbours = [*others, Neighbour(address=op.neighbour.destination, mac=op.neighbour.mac)]
+
+
+def _add_reject(netns: Netns, op: AddRejectRoute) -> None:
+    netns.refuse_double(op.route)
+    netns.rejects.append(op.route)
+
+
+def _remove_reject(netns: Netns, op: RemoveRejectRoute) -> None:
+    netns.rejects = [it for it in netns.rejects if it != op.route]
+
+
+def _add_rule(netns: Netns, op: AddRule) -> None:
+    if op.rule in netns.rules:
+        raise KernelError("add rule", errno.EEXIST)
+    netns.rules.append(op.rule)
+
+
+def _remove_rule(netns: Netns, op: RemoveRule) -> None:
+    """The first that fits: a condition that the request does not name is any."""
+    fitting = (it for it in netns.rules if _fits(it, op.rule))
+    if (found := next(fitting, None)) is not None:
+        netns.rules.remove(found)
+
+
+def _fits(rule: RoutingRule, wanted: RoutingRule) -> bool:
+    named = ("source", "destination", "fwmark", "iif", "oif")
+    same = all(getattr(wanted, it) in {None, "", getattr(rule, it)} for it in named)
+    return same and (rule.version, rule.priority, rule.table) == (wanted.version, wanted.priority, wanted.table)
+
+
+def _of_namespace(change: Callable[[Netns, Any], None]) -> Callable[[FakeKernel, Namespace, int, Any], None]:
+    return lambda _kernel, namespace, _ifindex, op: change(_netns(namespace), op)
+
+
 CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = {
     SetLink: _on_link(_set_link),
     AddAltName: _on_link(_add_alt_name),
@@ -722,6 +808,12 @@ CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = 
     AddAddress: _on_link(_add_address),
     Restore: _on_link(_restore),
     Remove: _on_link(_remove),
+    AddRoute: _on_link(_add_route),
+    AddNeighbour: _on_link(_add_neighbour),
+    AddRejectRoute: _of_namespace(_add_reject),
+    RemoveRejectRoute: _of_namespace(_remove_reject),
+    AddRule: _of_namespace(_add_rule),
+    RemoveRule: _of_namespace(_remove_rule),
     RenameRdma: lambda kernel, namespace, index, op: kernel.rename_rdma(namespace, index, op.name),
 }
 """What each operation does to a link, or to an RDMA device."""

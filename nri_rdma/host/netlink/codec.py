@@ -15,10 +15,16 @@ from typing import Final, TypeAlias, TypeVar
 from nri_rdma.attach.ops import (
     AddAddress,
     AddAltName,
+    AddNeighbour,
+    AddRejectRoute,
+    AddRoute,
+    AddRule,
     DetachXdp,
     DropAltName,
     Op,
     Remove,
+    RemoveRejectRoute,
+    RemoveRule,
     RenameRdma,
     Restore,
     SetFeatures,
@@ -34,6 +40,14 @@ from nri_rdma.host.netlink.namespace import HeldNamespace, asked, inside
 from nri_rdma.host.netlink.rdma import RdmaSocket, visit
 from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
+from nri_rdma.host.netlink.routing import (
+    add_neighbour_request,
+    add_reject_request,
+    add_route_request,
+    add_rule_request,
+    remove_reject_request,
+    remove_rule_request,
+)
 from nri_rdma.host.netlink.sysctls import write_sysctl
 
 T = TypeVar("T")
@@ -125,6 +139,11 @@ def _one(kind: type[T], request: Callable[[int, T], Request]) -> Datagram:
     return Datagram(lambda index, op: (request(index, _as(kind, op)),))
 
 
+def _anywhere(kind: type[T], request: Callable[[T], Request]) -> Datagram:
+    """Return the row of a change of the namespace, in which no link takes part."""
+    return Datagram(lambda _index, op: (request(_as(kind, op)),))
+
+
 def _set_features(index: int, op: SetFeatures) -> None:
     with EthtoolSocket() as ethtool:
         ethtool.set_features(index, op)
@@ -145,6 +164,12 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     AddAddress: _one(AddAddress, add_address_request),
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
+    AddRoute: _one(AddRoute, add_route_request),
+    AddNeighbour: _one(AddNeighbour, add_neighbour_request),
+    AddRejectRoute: _anywhere(AddRejectRoute, add_reject_request),
+    RemoveRejectRoute: _anywhere(RemoveRejectRoute, remove_reject_request),
+    AddRule: _anywhere(AddRule, add_rule_request),
+    RemoveRule: _anywhere(RemoveRule, remove_rule_request),
     SetSysctl: NamespaceEntry(lambda route, index, op: write_sysctl(route, index, _as(SetSysctl, op))),
     SetFeatures: NamespaceEntry(lambda _route, index, op: _set_features(index, _as(SetFeatures, op))),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),

@@ -2,7 +2,7 @@
 
 import inspect
 from dataclasses import fields, is_dataclass, replace
-from ipaddress import ip_interface
+from ipaddress import IPv4Address, IPv4Network, ip_interface
 
 import pytest
 
@@ -11,23 +11,31 @@ from nri_rdma.attach.ops import (
     OP_TYPES,
     AddAddress,
     AddAltName,
+    AddNeighbour,
+    AddRejectRoute,
+    AddRoute,
+    AddRule,
     DetachXdp,
     DropAltName,
     GoneWith,
     Op,
     Remove,
+    RemoveRejectRoute,
+    RemoveRule,
     RenameRdma,
     Restore,
     SetFeatures,
     SetLink,
     SetSettings,
     SetSysctl,
+    inverses_of,
 )
 from nri_rdma.attach.plan import NetdevMove, ops_of
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.host.netlink.codec import CODECS
 from nri_rdma.model.link import STABLE_SECRET, LinkState
+from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, RouteConfig, RouteType, RoutingRule
 from nri_rdma.model.nldev import RdmaDeviceState
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import CHANGES, FakeKernel, World
@@ -36,6 +44,10 @@ from tests.unit.attach.builders import POD_PATH, Interfaces, make_device, make_p
 from tests.unit.attach.rails import GUID, rail, rail_world
 
 SPANS = Recorder(capacity=1)
+ROUTE = RouteConfig(destination=IPv4Network("10.9.0.0/16"), scope=SCOPE_LINK)
+REJECT = RouteConfig(destination=IPv4Network("10.8.0.0/16"), type=RouteType.BLACKHOLE)
+RULE = RoutingRule(priority=100, table=100, version=4, source=IPv4Network("10.0.0.0/8"))
+NEIGHBOUR = NeighbourConfig(destination=IPv4Address("10.0.0.9"), mac="02:aa:00:00:00:02")
 EVERY = sorted(OP_TYPES, key=lambda it: it.__name__)
 
 
@@ -91,6 +103,7 @@ def test_the_move_to_the_host_takes_the_change_away(kind: type[Op]) -> None:
     kernel.move_link(pod, ifindex, kernel.host, "rail0", as_ifindex=ifindex)
     moved = {name: getattr(capture(kernel, kernel.host, ifindex), name) for name in kind.fields}
     kernel.move_link(kernel.host, ifindex, pod, "rdma0", as_ifindex=ifindex)
+    apply(kernel, pod, ifindex, SetLink(up=True))
     for op in _samples(kind):
         apply(kernel, pod, ifindex, op)
     kernel.move_link(pod, ifindex, kernel.host, "rail0", as_ifindex=ifindex)
@@ -143,6 +156,12 @@ def test_no_description_tells_a_secret() -> None:
         (DropAltName(name="enp1"), "remove alternative name enp1"),
         (DetachXdp(), "detach XDP"),
         (RenameRdma(name="mlx5_0"), "rename to mlx5_0"),
+        (AddRoute(route=ROUTE), "add route 10.9.0.0/16"),
+        (AddRejectRoute(route=REJECT), "add route blackhole 10.8.0.0/16"),
+        (RemoveRejectRoute(route=REJECT), "remove route blackhole 10.8.0.0/16"),
+        (AddNeighbour(neighbour=NEIGHBOUR), "add neighbour 10.0.0.9 lladdr 02:aa:00:00:00:02"),
+        (AddRule(rule=RULE), "add IPv4 rule 100: from 10.0.0.0/8 lookup 100"),
+        (RemoveRule(rule=RULE), "remove IPv4 rule 100: from 10.0.0.0/8 lookup 100"),
     ],
 )
 def test_an_operation_is_described_in_words(op: Op, words: str) -> None:
@@ -165,6 +184,12 @@ def _samples(kind: type[Op]) -> tuple[Op, ...]:
         AddAddress: (AddAddress(address=ip_interface("192.168.7.1/24")),),
         Restore: (Restore(thing=usual), Restore(thing=things.neighbours[0])),
         Remove: (Remove(thing=usual), Remove(thing=things.neighbours[0])),
+        AddRoute: (AddRoute(route=ROUTE),),
+        AddNeighbour: (AddNeighbour(neighbour=NEIGHBOUR),),
+        AddRejectRoute: (AddRejectRoute(route=REJECT),),
+        RemoveRejectRoute: (RemoveRejectRoute(route=REJECT),),
+        AddRule: (AddRule(rule=RULE),),
+        RemoveRule: (RemoveRule(rule=RULE),),
         RenameRdma: (RenameRdma(name="mine0"),),
     }
     return samples[kind]
@@ -175,3 +200,16 @@ def _move(*, mtu: int | None, addresses: Interfaces) -> NetdevMove:
     kernel = FakeKernel(world)
     link = capture(kernel, kernel.host, rail(world).ifindex)
     return NetdevMove(device="mlx5_0", link=link, pod_name="rdma0", pod_ifindex=7, mtu=mtu, addresses=addresses)
+
+
+def test_the_rule_with_most_conditions_is_removed_first() -> None:
+    wide = RoutingRule(priority=100, table=100, version=4)
+    ops = (AddRule(rule=RULE), AddRule(rule=wide), AddRejectRoute(route=REJECT), AddNeighbour(neighbour=NEIGHBOUR))
+    assert inverses_of(ops) == (RemoveRule(rule=RULE), RemoveRejectRoute(route=REJECT), RemoveRule(rule=wide))
+
+
+@pytest.mark.parametrize("op", [AddRule(rule=RULE), AddRejectRoute(route=REJECT)])
+def test_the_inverse_of_an_inverse_is_the_operation(op: AddRule | AddRejectRoute) -> None:
+    inverse = op.inverse()
+    assert isinstance(inverse, RemoveRule | RemoveRejectRoute)
+    assert inverse.inverse() == op

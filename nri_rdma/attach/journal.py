@@ -108,13 +108,28 @@ know them, can bring the devices home."""
 def encode_record(record: SandboxRecord) -> bytes:
     """Return the text of a journal file."""
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
+    for move in body["plan"]["moves"]:
+        _leave_inheritance(move)
     for attached in body["attached"]:
         for name in _OF_THE_CHOICE:
             attached["admitted"]["request"].pop(name)
+        if attached["admitted"]["request"]["interface"]["inherit"]:
+            del attached["admitted"]["request"]["interface"]["inherit"]
         if not attached["admitted"]["request"]["shares"]:
             del attached["admitted"]["request"]["shares"]  # as above, for all requests of other doors
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
+
+
+def _leave_inheritance(move: dict[str, Any]) -> None:
+    """Keep of what a netdev takes along what is not gone with its return, and what people are told: the rest is among
+    what its link carries. Where there is neither, a daemon of the version before can bring the device home."""
+    if not any(move["takes"].values()):  # as it is in every plan that is begun
+        del move["takes"]
+    inherited = move.pop("inherited")
+    kept = {name: inherited[name] for name in ("rules", "left_out") if inherited[name]}
+    if kept:
+        move["inherited"] = kept
 
 
 def decode_record(data: bytes, *, where: str) -> SandboxRecord:
@@ -153,7 +168,17 @@ def _checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_OF_IP = (
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+)
+
+
 def _to_text(value: object) -> object:
-    if isinstance(value, (ipaddress.IPv4Interface, ipaddress.IPv6Interface)):
+    if isinstance(value, _OF_IP):
         return str(value)
     raise NotImplementedError(type(value).__name__)

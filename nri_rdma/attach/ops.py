@@ -13,6 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import ClassVar, Final, TypeAlias, get_args
 
+from nri_rdma.model.inherited import Brought
 from nri_rdma.model.link import Captured
 from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule
 
@@ -140,6 +141,20 @@ class AddAddress:
 
     def describe(self) -> str:
         return f"add address {self.address}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherit:
+    """Make an address, a neighbour or a route of the host anew in a pod; an IPv6 address is usable at once. EEXIST: it
+    is there."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+
+    brought: Brought
+
+    def describe(self) -> str:
+        return f"inherit {self.brought}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +298,7 @@ Op: TypeAlias = (
     | SetFeatures
     | DetachXdp
     | AddAddress
+    | Inherit
     | Restore
     | Remove
     | AddRoute

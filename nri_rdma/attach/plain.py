@@ -15,7 +15,17 @@ import typing
 from collections.abc import Callable
 from enum import Enum
 from functools import cache
-from ipaddress import IPv4Interface, IPv6Interface, ip_interface
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+    ip_network,
+)
 from typing import Any, TypeVar  # Any: types are values here
 
 T = TypeVar("T")
@@ -26,6 +36,14 @@ _Read = Callable[[Any, _Where], Any]
 """Makes the value of a plain one."""
 
 _PLAIN: tuple[type, ...] = (str, int, bool, type(None))
+_OF_IP: dict[type, Callable[[str], Any]] = {
+    IPv4Interface: ip_interface,
+    IPv6Interface: ip_interface,
+    IPv4Network: ip_network,
+    IPv6Network: ip_network,
+    IPv4Address: ip_address,
+    IPv6Address: ip_address,
+}
 
 
 def from_plain(kind: type[T], value: object) -> T:
@@ -53,11 +71,12 @@ def _scalar_reader(kind: Any) -> _Read:
         return lambda value, _where: kind(value)
     if kind is bytes:
         return _read_bytes
-    if kind in {IPv4Interface, IPv6Interface}:
+    if kind in _OF_IP:
+        parse = _OF_IP[kind]
 
         def read_address(value: Any, where: _Where) -> Any:
             _expect(type(value) is str, where, value)
-            result = ip_interface(value)
+            result = parse(value)
             _expect(isinstance(result, kind), where, value)
             return result
 

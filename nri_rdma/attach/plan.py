@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
-from nri_rdma.attach.ops import AddAddress, Op, SetLink
+from nri_rdma.attach.ops import AddAddress, AddRoute, AddRule, Inherit, Op, SetLink, SetSysctl
+from nri_rdma.decide.inheritance import Arrival, inherit
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
+from nri_rdma.model.inherited import Inherited, Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import DeviceRequest, Mode
+from nri_rdma.model.routing import KnownRule, Routing
+from nri_rdma.model.usage import Lifelines
 
 DEFAULT_INTERFACE_NAME = "rdma%d"
 
@@ -33,6 +37,9 @@ class NetdevMove:
     """The number it gets in the pod: there it is known by this, which a pod cannot change."""
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    takes: Takes = field(default_factory=Takes)
+    """What it is to take along; nothing once that is decided, as `inherited`."""
+    inherited: Inherited = field(default_factory=Inherited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +61,20 @@ class Plan:
 
 
 def ops_of(move: NetdevMove) -> tuple[Op, ...]:
-    """Return what is done to a netdev inside the pod: MTU, addresses, the way up, in this order.
+    """Return what is done to a netdev inside the pod: sysctls, MTU, addresses, the way up, and what needs that, in this
+    order.
 
     The undo goes by the same list: what is gone with the move or with the restore needs none of its own."""
+    inherited = move.inherited
     return (
+        *(SetSysctl(key=key, value=value) for key, value in inherited.sysctls),
         *((SetLink(mtu=move.mtu),) if move.mtu is not None else ()),
         *(AddAddress(address=address) for address in move.addresses),
+        *(Inherit(brought=it) for it in inherited.addresses),
         SetLink(up=True),
+        *(Inherit(brought=it) for it in inherited.things),
+        *(AddRoute(route=route) for route in inherited.routes),
+        *(AddRule(rule=rule) for rule in inherited.rules),
     )
 
 
@@ -106,9 +120,31 @@ def plan_attach(
                         pod_name=names.take(interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where),
                         mtu=interface.mtu,
                         addresses=addresses if port == 0 else (),
+                        takes=taken_by(item.admitted.request),
                     )
                 )
     return Plan(moves=tuple(moves))
+
+
+def taken_by(request: DeviceRequest) -> Takes:
+    """Return what the netdevs of a request take along: all that the request does not say itself."""
+    if not request.interface.inherit:
+        return Takes()
+    return Takes(addresses=not request.interface.addresses, routes=True, rules=True, neighbours=True)
+
+
+def with_inherited(
+    moves: tuple[NetdevMove, ...], host_rules: tuple[KnownRule, ...], pod: Routing, lifelines: Lifelines
+) -> tuple[NetdevMove, ...]:
+    """Return the moves with what each netdev takes along; their links have been captured. `pod` is how the pod's
+    namespace routes now."""
+    arrivals = [
+        Arrival(link=it.link, pod_name=it.pod_name, takes=it.takes, given=it.addresses, mtu=it.mtu) for it in moves
+    ]
+    decided = inherit(arrivals, host_rules, pod, lifelines)
+    return tuple(
+        replace(move, takes=Takes(), inherited=inherited) for move, inherited in zip(moves, decided, strict=True)
+    )
 
 
 def plan_rdma_moves(placed: tuple[Placed, ...], present: Iterable[RdmaDeviceState]) -> tuple[RdmaMove, ...]:

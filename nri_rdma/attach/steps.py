@@ -11,12 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from nri_rdma.attach.ops import inverses_of
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
 from nri_rdma.attach.port import Kernel, KernelError, Namespace, explained, raise_first
 from nri_rdma.attach.rdma import bring_rdma_home
 from nri_rdma.attach.return_netdev import bring_home, left_changed, restore
 
 log = logging.getLogger(__name__)
+
+_TOLD_MAX = 50
+"""Operations that a description names: a link may have thousands of routes."""
 
 
 class Step(Protocol):
@@ -91,9 +95,9 @@ class MoveNetdev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigureNetdev:
-    """Sets MTU and addresses in the pod and raises the netdev.
+    """Sets MTU and addresses in the pod, raises the netdev, and gives it routes, neighbours and rules.
 
-    It needs no undo of its own: none of its operations is one whose change outlives the move home and the restore.
+    Its undo removes the rules: they are the namespace's, and stay when the netdev goes. All else goes with the netdev.
     """
 
     move: NetdevMove
@@ -104,15 +108,25 @@ class ConfigureNetdev:
         return self.move.device
 
     def describe(self) -> str:
-        return f"configure {self.move.pod_name}: {', '.join(op.describe() for op in ops_of(self.move))}"
+        told = [op.describe() for op in ops_of(self.move)]
+        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
+        left_out = self.move.inherited.left_out
+        stays = f"; left on the host: {'; '.join(left_out)}" if left_out else ""
+        return f"configure {self.move.pod_name}: {', '.join([*told[:_TOLD_MAX], *more])}{stays}"
 
     def do(self, kernel: Kernel, namespace: Namespace) -> None:
         move = self.move
         with _explained(f"configure {move.pod_name} in the pod", move, namespace):
             raise_first(kernel.apply(namespace, move.pod_ifindex, ops_of(move)))
+        if move.inherited.left_out:
+            facts = {"device": move.device, "netdev": move.link.name, "what": move.inherited.left_out}
+            log.warning("left on the host, it does not fit the pod", extra=facts)
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
-        """Nothing: see above."""
+        ops = inverses_of(ops_of(self.move))
+        if ops and namespace is not None:
+            with _explained(f"remove the rules of {self.move.pod_name} from the pod", self.move, namespace):
+                raise_first(kernel.apply(namespace, self.move.pod_ifindex, ops))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

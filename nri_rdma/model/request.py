@@ -77,6 +77,8 @@ class InterfaceConfig:
     name: str | None = None
     mtu: int | None = None
     addresses: tuple[tuple[IPv4Interface | IPv6Interface, ...], ...] = ()
+    inherit: bool = True
+    """Whether the netdev takes along what it has on the host, as far as the other keys do not replace it."""
 
     @property
     def is_empty(self) -> bool:
@@ -85,8 +87,10 @@ class InterfaceConfig:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that the request sets, as pod authors write them: they are called as the fields are."""
-        return tuple(item.name for item in fields(self) if getattr(self, item.name) != item.default)
+        """The keys that the request sets and a rule may refuse, as pod authors write them: they are called as the
+        fields are."""
+        set_here = (item.name for item in fields(self) if getattr(self, item.name) != item.default)
+        return tuple(name for name in set_here if name != "inherit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -292,7 +292,8 @@ _LABEL_VALUE = one_or_more(text_of(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write
 _PERMISSIONS = frozenset({"modes", "char_kinds", "interface", "max_limits"})
 
 
-_INTERFACE_NAMES = names_of(INTERFACE_KEYS)
+_INTERFACE_NAMES = tuple(name for name in names_of(INTERFACE_KEYS) if name != "inherit")
+"""What a rule may refuse. To take less along than usual is nobody's harm."""
 
 
 def _interface_key(node: Node, where: str) -> str:

@@ -12,7 +12,7 @@ from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.observe.spans import Recorder
-from tests.contract.machines import HOST, HostKernel, LinuxMachine
+from tests.contract.machines import HOST, POD, HostKernel, LinuxMachine
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.unit.attach.builders import make_device, make_placed, record_of
@@ -120,12 +120,17 @@ def make_rich(linux: LinuxMachine, kind: str) -> None:
     assert sysctls.put(linux.path(HOST), RICH_SYSCTLS) == set()
 
 
+def _rules_of_pod(linux: LinuxMachine) -> str:
+    return linux.ip(POD, "-4 rule") + linux.ip(POD, "-6 rule")
+
+
 class Attach:
     """One attach on a machine; `before` is what must be the same after it."""
 
     def __init__(self, linux: LinuxMachine, *names: str, before: hostlook.Look | None = None) -> None:
         self.linux = linux
         self.before = before or hostlook.take_settled(linux.path(HOST))
+        self.rules_of_pod = _rules_of_pod(linux)
         self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
@@ -156,6 +161,7 @@ class Attach:
         """Everything is as before, but for a difference that begins so."""
         for _ in range(2):
             wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            assert _rules_of_pod(self.linux) == self.rules_of_pod
             after = hostlook.take_settled(self.linux.path(HOST))
             changed = [it for it in hostlook.difference(self.before, after) if not but or not it.startswith(but)]
             assert not changed, changed
@@ -164,6 +170,7 @@ class Attach:
         """The same without waiting for a host that is equal to go on being it: for many in a row."""
         for _ in range(2):
             wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            assert _rules_of_pod(self.linux) == self.rules_of_pod
             changed: list[str] = []
 
             def is_equal(changed: list[str] = changed) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from nri_rdma.attach.ops import AddAddress
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import Captured
+from nri_rdma.model.routing import IpInterface
 from nri_rdma.wire.netlink import CREATE, EXCL, encode_attribute, encode_u32, read_attributes
 
 _NEWADDR, _GETADDR, _GETNEIGH = 20, 22, 30  # RTM_*, include/uapi/linux/rtnetlink.h
@@ -22,6 +23,7 @@ _U32 = struct.Struct("=I")
 
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_LABEL, _IFA_BROADCAST, _IFA_FLAGS, _IFA_RT_PRIORITY = 1, 2, 3, 4, 8, 9
 _IFA_PROTO = 11  # Linux 5.18
+_IFA_F_NODAD = 0x02
 _IFA_F_TEMPORARY = 0x01  # of IPv6; the same bit says "secondary" in IPv4
 _IFAPROT_KERNEL_LO, _IFAPROT_KERNEL_RA, _IFAPROT_KERNEL_LL = 1, 2, 3
 _VOLATILE_ADDRESS_FLAGS = 0x40 | 0x08 | 0x20 | 0x04 | 0x800
@@ -54,6 +56,11 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
     return tuple(found)
 
 
+def carried_interface(message: AddressMessage) -> IpInterface:
+    """Return an address with the length of its network's prefix."""
+    return ip_interface((message.own, _IFADDRMSG.unpack_from(message.raw, _HEADER_BYTES)[1]))
+
+
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:
     """Return addresses in the form in which they are restored. Raises WireError."""
     return tuple(captured for it in messages if (captured := _captured_address(it.raw)) is not None)
@@ -73,14 +80,15 @@ def read_neighbours(route: RouteSocket, ifindex: int) -> tuple[Captured, ...]:
 
 
 def add_address_request(ifindex: int, addition: AddAddress) -> Request:
-    """Return the request that adds an address unless the address exists."""
+    """Return the request that adds an address unless the address exists. One of IPv6 is usable at once: to look for
+    duplicates takes a second and more."""
     address = addition.address
-    family = _AF_INET if address.version == 4 else _AF_INET6
+    family, flags = (_AF_INET, 0) if address.version == 4 else (_AF_INET6, _IFA_F_NODAD)
     packed = address.ip.packed
     return Request(
         kind=_NEWADDR,
         flags=CREATE | EXCL,
-        body=_IFADDRMSG.pack(family, address.network.prefixlen, 0, 0, ifindex)
+        body=_IFADDRMSG.pack(family, address.network.prefixlen, flags, 0, ifindex)
         + encode_attribute(_IFA_LOCAL, packed)
         + encode_attribute(_IFA_ADDRESS, packed),
         operation=f"{addition.describe()} to link {ifindex}",

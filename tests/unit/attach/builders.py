@@ -59,9 +59,10 @@ def make_placed(
     name: str | None = None,
     mtu: int | None = None,
     addresses: tuple[Interfaces, ...] = (),
+    inherit: bool = True,
 ) -> Placed:
     """A request of a pod, placed on these devices."""
-    interface = InterfaceConfig(name=name, mtu=mtu, addresses=addresses)
+    interface = InterfaceConfig(name=name, mtu=mtu, addresses=addresses, inherit=inherit)
     request = DeviceRequest(name="0", where="here", count=len(devices), interface=interface)
     return Placed(
         admitted=Admitted(request=request, mode=mode), devices=devices, reasons=tuple("first" for _ in devices)
@@ -76,4 +77,4 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
 def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
     """The record that an attach of it would write before its first step."""
     record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
-    return replace(record, plan=completed(kernel, record.plan), state=Phase.ATTACHING)
+    return replace(record, plan=completed(kernel, namespace, record.plan), state=Phase.ATTACHING)

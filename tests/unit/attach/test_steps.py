@@ -50,6 +50,6 @@ def test_an_attach_and_its_undo_have_as_many_places_to_fail_as_ever() -> None:
         meddle(kernel, namespace, record.plan.moves[0].pod_ifindex)
     assert undo_steps(undoing, namespace, steps, SPANS) == ()
     assert world.snapshot() == before
-    assert (attaching.operations, undoing.operations) == (6, 29)
+    assert (attaching.operations, undoing.operations) == (7, 29)
     assert attaching.operations >= ATTACH_BEFORE_OPS
     assert undoing.operations >= UNDO_BEFORE_OPS

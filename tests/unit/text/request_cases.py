@@ -21,7 +21,12 @@ FULL: dict[str, object] = {
     "gpus": ["0000:1b:00.0", "1c:00.0"],
     "mode": "exclusive",
     "isolation": "hard",
-    "interface": {"name": "rail%d", "mtu": 9000, "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]]},
+    "interface": {
+        "name": "rail%d",
+        "mtu": 9000,
+        "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]],
+        "inherit": False,
+    },
     "devices": ["uverbs", "umad"],
     "memlock": 1 << 30,
     "limits": {"hcaHandles": 8, "hcaObjects": 10000},

@@ -89,8 +89,12 @@ class _Netdev:
         self.rules: list[RoutingRule] = []
         self.own_routes: list[RouteConfig] = []
         self.sysctls: tuple[tuple[str, str], ...] = ()
-        self._routes = [(thing, carried_route(thing)) for thing in arrival.link.routes] if arrival.takes.routes else []
-        self._host_own = [carried_address(thing) for thing in arrival.link.addresses] if arrival.takes.anything else []
+        link, takes = arrival.link, arrival.takes
+        routes = [(thing, carried_route(thing)) for thing in link.routes if takes.routes]
+        self._routes = [(thing, said) for thing, said in routes if said is not None]
+        addresses = [(thing, carried_address(thing)) for thing in link.addresses if takes.anything]
+        self._addresses = [(thing, said) for thing, said in addresses if said is not None]
+        self._left_out += (f"{thing.text}: it is not of IP" for thing, said in (*addresses, *routes) if said is None)
         self._no_ipv6 = self._why_no_ipv6()
 
     @property
@@ -103,7 +107,7 @@ class _Netdev:
         self.own += [CarriedAddress(it, it.network, False) for it in self.arrival.given]
         if not self.arrival.takes.addresses:
             return
-        for thing, said in zip(self.arrival.link.addresses, self._host_own, strict=True):
+        for thing, said in self._addresses:
             if thing.kernel_made and said.own.is_link_local:
                 continue  # the kernel makes it anew
             if said.own.version == _IPV6 and self._no_ipv6:
@@ -210,7 +214,7 @@ class _Netdev:
         source = rule.source
         return source is not None and any(
             it.own.version == source.version and it.own.ip in source and source.prefixlen >= it.network.prefixlen
-            for it in self._host_own
+            for _, it in self._addresses
         )
 
     def _why_not(self, known: KnownRule) -> str:

@@ -32,23 +32,30 @@ class CarriedRoute:
     is_kernels: bool
 
 
-def carried_address(thing: Captured) -> CarriedAddress:
-    """Return what is said of an address: ``10.0.0.1/24 peer 10.0.0.1 scope 0 flags 0x80``."""
+def carried_address(thing: Captured) -> CarriedAddress | None:
+    """Return what is said of an address: ``10.0.0.1/24 peer 10.0.0.1 scope 0 flags 0x80``; None when it is not IP."""
     own, *words = thing.text.split()
     said = _pairs(words)
-    interface = ip_interface(own)
-    peer = ip_interface(f"{said.get('peer', str(interface.ip))}/{interface.network.prefixlen}")
+    try:
+        interface = ip_interface(own)
+        peer = ip_interface(f"{said.get('peer', str(interface.ip))}/{interface.network.prefixlen}")
+    except ValueError:
+        return None
     return CarriedAddress(interface, peer.network, bool(int(said.get("flags", "0"), 16) & _NO_PREFIX_ROUTE))
 
 
-def carried_route(thing: Captured) -> CarriedRoute:
-    """Return what is said of a route: ``10.1.0.0/16 type 1 proto 3 scope 0 tos 0 onlink via 10.0.0.9 table 254``."""
+def carried_route(thing: Captured) -> CarriedRoute | None:
+    """Return what is said of a route: ``10.1.0.0/16 type 1 proto 3 scope 0 tos 0 onlink via 10.0.0.9 table 254``; None
+    when it is not IP (MPLS)."""
     destination, *words = thing.text.split()
+    network = _network(destination)
+    if network is None:
+        return None
     is_onlink = "onlink" in words
     said = _pairs([word for word in words if word != "onlink"])
     return CarriedRoute(
         RouteConfig(
-            destination=ip_network(destination, strict=False),
+            destination=network,
             gateway=_address(said.get("via")),
             source=_address(said.get("src")),
             table=int(said.get("table", MAIN_TABLE)),
@@ -72,6 +79,13 @@ def neighbour_version(thing: Captured) -> int:
 
 def _pairs(words: list[str]) -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _network(text: str) -> IpNetwork | None:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
 
 
 def _address(text: str | None) -> IpAddress | None:

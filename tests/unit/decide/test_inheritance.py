@@ -293,3 +293,9 @@ def test_much_that_stays_is_told_in_short() -> None:
     routes = tuple(f"10.{number}.0.0/16 via 172.16.0.1 table 254" for number in range(1, 31))
     told = _one(_link(addresses=("10.0.0.1/31",), routes=routes)).left_out
     assert (len(told), told[-1]) == (21, "and 10 more")
+
+
+def test_what_is_not_ip_stays_and_is_told() -> None:
+    label = _thing("00064100/20 type 1 proto 4 scope 0 tos 0")
+    found = _one(replace(_link(addresses=("10.0.0.1/31",)), routes=(label,)))
+    assert (found.things, found.left_out) == ((), (f"{label.text}: it is not of IP",))

@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from nri_rdma.model.carried import CarriedAddress, carried_address, carried_route, neighbour_version
+from nri_rdma.model.carried import CarriedAddress, CarriedRoute, carried_address, carried_route, neighbour_version
 from nri_rdma.model.link import Captured
 from nri_rdma.model.network import RouteConfig
 
@@ -30,10 +30,14 @@ def test_an_address_says_its_network_and_whether_a_route_leads_there(
     assert carried_address(_thing(text)) == expected
 
 
+def _said(text: str) -> CarriedRoute:
+    said = carried_route(_thing(text))
+    assert said is not None
+    return said
+
+
 def test_a_route_says_where_it_leads() -> None:
-    said = carried_route(
-        _thing("10.1.0.0/16 type 1 proto 3 scope 0 tos 0 via 10.0.0.9 src 10.0.0.1 metric 6 table 100")
-    )
+    said = _said("10.1.0.0/16 type 1 proto 3 scope 0 tos 0 via 10.0.0.9 src 10.0.0.1 metric 6 table 100")
     assert said.route == RouteConfig(
         destination=ip_network("10.1.0.0/16"),
         gateway=ip_address("10.0.0.9"),
@@ -45,7 +49,7 @@ def test_a_route_says_where_it_leads() -> None:
 
 
 def test_an_unknown_attribute_does_not_hide_the_rest() -> None:
-    said = carried_route(_thing("fd00::/64 type 1 proto 2 scope 0 tos 0 onlink attribute-8 0800 metric 256 table 254"))
+    said = _said("fd00::/64 type 1 proto 2 scope 0 tos 0 onlink attribute-8 0800 metric 256 table 254")
     assert (said.route.metric, said.route.gateway, said.is_onlink, said.is_kernels) == (256, None, True, True)
 
 
@@ -54,3 +58,8 @@ def test_an_unknown_attribute_does_not_hide_the_rest() -> None:
 )
 def test_a_neighbour_says_its_version(text: str, version: int) -> None:
     assert neighbour_version(_thing(text)) == version
+
+
+def test_what_is_not_ip_says_nothing() -> None:
+    assert carried_route(_thing("00064100/20 type 1 proto 4 scope 0 tos 0")) is None
+    assert carried_address(_thing("0a0b/8 peer None scope 0 flags 0x80")) is None

@@ -134,7 +134,7 @@ def test_neighbours_that_were_set_are_captured_and_learned_ones_are_not() -> Non
     ("text", "body"),
     [
         ("10.0.0.1/24", b"\x02\x18\0\0\x05\0\0\0\x08\0\x02\0\x0a\0\0\x01\x08\0\x01\0\x0a\0\0\x01"),
-        ("fd00::1/64", b"\x0a\x40\0\0\x05\0\0\0" + b"\x14\0\x02\0" + OWN6 + b"\x14\0\x01\0" + OWN6),
+        ("fd00::1/64", b"\x0a\x40\x02\0\x05\0\0\0" + b"\x14\0\x02\0" + OWN6 + b"\x14\0\x01\0" + OWN6),
     ],
 )
 def test_an_address_is_added_by_these_bytes_unless_it_is_there(text: str, body: bytes) -> None:

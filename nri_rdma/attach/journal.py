@@ -135,6 +135,7 @@ def encode_record(record: SandboxRecord) -> bytes:
     body: Any = msgspec.to_builtins(record, enc_hook=_to_text, str_keys=True)  # Any: plain JSON values
     for move in body["plan"]["moves"]:
         _leave_defaults(move, {"config": _NO_CONFIG})
+        _leave_inheritance(move)
         del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
     for attached in body["attached"]:
         request = attached["admitted"]["request"]
@@ -146,6 +147,17 @@ def encode_record(record: SandboxRecord) -> bytes:
             _leave_defaults(device, {"limits": None})
     text = _canonical(body)  # once: it is written twice in each attach, with all that 16 links had
     return f'{{"version": {VERSION}, "checksum": "{_checksum(text)}",\n"record": {text}}}'.encode()
+
+
+def _leave_inheritance(move: dict[str, Any]) -> None:
+    """Keep of what a netdev takes along what is not gone with its return, and what people are told: the rest is among
+    what its link carries. Where there is neither, a daemon of the version before can bring the device home."""
+    if not any(move["takes"].values()):  # as it is in every plan that is begun
+        del move["takes"]
+    inherited = move.pop("inherited")
+    kept = {name: inherited[name] for name in ("rules", "left_out") if inherited[name]}
+    if kept:
+        move["inherited"] = kept
 
 
 def decode_record(data: bytes, *, where: str) -> SandboxRecord:

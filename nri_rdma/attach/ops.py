@@ -13,6 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import ClassVar, Final, TypeAlias, get_args
 
+from nri_rdma.model.inherited import Brought
 from nri_rdma.model.link import Captured
 from nri_rdma.model.network import NeighbourConfig, RouteConfig, RoutingRule, VrfConfig
 
@@ -220,6 +221,20 @@ class AddAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inherit:
+    """Make an address, a neighbour or a route of the host anew in a pod; an IPv6 address is usable at once. EEXIST: it
+    is there."""
+
+    gone_with: ClassVar[GoneWith] = GoneWith.MOVE
+    fields: ClassVar[frozenset[str]] = frozenset({"addresses", "neighbours", "routes"})
+
+    brought: Brought
+
+    def describe(self) -> str:
+        return f"inherit {self.brought}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restore:
     """Add a captured address, neighbour, route, queueing discipline or forwarding entry to the link; one that exists is
     no error."""
@@ -367,6 +382,7 @@ Op: TypeAlias = (
     | JoinVrf
     | DropVrf
     | AddAddress
+    | Inherit
     | Restore
     | Remove
     | AddRoute

@@ -18,14 +18,18 @@ from nri_rdma.attach.configuration import (
     refuse_unfit,
     with_features_of,
 )
-from nri_rdma.attach.ops import AddAddress, Op, SetLink
+from nri_rdma.attach.ops import AddAddress, AddRoute, AddRule, Inherit, Op, SetLink, SetSysctl
+from nri_rdma.decide.inheritance import Arrival, inherit
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
+from nri_rdma.model.inherited import Inherited, Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.network import NetworkConfig
 from nri_rdma.model.nldev import RdmaDeviceState
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import DeviceRequest, Mode
+from nri_rdma.model.routing import KnownRule, Routing
+from nri_rdma.model.usage import Lifelines
 
 DEFAULT_INTERFACE_NAME = "rdma%d"
 
@@ -42,6 +46,9 @@ class NetdevMove:
     mtu: int | None
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
     config: NetworkConfig = field(default_factory=NetworkConfig)
+    takes: Takes = field(default_factory=Takes)
+    """What it is to take along; nothing once that is decided, as `inherited`."""
+    inherited: Inherited = field(default_factory=Inherited)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +70,21 @@ class Plan:
 
 
 def ops_of(move: NetdevMove) -> tuple[Op, ...]:
-    """Return what is done to a netdev inside the pod: MTU, addresses, the way up, and what needs that, in this order.
+    """Return what is done to a netdev inside the pod: sysctls, MTU, addresses, the way up, and what needs that, in this
+    order. What the request says comes after what is inherited: of two values it is the one that stays.
 
     The undo goes by the same list: what is gone with the move or with the restore needs none of its own."""
+    inherited = move.inherited
     return (
+        *(SetSysctl(key=key, value=value) for key, value in inherited.sysctls),
         *ops_before_addresses(move.config),
         *((SetLink(mtu=move.mtu),) if move.mtu is not None else ()),
         *(AddAddress(address=address) for address in move.addresses),
+        *(Inherit(brought=it) for it in inherited.addresses),
         SetLink(up=True),
+        *(Inherit(brought=it) for it in inherited.things),
+        *(AddRoute(route=route) for route in inherited.routes),
+        *(AddRule(rule=rule) for rule in inherited.rules),
         *ops_after_up(move.config),
     )
 
@@ -121,9 +135,46 @@ def plan_attach(
                         mtu=interface.mtu,
                         addresses=addresses if port == 0 else (),
                         config=config,
+                        takes=taken_by(item.admitted.request),
                     )
                 )
     return Plan(moves=tuple(moves))
+
+
+def taken_by(request: DeviceRequest) -> Takes:
+    """Return what the netdevs of a request take along: all that the request does not say itself. A VRF has its own
+    table, for which the host's routes and rules were not made."""
+    interface = request.interface
+    if not interface.inherit:
+        return Takes()
+    return Takes(
+        addresses=not interface.addresses,
+        routes=not request.routes and interface.vrf is None,
+        rules=not request.rules and interface.vrf is None,
+        neighbours=not request.neighbours,
+    )
+
+
+def with_inherited(
+    moves: tuple[NetdevMove, ...], host_rules: tuple[KnownRule, ...], pod: Routing, lifelines: Lifelines
+) -> tuple[NetdevMove, ...]:
+    """Return the moves with what each netdev takes along; their links have been captured. `pod` is how the pod's
+    namespace routes now."""
+    arrivals = [
+        Arrival(
+            link=it.link,
+            pod_name=it.pod_name,
+            takes=it.takes,
+            given=it.addresses,
+            mtu=it.mtu,
+            has_ipv6=("ipv6/conf/disable_ipv6", "1") not in it.config.sysctls,
+        )
+        for it in moves
+    ]
+    decided = inherit(arrivals, host_rules, pod, lifelines)
+    return tuple(
+        replace(move, takes=Takes(), inherited=inherited) for move, inherited in zip(moves, decided, strict=True)
+    )
 
 
 def plan_rdma_moves(placed: tuple[Placed, ...], present: Iterable[RdmaDeviceState]) -> tuple[RdmaMove, ...]:

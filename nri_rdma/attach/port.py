@@ -18,6 +18,7 @@ from nri_rdma.errors import AttachError
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
+from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import HostUse
 
 _UNSEEN = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOTDIR})
@@ -171,6 +172,14 @@ class Kernel(Protocol):
         `unreturnable`: with what keeps them from being given away, too. For that the routes of all links are read: they
         may be many, and are read once.
         """
+        ...
+
+    def rules(self, namespace: Namespace) -> tuple[KnownRule, ...]:
+        """Return the rules of the routing policy, of IPv4 and IPv6."""
+        ...
+
+    def routing(self, namespace: Namespace) -> Routing:
+        """Return how a pod's namespace routes. Not for the host, which may have routes by the hundred thousand."""
         ...
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:

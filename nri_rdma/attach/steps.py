@@ -27,6 +27,10 @@ def nobody_counts(_move: NetdevMove, _why: str) -> None:
     """Count nothing: the caller does not want to know."""
 
 
+_TOLD_MAX = 50
+"""Operations that a description names: a link may have thousands of routes."""
+
+
 class Step(Protocol):
     """One change of the host."""
 
@@ -110,12 +114,19 @@ class ConfigureNetdev:
         return self.move.device
 
     def describe(self) -> str:
-        return f"configure {self.move.pod_name}: {', '.join(op.describe() for op in ops_of(self.move))}"
+        told = [op.describe() for op in ops_of(self.move)]
+        more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
+        left_out = self.move.inherited.left_out
+        stays = f"; left on the host: {'; '.join(left_out)}" if left_out else ""
+        return f"configure {self.move.pod_name}: {', '.join([*told[:_TOLD_MAX], *more])}{stays}"
 
     def do(self, kernel: Kernel, namespace: Namespace) -> None:
         move = self.move
         with _explained(f"configure {move.pod_name} in the pod", move, namespace):
             raise_first(kernel.apply(namespace, move.pod_ifindex, ops_of(move)))
+        if move.inherited.left_out:
+            facts = {"device": move.device, "netdev": move.link.name, "what": move.inherited.left_out}
+            log.warning("left on the host, it does not fit the pod", extra=facts)
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         ops = inverses_of(ops_of(self.move))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Protocol
 
-from nri_rdma.attach.plan import Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried
+from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried, with_inherited
 from nri_rdma.attach.port import Kernel, Namespace, Survey
 from nri_rdma.attach.record import Phase, SandboxRecord
 from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
@@ -19,11 +19,14 @@ from nri_rdma.decide.placement import Placed
 from nri_rdma.decide.policy import refuse_misfits
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, RdmaNetns
+from nri_rdma.model.inherited import Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import RdmaDeviceState, RdmaObject
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import Mode
-from nri_rdma.model.usage import HostUse
+from nri_rdma.model.usage import HostUse, Lifelines
+
+_NO_LIFELINES = Lifelines()
 
 
 class Host(Protocol):
@@ -110,12 +113,26 @@ def refuse_held(kernel: Host, record: SandboxRecord) -> None:
     _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed)))
 
 
-def completed(kernel: Kernel, plan: Plan) -> Plan:
-    """The same with all that the links carry now, for the way home. Raises PlacementError for one that is no longer
-    what was decided upon."""
+def completed(kernel: Kernel, namespace: Namespace | None, plan: Plan, lifelines: Lifelines = _NO_LIFELINES) -> Plan:
+    """The same with all that the links carry now, for the way home, and with what they take along into the pod. Raises
+    PlacementError for one that is no longer what was decided upon."""
     moving = {move.link.ifindex for move in plan.moves}
-    carried = kernel.capture(kernel.host, moving, unreturnable=True) if moving else {}
-    return replace(plan, moves=tuple(with_carried(move, carried) for move in plan.moves))
+    if namespace is None or not moving:
+        return plan
+    carried = kernel.capture(kernel.host, moving, unreturnable=True)
+    moves = tuple(with_carried(move, carried) for move in plan.moves)
+    if any(map(_may_inherit, moves)):
+        return replace(
+            plan, moves=with_inherited(moves, kernel.rules(kernel.host), kernel.routing(namespace), lifelines)
+        )
+    return replace(plan, moves=tuple(replace(move, takes=Takes()) for move in moves))
+
+
+def _may_inherit(move: NetdevMove) -> bool:
+    """Return whether it matters how host and pod route: a link without anything to take along costs no look."""
+    link = move.link
+    has_some = any(not it.kernel_made for it in (*link.addresses, *link.routes, *link.neighbours))
+    return move.takes.anything and (has_some or bool(move.addresses))
 
 
 def _rdma_moves(

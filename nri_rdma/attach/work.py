@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nri_rdma.attach.attachment import Attachment, Selection, interrupted
@@ -31,6 +31,7 @@ from nri_rdma.attach.survey import completed, needs_namespace, open_for, prepare
 from nri_rdma.attach.transaction import Boundary, do_steps, no_boundary, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.usage import Lifelines
 from nri_rdma.observe.spans import AttributeValue, Recorder
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Site:
     links_are_managed: Callable[[], bool] = lambda: False
     """Whether somebody else configures the netdevs that come home, too."""
     boundary: Boundary = no_boundary
+    lifelines: Lifelines = field(default_factory=Lifelines)
 
 
 class Work:
@@ -68,6 +70,7 @@ class Work:
         self._event_sequence = site.event_sequence
         self._links_are_managed = site.links_are_managed
         self._boundary = site.boundary
+        self._lifelines = site.lifelines
         self._lost = LostNetdevs()
 
     def recorded(self) -> tuple[tuple[SandboxRecord, ...], tuple[NriRdmaError, ...]]:
@@ -137,7 +140,7 @@ class Work:
         with self._spans.span("capture"):
             try:
                 refuse_held(self._kernel, planned)
-                plan = completed(self._kernel, attachment.now.decided)
+                plan = completed(self._kernel, attachment.namespace, attachment.now.decided, self._lifelines)
             except KernelError as error:
                 pod = planned.pod
                 raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error

@@ -15,6 +15,7 @@ import stat
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any  # Any: values before they are parsed
 
@@ -22,7 +23,7 @@ from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
-from nri_rdma.model.usage import Address, Lifelines, parse_address
+from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
 from nri_rdma.text.quantities import QUANTITY, bytes_of
 from nri_rdma.text.refusals import bounded, nearest
@@ -152,6 +153,17 @@ def _api_server(name: str, value: Any) -> Address:
     return address
 
 
+def _networks(name: str, value: Any) -> tuple[Network, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    allowed = "a network such as 10.96.0.0/12, or several with commas between them"
+    if not isinstance(items, list) or not all(isinstance(item, str) and "/" in item for item in items):
+        raise _refused(name, value, allowed)
+    try:
+        return tuple(ip_network(item.strip()) for item in items)
+    except ValueError as error:
+        raise _refused(name, value, allowed) from error
+
+
 def _without_port(text: str) -> str:
     """Return ``10.0.0.1:6443`` and ``[fd00::1]:6443`` without what follows the address."""
     bracketed = re.fullmatch(r"\[([^]]*)\](?::[0-9]+)?", text)
@@ -194,6 +206,7 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
     _node_ips: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _api_server: {"type": "string"},
+    _networks: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
     _wait: {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_S},
     _memlock: {
         "anyOf": [
@@ -335,6 +348,13 @@ class Settings:
         _api_server,
         "ADDRESS[:PORT]",
     )
+    service_range: tuple[Network, ...] | None = _setting(
+        None,
+        "Addresses of the cluster's services (the API server's --service-cluster-ip-range): a netdev that moves into a"
+        " pod brings no route there along.",
+        _networks,
+        "NETWORK[,NETWORK]",
+    )
     log_file: Path | None = _setting(
         None,
         "File of the log; default: stderr, or syslog if the runtime starts the daemon (lines that syslog does not take"
@@ -359,7 +379,9 @@ class Settings:
         """Return the addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is
         skipped: resolving it could take longer than everything else."""
         told = parse_address(environment.get("KUBERNETES_SERVICE_HOST", ""))
-        return Lifelines(node_ips=self.node_ip or (), api_server=self.api_server or told)
+        return Lifelines(
+            node_ips=self.node_ip or (), api_server=self.api_server or told, service_range=self.service_range or ()
+        )
 
     @property
     def waits(self) -> Waits:

@@ -128,6 +128,7 @@ class Daemon:
             event_sequence=last_sequence,
             links_are_managed=UDEV_CONTROL.exists,
             boundary=boundary,
+            lifelines=settings.lifelines(os.environ),
         )
         self._attachments = Attachments(
             Work(site, SecondLooks(self._kernel, self._workers, start_timer)),

@@ -93,6 +93,8 @@ class InterfaceConfig:
     arp_announce: int | None = None
     enable_ipv6: bool | None = None
     vrf: VrfConfig | None = None
+    inherit: bool = True
+    """Whether the netdev takes along what it has on the host, as far as the other keys do not replace it."""
 
     @property
     def is_empty(self) -> bool:

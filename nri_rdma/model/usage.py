@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
 
 from nri_rdma.model.link import LinkState
 
 Address: TypeAlias = IPv4Address | IPv6Address
+Network: TypeAlias = IPv4Network | IPv6Network
 
 
 def parse_address(text: str) -> Address | None:
@@ -37,10 +38,12 @@ class HostSocket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifelines:
-    """The addresses that the node lives by, as its administrator names them: its own, and the API server's."""
+    """The addresses that the node and its pods live by, as its administrator names them: the node's own, the API
+    server's, and those of the cluster's services."""
 
     node_ips: tuple[Address, ...] = ()
     api_server: Address | None = None
+    service_range: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -342,7 +342,15 @@ INTERFACE_KEYS = (
             read_for=_addresses_for,
         ),
         "Addresses with their prefix lengths; with `count` > 1 a list per device, in the order of `gpus`",
-        default="none",
+        default="those that it has on the host",
+    ),
+    Key(
+        "inherit",
+        "inherit",
+        FLAG,
+        "Whether it takes along what it has on the host: addresses, routes, permanent neighbours, and the rules that"
+        " concern it; `addresses` replaces the addresses only",
+        default="true",
     ),
     Key(
         "hardwareAddr",

@@ -25,6 +25,7 @@ from nri_rdma.attach.ops import (
     DetachXdp,
     DropAltName,
     DropVrf,
+    Inherit,
     JoinVrf,
     Op,
     Remove,
@@ -44,6 +45,7 @@ from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, Captured, LinkState, features_text, sysctls_text
 from nri_rdma.model.network import RouteConfig, RoutingRule
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaObject, RdmaPortState
+from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import HostSocket, HostUse, Lifelines
 
 T = TypeVar("T")
@@ -72,6 +74,11 @@ _DEFAULT_SYSCTLS = {
 }
 """Some; the last one follows the link's MTU."""
 
+_KERNELS_RULES = tuple(
+    RoutingRule(version=version, priority=priority, table=table)
+    for version, priority, table in ((4, 0, 255), (4, 32766, 254), (4, 32767, 253), (6, 0, 255), (6, 32766, 254))
+)
+
 _DEFAULT_FEATURES = {"tx-checksum-ip-generic": True, "tx-gso-partial": False, "tx-tcp-segmentation": True}
 
 
@@ -87,9 +94,11 @@ class Address:
 
     @property
     def text(self) -> str:
-        words = [str(self.interface), self.label]
-        words += [word for word in ("no_prefix_route", "secondary", "kernel_made") if getattr(self, word)]
-        return " ".join(filter(None, words))
+        """In the grammar of the real kernel's text (nri_rdma.model.carried)."""
+        flags = 0x200 * self.no_prefix_route | 0x01 * self.secondary
+        words = [str(self.interface), f"peer {self.interface.ip}", f"flags {flags:#x}"]
+        words += [f"label {self.label}"] if self.label else []
+        return " ".join([*words, *(["proto 3"] if self.kernel_made else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +117,11 @@ class Route:
 
     @property
     def text(self) -> str:
-        words = [str(self.to), f"via {self.via}" if self.via else "", f"src {self.src}" if self.src else ""]
-        words += [f"metric {self.metric}", f"table {self.table}", "onlink" if self.onlink else "", self.more]
-        return " ".join(filter(None, [*words, "connected" if self.connected else ""]))
+        """In the grammar of the real kernel's text (nri_rdma.model.carried)."""
+        words = [str(self.to), f"proto {2 if self.connected else 3}", "onlink" if self.onlink else ""]
+        words += [f"via {self.via}" if self.via else "", f"src {self.src}" if self.src else ""]
+        words += [f"metric {self.metric}", f"table {self.table}", self.more]
+        return " ".join(filter(None, words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +133,7 @@ class Neighbour:
 
     @property
     def text(self) -> str:
-        return f"{self.address} {self.mac}"
+        return f"neighbour {self.address} lladdr {self.mac}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +332,7 @@ class Netns:
     last_ifindex: int = 1
     rules: list[RoutingRule] = field(default_factory=list)
     rejects: list[RouteConfig] = field(default_factory=list)
+    has_ipv6: bool = True
 
     def new_ifindex(self) -> int:
         """The next number that is free."""
@@ -412,9 +424,11 @@ class World:
             put(link, self.host, link.ifindex if link.ifindex not in self.host.links else self.host.new_ifindex())
 
     def snapshot(self) -> dict[int | str, tuple[object, ...]]:
-        """All that the host has, to be compared; order counts for nothing. Links by number, RDMA devices by name."""
+        """All that the host has, to be compared; order counts for nothing. Links by number, RDMA devices by name; and
+        the rules of every namespace."""
         links: dict[int | str, tuple[object, ...]] = {link.ifindex: _shown(link) for link in self.host.links.values()}
-        return links | {it.name: (it.name, it.index, it.node_guid) for it in self.rdma if it.netns is self.host}
+        devices = {it.name: (it.name, it.index, it.node_guid) for it in self.rdma if it.netns is self.host}
+        return links | devices | {f"rules of {it.cookie}": tuple(it.rules) for it in self._namespaces if it.rules}
 
     @property
     def held(self) -> int:
@@ -526,6 +540,24 @@ class FakeKernel:
         links = _netns(namespace).links
         found = {number: _state(links[number], whole=True) for number in ifindexes if number in links}
         return found if unreturnable else {number: replace(it, unreturnable=()) for number, it in found.items()}
+
+    def rules(self, namespace: Namespace) -> tuple[KnownRule, ...]:
+        return tuple(KnownRule(rule=it) for it in (*_KERNELS_RULES, *_netns(namespace).rules))
+
+    def routing(self, namespace: Namespace) -> Routing:
+        netns = _netns(namespace)
+        return Routing(
+            rules=self.rules(namespace),
+            addresses={link.ifindex: tuple(it.interface for it in link.addresses) for link in netns.links.values()},
+            routes={
+                link.ifindex: tuple(
+                    RouteConfig(destination=it.to, gateway=it.via, table=it.table, metric=it.metric)
+                    for it in link.routes
+                )
+                for link in netns.links.values()
+            },
+            has_ipv6=netns.has_ipv6,
+        )
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         link, there = _link(source, ifindex), _netns(target)
@@ -689,6 +721,12 @@ class FaultyKernel:
     ) -> Mapping[int, LinkState]:
         return self._do("capture", lambda: self._kernel.capture(namespace, ifindexes, unreturnable=unreturnable))
 
+    def rules(self, namespace: Namespace) -> tuple[KnownRule, ...]:
+        return self._do("rules", lambda: self._kernel.rules(namespace))
+
+    def routing(self, namespace: Namespace) -> Routing:
+        return self._do("routing", lambda: self._kernel.routing(namespace))
+
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         self._do("move_link", lambda: self._kernel.move_link(source, ifindex, target, name, as_ifindex=as_ifindex))
 
@@ -837,6 +875,21 @@ def _add_address(_netns: Netns, link: Link, op: AddAddress) -> None:
     link.add_address(Address(interface=op.address))
 
 
+def _inherit(_netns: Netns, link: Link, op: Inherit) -> None:
+    item = pickle.loads(op.brought.thing.raw)
+    match item:
+        case Address():
+            alone = item.no_prefix_route or op.brought.is_alone
+            link.add_address(Address(interface=item.interface, no_prefix_route=alone))
+        case Route():
+            source = None if op.brought.is_sourceless else item.src
+            link.add_route(replace(item, src=source, table=op.brought.table or item.table))
+        case Neighbour():
+            if item in link.neighbours:
+                raise KernelError("add neighbour", errno.EEXIST)
+            link.neighbours.append(item)
+
+
 def _restore(_netns: Netns, link: Link, op: Restore) -> None:
     item = pickle.loads(op.thing.raw)
     try:
@@ -946,6 +999,7 @@ CHANGES: Mapping[type[Op], Callable[[FakeKernel, Namespace, int, Any], None]] = 
     JoinVrf: _on_link(_join_vrf),
     DropVrf: lambda _kernel, namespace, ifindex, op: _drop_vrf(_netns(namespace), ifindex, op),
     AddAddress: _on_link(_add_address),
+    Inherit: _on_link(_inherit),
     Restore: _on_link(_restore),
     Remove: _on_link(_remove),
     AddRoute: _on_link(_add_route),

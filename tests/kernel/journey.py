@@ -11,9 +11,10 @@ from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.host.netlink.routing import PROTOCOL
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.observe.spans import Recorder
-from tests.contract.machines import HOST, HostKernel, LinuxMachine
+from tests.contract.machines import HOST, POD, HostKernel, LinuxMachine
 from tests.rig import hostlook, sysctls
 from tests.rig.deadline import DeadlineError, wait_until
 from tests.unit.attach.builders import make_device, make_placed, record_of
@@ -141,6 +142,11 @@ def make_rich(linux: LinuxMachine, kind: str) -> None:
     assert sysctls.put(linux.path(HOST), RICH_SYSCTLS) == set()
 
 
+def _rules_of_pod(linux: LinuxMachine) -> frozenset[str]:
+    shown = {way: linux.ip(POD, f"{way} rule") for way in ("-4", "-6")}
+    return frozenset(f"{way} {line.strip()}" for way, lines in shown.items() for line in lines.splitlines())
+
+
 class Attach:
     """One attach on a machine; `before` is what must be the same after it, `network` what the pod asks for."""
 
@@ -155,6 +161,7 @@ class Attach:
         self.linux = linux
         self.lost: list[tuple[str, str]] = []
         self.before = before or hostlook.take_settled(linux.path(HOST))
+        self.rules_of_pod = _rules_of_pod(linux)
         self.kernel: HostKernel = linux.kernel
         self.namespace = self.kernel.open_namespace(linux.pod_path)
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
@@ -184,10 +191,17 @@ class Attach:
             for act in acts:
                 act(self.kernel, self.namespace, move.pod_ifindex)
 
+    def assert_rules_of_pod(self) -> None:
+        """None of ours is left, and none that was there before is gone; the pod may have added some itself."""
+        now = _rules_of_pod(self.linux)
+        assert self.rules_of_pod <= now
+        assert not [it for it in now - self.rules_of_pod if it.endswith(f"proto {PROTOCOL}")]
+
     def assert_home(self, *, but: str = "") -> None:
         """Everything is as before, but for a difference that begins so."""
         for _ in range(2):
             wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            self.assert_rules_of_pod()
             after = hostlook.take_settled(self.linux.path(HOST))
             changed = [it for it in hostlook.difference(self.before, after) if not but or not it.startswith(but)]
             assert not changed, changed
@@ -196,6 +210,7 @@ class Attach:
         """The same without waiting for a host that is equal to go on being it: for many in a row."""
         for _ in range(2):
             wait_until(lambda: self.undo(self.kernel) == (), "the undo to succeed", 5)
+            self.assert_rules_of_pod()
             changed: list[str] = []
 
             def is_equal(changed: list[str] = changed) -> bool:

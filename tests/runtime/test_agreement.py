@@ -21,6 +21,7 @@ from tests.rig.cri import Cri, CriError, Sandbox
 from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
 from tests.rig.expect import Seen, look
 from tests.rig.fabric import Fabric
+from tests.rig.node import Node
 from tests.unit.commands.cli.program import nri_rdma
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime]
@@ -152,7 +153,7 @@ def test_a_pod_has_what_explain_said_or_is_refused_with_its_words(
         for container in told["containers"]:
             own = made.env[container["name"]]
             seen = look(cri, cri.run_container(pod, container["name"], env=own))
-            assert found(seen) == expected(container, told["netdevs"], own), made
+            assert found(seen) == expected(container, told["netdevs"], own, node.node), made
             if container["memlock"] is not None:
                 assert seen.memlock_kib == str(container["memlock"] // 1024), made
         outcomes["given"] += 1
@@ -186,16 +187,24 @@ class Got:
     env: Mapping[str, str]
 
 
-def expected(container: Mapping[str, Any], netdevs: list[dict[str, Any]], own: Mapping[str, str]) -> Got:
+def expected(container: Mapping[str, Any], netdevs: list[dict[str, Any]], own: Mapping[str, str], node: Node) -> Got:
     """What `explain` said."""
     return Got(
         nodes={
             it["path"].removeprefix("/dev/infiniband/"): (f"{it['major']}:{it['minor']}", it["mode"].lstrip("0"))
             for it in container["char_devices"]
         },
-        netdevs={it["pod_name"]: (it["mac"], it["mtu"], frozenset(it["addresses"])) for it in netdevs},
+        netdevs={it["pod_name"]: (it["mac"], it["mtu"], _addresses(it, node)) for it in netdevs},
         env={**container["env"], **own},
     )
+
+
+def _addresses(netdev: Mapping[str, Any], node: Node) -> frozenset[str]:
+    """The IPv4 addresses: those that the request names, or those that the host has given to the netdev."""
+    if "addresses" not in netdev["takes"]:
+        return frozenset(netdev["addresses"])
+    described = (it.split()[0] for it in node.netdev(netdev["host_name"]).addresses)
+    return frozenset(it for it in described if ":" not in it)
 
 
 def found(seen: Seen) -> Got:

@@ -172,7 +172,7 @@ def _pod(pod: Pod) -> dict[str, Any]:
 
 
 def _devices(record: SandboxRecord) -> Iterator[dict[str, Any]]:
-    moves = {(move.device, move.pod_name): move.link.name for move in record.plan.moves}
+    moves = {(move.device, move.pod_name): move for move in record.plan.moves}
     for request in record.attached:
         for item in request.devices:
             yield {
@@ -180,8 +180,8 @@ def _devices(record: SandboxRecord) -> Iterator[dict[str, Any]]:
                 "request": request.admitted.request.name,
                 "mode": str(request.admitted.mode),
                 "netdevs": [
-                    {"name": host_name, "pod_name": pod_name}
-                    for (device, pod_name), host_name in moves.items()
+                    {"name": move.link.name, "pod_name": pod_name, "takes": list(move.takes.words)}
+                    for (device, pod_name), move in moves.items()
                     if device == item.device.name
                 ],
             }
@@ -209,11 +209,17 @@ def _pod_words(verdict: PodVerdict) -> str:
         return "asks for nothing"
     devices = ", ".join(
         f"{it['device']} {it['mode']}"
-        + "".join(f" with {netdev['name']} as {netdev['pod_name']}" for netdev in it["netdevs"])
+        + "".join(
+            f" with {netdev['name']} as {netdev['pod_name']}{_taken_words(netdev['takes'])}" for netdev in it["netdevs"]
+        )
         for it in _devices(verdict.record)
     )
     isolation = f"; isolation {verdict.record.isolation}" if verdict.record.isolation is not None else ""
     return f"would get {devices}{isolation}"
+
+
+def _taken_words(takes: list[str]) -> str:
+    return f" and its {', '.join(takes)}" if takes else ""
 
 
 def _container_words(verdict: ContainerVerdict) -> str:

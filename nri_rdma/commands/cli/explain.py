@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
 import click
 
+from nri_rdma.attach.plan import NetdevMove
 from nri_rdma.commands.cli.options import asking_options, output_option, snapshot_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, print_json
 from nri_rdma.config.settings import Settings
@@ -230,19 +231,26 @@ def _verdict(candidate: Candidate) -> str:
 def _moves_table(item: Explanation) -> TextTable:
     return TextTable(
         title="Netdevs that move into the pod",
-        headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES"),
+        headings=("DEVICE", "ON THE HOST", "IN THE POD", "MTU", "ADDRESSES", "TAKES ALONG"),
         rows=tuple(
             (
                 move.device,
                 move.link.name,
                 move.pod_name,
                 str(move.mtu or move.link.mtu),
-                ", ".join(map(str, move.addresses)) or "none",
+                _address_words(move),
+                ", ".join(move.takes.words) or "nothing",
             )
             for move in item.moves
         ),
         indent=2,
     )
+
+
+def _address_words(move: NetdevMove) -> str:
+    if move.takes.addresses:
+        return "as on the host"
+    return ", ".join(map(str, move.addresses)) or "none"
 
 
 def _container_facts(item: ExplainedContainer, memlock_reason: str) -> Iterator[tuple[str, str]]:
@@ -319,6 +327,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
                 "pod_name": move.pod_name,
                 "mtu": move.mtu or move.link.mtu,
                 "addresses": [str(address) for address in move.addresses],
+                "takes": list(move.takes.words),
             }
             for move in item.moves
         ],

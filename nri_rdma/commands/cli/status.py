@@ -288,7 +288,10 @@ def _unstarted(sandboxes: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 def _device_words(sandbox: dict[str, Any]) -> str:
     words = ", ".join(sandbox["devices"])
-    return f"{words}\nisolation {sandbox['isolation']}" if sandbox["isolation"] else words
+    if sandbox["isolation"]:
+        words += f"\nisolation {sandbox['isolation']}"
+    left_out = (f"\n{it['pod_name']} without {what}" for it in sandbox["moves"] for what in it.get("left_out", ()))
+    return words + "".join(left_out)  # a daemon before this field has none
 
 
 def _rdma_use(rows: list[dict[str, Any]]) -> TextTable:

@@ -7,7 +7,7 @@ commands ask for with a default, are not needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any  # Any: the daemon's JSON document
 
 import msgspec
@@ -99,6 +99,8 @@ class _Move:
     device: str
     pod_name: str
     netdev: Netdev
+    left_out: list[str] = field(default_factory=list)
+    """A daemon before this field has none."""
 
 
 @dataclass

@@ -83,4 +83,9 @@ def _unstarted(attachment: Attachment, now: float) -> Iterator[dict[str, Any]]:
 
 def _move(move: NetdevMove) -> dict[str, Any]:
     """A netdev that is in a pod, as it was on the host."""
-    return {"device": move.device, "pod_name": move.pod_name, "netdev": asdict(netdev_of(move.link))}
+    return {
+        "device": move.device,
+        "pod_name": move.pod_name,
+        "netdev": asdict(netdev_of(move.link)),
+        "left_out": list(move.inherited.left_out),
+    }

@@ -23,6 +23,7 @@ from nri_rdma.attach.ops import (
     DetachXdp,
     DropAltName,
     DropVrf,
+    Inherit,
     JoinVrf,
     Op,
     Remove,
@@ -43,7 +44,13 @@ from nri_rdma.host.netlink.link_contents import add_address_request
 from nri_rdma.host.netlink.links import add_alt_name_request, change_request, drop_alt_name_request
 from nri_rdma.host.netlink.namespace import HeldNamespace, asked, inside
 from nri_rdma.host.netlink.rdma import RdmaSocket, visit
-from nri_rdma.host.netlink.replay import detach_xdp_requests, remove_request, restore_request, settings_request
+from nri_rdma.host.netlink.replay import (
+    detach_xdp_requests,
+    inherit_request,
+    remove_request,
+    restore_request,
+    settings_request,
+)
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.host.netlink.routing import (
     add_neighbour_request,
@@ -172,6 +179,7 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     SetSettings: _one(SetSettings, settings_request),
     DetachXdp: Datagram(lambda index, _op: detach_xdp_requests(index)),
     AddAddress: _one(AddAddress, add_address_request),
+    Inherit: _one(Inherit, inherit_request),
     Restore: _one(Restore, restore_request),
     Remove: _one(Remove, remove_request),
     AddRoute: _one(AddRoute, add_route_request),

@@ -38,9 +38,11 @@ from nri_rdma.host.netlink.links import (
 )
 from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
 from nri_rdma.host.netlink.netns_thread import Spare
+from nri_rdma.host.netlink.pod_routing import read_routing
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, read_routes_of, unreturnable
+from nri_rdma.host.netlink.rules import read_rules
 from nri_rdma.host.netlink.sysctls import (
     costs_of_return,
     forwarding_of,
@@ -50,6 +52,7 @@ from nri_rdma.host.netlink.ties import hangs_on
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
+from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import HostUse, Lifelines
 
 T = TypeVar("T")
@@ -130,6 +133,12 @@ class LinuxKernel:
         wanted = frozenset(ifindexes)
         read = _capture_returnable if unreturnable else _capture
         return inside(namespace, f"read links {sorted(wanted)}", lambda route: read(route, wanted))
+
+    def rules(self, namespace: Namespace) -> tuple[KnownRule, ...]:
+        return asked(namespace, "list rules", read_rules)
+
+    def routing(self, namespace: Namespace) -> Routing:
+        return inside(namespace, "read how the pod routes", read_routing)
 
     def move_link(self, source: Namespace, ifindex: int, target: Namespace, name: str, *, as_ifindex: int = 0) -> None:
         operation = f"move link {ifindex} to {target.identity.path} as {name}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_interface
 from typing import Final
 
 from nri_rdma.attach.ops import AddAddress
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import Captured
+from nri_rdma.model.routing import IpInterface
 from nri_rdma.wire.netlink import CREATE, EXCL, encode_attribute, encode_u32, read_attributes
 
 _NEWADDR, _GETADDR, _GETNEIGH = 20, 22, 30  # RTM_*, include/uapi/linux/rtnetlink.h
@@ -53,6 +54,11 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
         number = _IFADDRMSG.unpack_from(raw, _HEADER_BYTES)[4]
         found.append(AddressMessage(number, told.get(_IFA_LOCAL) or told.get(_IFA_ADDRESS, b""), raw))
     return tuple(found)
+
+
+def carried_interface(message: AddressMessage) -> IpInterface:
+    """Return an address with the length of its network's prefix."""
+    return ip_interface((message.own, _IFADDRMSG.unpack_from(message.raw, _HEADER_BYTES)[1]))
 
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:

@@ -42,8 +42,8 @@ _HTB_VERSION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """The queueing disciplines, classes and filters of a link: `captured` parents first; `unreturnable` as LinkState has
-    it."""
+    """The queueing disciplines, classes and filters of a link: `captured` parents first; `unreturnable` as
+    LinkState has it."""
 
     captured: tuple[Captured, ...] = ()
     unreturnable: tuple[str, ...] = ()

@@ -10,17 +10,21 @@ import errno
 import struct
 from collections.abc import Mapping
 
-from nri_rdma.attach.ops import Remove, Restore, SetSettings
+from nri_rdma.attach.ops import Inherit, Remove, Restore, SetSettings
 from nri_rdma.host.netlink import queues
 from nri_rdma.host.netlink.route_socket import Request
+from nri_rdma.model.inherited import Brought
 from nri_rdma.model.link import Captured
 from nri_rdma.wire.netlink import APPEND, CREATE, EXCL, HEADER, NESTED, encode_attribute, encode_u32, read_attributes
 
 RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH = 20, 24, 28  # include/uapi/linux/rtnetlink.h; each DEL is one more
 _RTM_SETLINK = 19
 
-_IFA_CACHEINFO = 6
-_RTA_OIF, RTA_CACHEINFO, RTA_EXPIRES = 4, 12, 23
+_IFA_LABEL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO = 3, 6, 8, 11
+_IFA_F_NODAD, _IFA_F_NOPREFIXROUTE, _FOREVER = 0x02, 0x200, 0xFFFFFFFF
+_KEPT_ADDRESS_FLAGS = 0x10 | 0x200 | 0x400
+"""IFA_F_HOMEADDRESS, NOPREFIXROUTE and MCAUTOJOIN: the others are the kernel's own, or those of autoconfiguration."""
+_RTA_OIF, _RTA_PREFSRC, RTA_CACHEINFO, _RTA_TABLE, RTA_EXPIRES = 4, 7, 12, 15, 23
 _RTNH_F_ONLINK = 4
 _USER_HZ = 100  # the unit of rta_expires
 _NDA_CACHEINFO, _NDA_PROBES = 3, 4
@@ -76,6 +80,22 @@ def restore_request(ifindex: int, restoration: Restore) -> Request:
     )
 
 
+def inherit_request(ifindex: int, inheritance: Inherit) -> Request:
+    """Return the request that makes the object anew in a pod. EEXIST is an error there: what is left out is decided
+    before."""
+    brought = inheritance.brought
+    kind = _kind(brought.thing)
+    if kind == RTM_NEWADDR:
+        body = _inherited_address(brought, ifindex)
+    elif kind == RTM_NEWROUTE:
+        body = _inherited_route(brought, ifindex)
+    else:
+        body = _neighbour_payload(brought.thing, ifindex)
+    # Not EXCL for routes of IPv4: it refuses a second one of the same metric, though it leads to another link.
+    flags = CREATE | (APPEND if kind == RTM_NEWROUTE else EXCL)
+    return Request(kind=kind, flags=flags, body=body, operation=inheritance.describe())
+
+
 def remove_request(ifindex: int, removal: Remove) -> Request:
     """Return the request that deletes the object; a missing object is no error."""
     thing = removal.thing
@@ -128,6 +148,36 @@ def _address_payload(thing: Captured, ifindex: int) -> bytes:
             value = struct.pack("=II", min(preferred, max(valid, 1)), max(valid, 1)) + data[8:]
         payload.append(encode_attribute(kind, value))
     return b"".join(payload)
+
+
+def _inherited_address(brought: Brought, ifindex: int) -> bytes:
+    """Return struct ifaddrmsg of an address that stays for as long as the pod, whoever made it on the host, and of
+    which IPv6 looks for no duplicate. Its label is that of the link in the pod."""
+    family, prefix, short_flags, scope, _index = struct.unpack_from("=BBBBI", brought.thing.raw, 16)
+    told = dict(read_attributes(brought.thing.raw[24:]))
+    (flags,) = struct.unpack("=I", told[_IFA_FLAGS]) if _IFA_FLAGS in told else (short_flags,)
+    flags &= _KEPT_ADDRESS_FLAGS
+    flags |= (_IFA_F_NODAD if family == _AF_INET6 else 0) | (_IFA_F_NOPREFIXROUTE if brought.is_alone else 0)
+    preferred = struct.unpack_from("=I", told.get(_IFA_CACHEINFO, bytes([1] * 4)))[0]
+    lifetimes = struct.pack("=IIII", _FOREVER if preferred else 0, _FOREVER, 0, 0)
+    kept = {
+        kind: data for kind, data in told.items() if kind not in {_IFA_LABEL, _IFA_CACHEINFO, _IFA_FLAGS, _IFA_PROTO}
+    }
+    attributes = kept | {_IFA_FLAGS: struct.pack("=I", flags), _IFA_CACHEINFO: lifetimes}
+    header = struct.pack("=BBBBI", family, prefix, flags & 0xFF, scope, ifindex)
+    return header + b"".join(encode_attribute(*item) for item in attributes.items())
+
+
+def _inherited_route(brought: Brought, ifindex: int) -> bytes:
+    """Return struct rtmsg of a route that stays for as long as the pod, perhaps in another table."""
+    payload = _route_payload(brought.thing, ifindex)
+    fields = list(struct.unpack_from("=BBBBBBBBI", payload))
+    left_out = {RTA_EXPIRES, *({_RTA_PREFSRC} if brought.is_sourceless else ())}
+    attributes = {kind: data for kind, data in read_attributes(payload[12:]) if kind not in left_out}
+    if brought.table:
+        fields[4] = 0  # RT_TABLE_UNSPEC: the attribute says it
+        attributes[_RTA_TABLE] = struct.pack("=I", brought.table)
+    return struct.pack("=BBBBBBBBI", *fields) + b"".join(encode_attribute(*item) for item in attributes.items())
 
 
 def _route_payload(thing: Captured, ifindex: int) -> bytes:

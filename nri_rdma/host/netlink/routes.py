@@ -88,6 +88,27 @@ class Route:
         return f"{_address(self.get(_RTA_DST)) or default}/{self.prefix}"
 
     @property
+    def table_number(self) -> int:
+        """The table; beyond 255 an attribute says it."""
+        said = self.get(_RTA_TABLE)
+        return int.from_bytes(said, sys.byteorder) if said else self.table
+
+    @property
+    def metric(self) -> int:
+        """The metric; 0 when none is said."""
+        return int.from_bytes(self.get(_RTA_PRIORITY), sys.byteorder)
+
+    @property
+    def gateway(self) -> bytes:
+        """The gateway as it stands on the wire; empty when there is none."""
+        return self.get(_RTA_GATEWAY)
+
+    @property
+    def is_cached(self) -> bool:
+        """Whether it is a cached clone of a route."""
+        return bool(self.flags & _RTM_F_CLONED)
+
+    @property
     def is_announced(self) -> bool:
         """Whether a router announced the route, and the kernel took it (IPv6)."""
         return self.family == _AF_INET6 and self.proto == _RTPROT_RA
@@ -112,6 +133,11 @@ def read_routes_of(ifindex: int) -> tuple[Route, ...]:
     """Return the routes that lead to a link, multipath ones too. The kernel chooses them (RTA_OIF): few come in one
     datagram, and so are whole also where other routes never rest."""
     return tuple(parse_route(raw) for raw in _dump(_ANY, encode_u32(_RTA_OIF, ifindex)))
+
+
+def read_all_routes() -> tuple[Route, ...]:
+    """Return the routes of all tables and families, in the namespace of the calling thread."""
+    return tuple(parse_route(raw) for raw in _dump(_ANY, b""))
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:

@@ -59,11 +59,14 @@ def make_placed(
     name: str | None = None,
     mtu: int | None = None,
     addresses: tuple[Interfaces, ...] = (),
+    inherit: bool = True,
     network: DeviceRequest | None = None,
 ) -> Placed:
     """A request of a pod, placed on these devices; what else it says of their network is that of `network`."""
     said = network or DeviceRequest(name="0", where="here")
-    interface = replace(said.interface, name=name, mtu=mtu, addresses=addresses or said.interface.addresses)
+    interface = replace(
+        said.interface, name=name, mtu=mtu, addresses=addresses or said.interface.addresses, inherit=inherit
+    )
     request = replace(said, name="0", where="here", count=len(devices), interface=interface)
     return Placed(
         admitted=Admitted(request=request, mode=mode), devices=devices, reasons=tuple("first" for _ in devices)
@@ -78,4 +81,4 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
 def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
     """The record that an attach of it would write before its first step."""
     record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
-    return replace(record, plan=completed(kernel, record.plan), state=Phase.ATTACHING)
+    return replace(record, plan=completed(kernel, namespace, record.plan), state=Phase.ATTACHING)

@@ -13,6 +13,7 @@ from nri_rdma.attach.port import Kernel, KernelError, Namespace
 from nri_rdma.decide.placement import Placed
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState
+from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import parse_pci_address
 from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Queue, Route, World
 from tests.rig.linkops import capture
@@ -21,7 +22,7 @@ from tests.unit.attach.meddlings import MEDDLINGS, Meddling
 from tests.unit.attach.networks import networks
 
 T = TypeVar("T")
-_CHOICES = 150  # more than any scenario needs
+_CHOICES = 180  # more than any scenario needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,9 @@ def _scenario(choices: _Choices) -> Scenario:
     world.add_link(pod, "lo", ifindex=1, kind="")
     world.add_link(pod, "eth0", ifindex=choices.one(range(2, 9)), kind="veth").raise_up()
     links = [_link(choices, world, number) for number in range(choices.one((1, 2, 3)))]
+    pod.has_ipv6 = choices.one([True, True, False])
+    world.host.rules += choices.some(_RULES, 4)
+    pod.rules += choices.some(_RULES, 1)
     world.rdma_netns = choices.one([RdmaNetns.NONE, RdmaNetns.EXCLUSIVE, RdmaNetns.EXCLUSIVE])
     for number, link in enumerate(links):
         world.add_rdma(f"mlx5_{number}", parent=link.parent, node_guid=f"0000:0000:0000:000{number}")
@@ -157,6 +161,15 @@ _QUEUES: tuple[tuple[Queue, ...], ...] = (
     (*_SHAPED, _CLSACT),
 )
 _FORWARDING = tuple(Forwarding(mac=mac) for mac in ("02:11:22:33:44:55", "01:1b:19:00:00:00"))
+_RULES = (
+    RoutingRule(version=4, priority=90, table=100),
+    RoutingRule(version=4, priority=91, table=100, source=ip_network("10.0.0.1/32")),
+    RoutingRule(version=4, priority=91, table=100, source=ip_network("10.0.0.1/32"), iif="lo"),
+    RoutingRule(version=4, priority=92, table=101, iif="rail0"),
+    RoutingRule(version=4, priority=93, table=101, oif="rail1", invert=True),
+    RoutingRule(version=4, priority=94, table=7, source=ip_network("10.1.0.0/24")),
+    RoutingRule(version=6, priority=95, table=7, source=ip_network("fd00::1/128")),
+)
 
 
 def _addresses_of(number: int) -> tuple[Address, ...]:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from dataclasses import replace
-from ipaddress import ip_interface
+from ipaddress import ip_interface, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from nri_rdma.decide.inject import AttachedDevice, AttachedRequest
 from nri_rdma.decide.policy import Admitted
 from nri_rdma.errors import ErrorCode, StateError
 from nri_rdma.model.device import CharDevice, CharKind, LinkLayer, Port
+from nri_rdma.model.inherited import Brought, Inherited
+from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.request import (
     UNLIMITED,
@@ -226,3 +228,23 @@ def test_there_is_room_as_the_file_system_says(
     journal = Journal(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _path: os.statvfs_result((*whole.values(), 255)))
     assert journal.has_room() is has_room
+
+
+def test_of_what_a_netdev_takes_along_the_rules_and_what_stays_are_kept(record: SandboxRecord) -> None:
+    rule = RoutingRule(version=4, priority=9, table=100, source=ip_network("10.0.0.1/32"))
+    kept = Inherited(rules=(rule,), left_out=("the route 10.0.0.0/8: it covers the service range",))
+    (move,) = record.plan.moves
+    whole = replace(kept, addresses=(Brought(thing=move.link.addresses[0]),), sysctls=(("ipv4/conf/rp_filter", "2"),))
+    read = decode_record(encode_record(_with(record, whole)), where="memory")
+    assert read == _with(record, kept)
+
+
+def test_a_record_in_which_nothing_of_it_is_needed_is_as_the_version_before_wrote_it(record: SandboxRecord) -> None:
+    text = encode_record(_with(record, Inherited(sysctls=(("ipv4/conf/rp_filter", "2"),)))).decode()
+    assert text == encode_record(record).decode()
+    assert not [word for word in ("inherit", "takes") if word in text]
+
+
+def _with(record: SandboxRecord, inherited: Inherited) -> SandboxRecord:
+    (move,) = record.plan.moves
+    return replace(record, plan=replace(record.plan, moves=(replace(move, inherited=inherited),)))

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
+import pytest
+
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.model.device import RdmaNetns
@@ -50,6 +52,38 @@ def test_an_attach_and_its_undo_have_as_many_places_to_fail_as_ever() -> None:
         meddle(kernel, namespace, record.plan.moves[0].pod_ifindex)
     assert undo_steps(undoing, namespace, steps, SPANS) == ()
     assert world.snapshot() == before
-    assert (attaching.operations, undoing.operations) == (6, 31)
+    assert (attaching.operations, undoing.operations) == (7, 31)
     assert attaching.operations >= ATTACH_BEFORE_OPS
     assert undoing.operations >= UNDO_BEFORE_OPS
+
+
+def test_what_stays_on_the_host_is_told_by_the_step_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    world, pod_network = _world(), Address(interface=ip_interface("10.202.0.7/24"))
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    eth0 = world.add_link(pod, "eth0")
+    eth0.raise_up()
+    eth0.add_address(pod_network)
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    rail = next(link for link in kernel.links(kernel.host) if link.name == "rail0")
+    device = replace(make_device("mlx5_0", [rail]), node_guid="0000:0000:0000:0001")
+    _, configure, *_ = steps = steps_of(record_of(kernel, namespace, make_placed((device,))).plan)
+    told = "the route 10.202.0.0/16 via 10.0.0.9 metric 5: it covers the pod's address 10.202.0.7"
+    assert configure.describe().endswith(f"; left on the host: {told}")
+    do_steps(kernel, namespace, steps, SPANS)
+    (record,) = (it for it in caplog.records if it.message == "left on the host, it does not fit the pod")
+    assert record.__dict__["what"] == (told,)
+
+
+def test_a_description_of_much_is_short() -> None:
+    world = _world()
+    rail = next(link for link in world.host.links.values() if link.name == "rail0")
+    for number in range(60):
+        rail.add_route(Route(to=ip_network(f"10.203.{number}.0/24"), via=ip_address("10.0.0.9")))
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    state = next(link for link in kernel.links(kernel.host) if link.name == "rail0")
+    device = replace(make_device("mlx5_0", [state]), node_guid="0000:0000:0000:0001")
+    _, configure, *_ = steps_of(record_of(kernel, namespace, make_placed((device,))).plan)
+    assert configure.describe().endswith(", and 15 more")

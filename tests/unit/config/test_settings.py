@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import fields
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -114,11 +114,20 @@ def test_the_api_servers_address_is_written_with_a_port_or_without(written: str)
         ('api_server = "api.example.com:6443"', "api_server = 'api.example.com:6443' cannot be used"),
         ('api_server = "10.0.0.1:https"', "api_server = '10.0.0.1:https' cannot be used"),
         ('api_server = "https://10.0.0.1"', "api_server = 'https://10.0.0.1' cannot be used"),
+        ('service_range = "10.96.0.1"', "service_range = '10.96.0.1' cannot be used"),
+        ('service_range = "10.96.0.1/12"', "service_range = '10.96.0.1/12' cannot be used"),
+        ("service_range = [7]", "service_range = [7] cannot be used"),
         ('api_server = "[fd00::1]6443"', "api_server = '[fd00::1]6443' cannot be used"),
     ],
 )
 def test_what_is_no_address_is_refused(text: str, what: str) -> None:
     assert what in refusal(text).what
+
+
+def test_the_range_of_services_is_one_network_or_several() -> None:
+    settings = load({"service_range": "10.96.0.0/12,fd00:96::/112"}, {}, Document(name="FILE")).settings
+    expected = (ip_network("10.96.0.0/12"), ip_network("fd00:96::/112"))
+    assert settings.lifelines({}).service_range == settings.service_range == expected
 
 
 def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over() -> None:

@@ -35,6 +35,7 @@ FULL: dict[str, object] = {
         "arpIgnore": 1,
         "arpAnnounce": 2,
         "enableIPv6": True,
+        "inherit": False,
     },
     "routes": [
         {"destination": "10.0.1.0/24", "scope": 253, "source": "10.0.1.2", "metric": 7},

@@ -100,6 +100,7 @@ def test_a_full_request_is_read() -> None:
             arp_ignore=1,
             arp_announce=2,
             enable_ipv6=True,
+            inherit=False,
         ),
         routes=(
             RouteConfig(

@@ -25,7 +25,9 @@ def test_a_pod_that_would_be_served_is_reported_and_its_container_gets_nothing(
     assert (told["would"], told["was_there"]) == ("attach", False)
     (device,) = told["devices"]
     assert (device["device"], device["mode"]) == ("mlx5_3", "exclusive")
-    assert device["netdevs"] == [{"name": "rail3", "pod_name": "rdma0"}]
+    assert device["netdevs"] == [
+        {"name": "rail3", "pod_name": "rdma0", "takes": ["addresses", "routes", "rules", "neighbours"]}
+    ]
     container = looking.line("container", "one", "main")
     assert container["would"] == "give"
     assert [node["path"] for node in container["char_devices"]] == [

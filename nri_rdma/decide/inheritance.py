@@ -1,0 +1,331 @@
+"""What a netdev takes along into a pod: the host's addresses, routes, neighbours and rules, as far as they fit there.
+
+Law: the pod's cluster network is not touched. What would lead its packets away (to its own address and gateway, the
+service range, the API server, the node) stays on the host, and is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import ip_network
+from itertools import chain, count
+from typing import Final
+
+from nri_rdma.model.carried import CarriedAddress, CarriedRoute, carried_address, carried_route, neighbour_version
+from nri_rdma.model.inherited import Brought, Inherited, Takes
+from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import MAIN_TABLE, IpAddress, IpNetwork, RouteConfig, RoutingRule
+from nri_rdma.model.routing import DEFAULT_TABLE, LOCAL_TABLE, IpInterface, KnownRule, Routing
+from nri_rdma.model.usage import Lifelines
+
+OWN_PRIORITY: Final = 32765
+"""Of rules that lead each address of a pod out through its own netdev: after those of the host, and before the table
+`main` (32766)."""
+FIRST_OWN_TABLE: Final = 30000
+"""Of the tables that these rules lead to; further netdevs have the next numbers that are free."""
+SEVERAL_SYSCTLS: Final = (
+    ("ipv4/conf/rp_filter", "2"),
+    ("ipv4/conf/arp_ignore", "1"),
+    ("ipv4/conf/arp_announce", "2"),
+)
+"""Of netdevs beside others in one pod: each answers for its own addresses only, and takes what comes another way."""
+_IPV6, _IPV6_MTU = 6, 1280
+_SHARED_TABLES = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
+_TOLD_MAX = 20
+"""Most things that are named one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A netdev that comes into a pod. `given`: the addresses that the pod asks for in place of those of the host;
+    `has_ipv6`: whether the pod lets it have IPv6."""
+
+    link: LinkState
+    pod_name: str
+    takes: Takes
+    given: tuple[IpInterface, ...] = ()
+    mtu: int | None = None
+    has_ipv6: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Protected:
+    network: IpNetwork
+    why: str
+
+
+def inherit(
+    arrivals: Sequence[Arrival], host_rules: Sequence[KnownRule], pod: Routing, lifelines: Lifelines
+) -> tuple[Inherited, ...]:
+    """Return what each netdev has in the pod because its host had it. `pod` is how the pod's namespace routes before
+    any of them comes."""
+    protected = tuple(_protected(pod, lifelines))
+    taken = [_Netdev(it, pod, protected) for it in arrivals]
+    rules_of_pod = {it.rule for it in pod.rules}
+    for netdev in taken:
+        netdev.take_addresses()
+        netdev.take_rules(host_rules, rules_of_pod)
+        netdev.take_routes()
+        netdev.take_neighbours()
+    _part(taken, _numbers(pod, taken))
+    return tuple(it.inherited() for it in taken)
+
+
+class _Netdev:
+    """One netdev, while it is decided what it takes along."""
+
+    def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
+        self.arrival = arrival
+        self._pod = pod
+        self._pod_tables = _tables_of(pod) - _SHARED_TABLES
+        self._pod_routes = {_key(it) for it in chain.from_iterable(pod.routes.values())}
+        self._protected = protected
+        self._left_out: list[str] = []
+        self._taken_addresses: list[Brought] = []
+        self._things: list[Brought] = []
+        self._open_tables: set[int] = set()
+        self.own: list[CarriedAddress] = []
+        """The addresses that it has in the pod."""
+        self.main_routes: list[Brought] = []
+        self.rules: list[RoutingRule] = []
+        self.own_routes: list[RouteConfig] = []
+        self.sysctls: tuple[tuple[str, str], ...] = ()
+        link, takes = arrival.link, arrival.takes
+        routes = [(thing, carried_route(thing)) for thing in link.routes if takes.routes]
+        self._routes = [(thing, said) for thing, said in routes if said is not None]
+        addresses = [(thing, carried_address(thing)) for thing in link.addresses if takes.anything]
+        self._addresses = [(thing, said) for thing, said in addresses if said is not None]
+        self._left_out += (f"{thing.text}: it is not of IP" for thing, said in (*addresses, *routes) if said is None)
+        self._no_ipv6 = self._why_no_ipv6()
+
+    @property
+    def tables(self) -> set[int]:
+        """The tables that its routes on the host are in."""
+        return {it.route.table for _, it in self._routes}
+
+    def take_addresses(self) -> None:
+        """Decide on the addresses."""
+        self.own += [CarriedAddress(it, it.network, False) for it in self.arrival.given]
+        if not self.arrival.takes.addresses:
+            return
+        for thing, said in self._addresses:
+            if thing.kernel_made and said.own.is_link_local:
+                continue  # the kernel makes it anew
+            if said.own.version == _IPV6 and self._no_ipv6:
+                self._leave_out(str(said.own), self._no_ipv6)
+                continue
+            why = "" if said.has_no_route else self._covers(said.network)
+            if why:
+                self._leave_out(f"the route to {said.network} of its address {said.own}", why)
+            self._taken_addresses.append(Brought(thing=thing, is_alone=bool(why)))
+            self.own.append(replace(said, has_no_route=said.has_no_route or bool(why)))
+
+    def take_rules(self, host_rules: Iterable[KnownRule], present: set[RoutingRule]) -> None:
+        """Decide on the rules; add those that it takes to the ones that the pod has."""
+        if not self.arrival.takes.rules:
+            return
+        tables = self.tables - _SHARED_TABLES
+        for known in host_rules:
+            rule = known.rule
+            if not self._concerns(rule, tables):
+                continue
+            if why := self._why_not(known):
+                self._leave_out(f"the rule {known}", why)
+                continue
+            if self._is_open(rule):
+                self._open_tables.add(rule.table)
+            renamed = self._renamed(rule)
+            if renamed not in present:
+                present.add(renamed)
+                self.rules.append(renamed)
+
+    def take_routes(self) -> None:
+        """Decide on the routes: those that are connected first, because others lead through them."""
+        reached = [it.network for it in self.own if not it.has_no_route]
+        sources = {it.own.ip for it in self.own}
+        known: set[str] = set()
+        for thing, said in sorted(self._routes, key=lambda pair: pair[1].route.gateway is not None):
+            if said.is_kernels:
+                continue  # it comes with its address
+            if why := self._why_no_route(said, reached):
+                self._leave_out(f"the route {said.route}", why)
+                continue
+            if said.route.gateway is None:
+                reached.append(said.route.destination)
+            source = said.route.source
+            taken = Brought(thing=thing, is_sourceless=source is not None and source not in sources)
+            text = thing.text.replace(f" src {source}", "") if taken.is_sourceless else thing.text
+            if text in known:
+                continue  # two routes that differed in a source only
+            known.add(text)
+            self._things.append(taken)
+            if said.route.table == MAIN_TABLE:
+                self.main_routes.append(taken)
+
+    def take_neighbours(self) -> None:
+        """Decide on the neighbours."""
+        if self.arrival.takes.neighbours:
+            kept = (it for it in self.arrival.link.neighbours if not (neighbour_version(it) == _IPV6 and self._no_ipv6))
+            self._things += (Brought(thing=thing) for thing in kept)
+
+    def part(self, table: int) -> None:
+        """Lead each of its addresses out through it, by a table of its own."""
+        mine = [it for it in self.own if not it.own.is_link_local]
+        sources = {ip_network(it.own.ip): None for it in mine}
+        self.rules += (RoutingRule(version=it.version, priority=OWN_PRIORITY, table=table, source=it) for it in sources)
+        connected = [it for it in mine if not it.has_no_route and it.network.num_addresses > 1]
+        self.own_routes += {
+            it.network: RouteConfig(
+                destination=it.network, source=it.own.ip if it.own.version != _IPV6 else None, table=table
+            )
+            for it in reversed(connected)
+        }.values()
+        self._things += (replace(it, table=table) for it in self.main_routes)
+
+    def inherited(self) -> Inherited:
+        """Return what was decided."""
+        more = len(self._left_out) - _TOLD_MAX
+        told = (*self._left_out[:_TOLD_MAX], *([f"and {more} more"] if more > 0 else []))
+        return Inherited(
+            addresses=tuple(self._taken_addresses),
+            things=tuple(self._things),
+            routes=tuple(self.own_routes),
+            rules=tuple(self.rules),
+            sysctls=self.sysctls,
+            left_out=told,
+        )
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _leave_out(self, what: str, why: str) -> None:
+        self._left_out.append(f"{what}: {why}")
+
+    def _why_no_ipv6(self) -> str:
+        if not self._pod.has_ipv6:
+            return "the pod has no IPv6"
+        if not self.arrival.has_ipv6:
+            return "the request switches IPv6 off"
+        mtu = self.arrival.mtu or self.arrival.link.mtu
+        return f"an MTU of {mtu} is too small for IPv6" if mtu < _IPV6_MTU else ""
+
+    def _covers(self, network: IpNetwork) -> str:
+        return next((f"it covers {it.why}" for it in self._protected if _overlap(it.network, network)), "")
+
+    def _concerns(self, rule: RoutingRule, tables: Collection[int]) -> bool:
+        if rule.table in tables or self.arrival.link.name in {rule.iif, rule.oif}:
+            return True
+        source = rule.source
+        return source is not None and any(
+            it.own.version == source.version and it.own.ip in source and source.prefixlen >= it.network.prefixlen
+            for _, it in self._addresses
+        )
+
+    def _why_not(self, known: KnownRule) -> str:
+        rule = known.rule
+        others = {rule.iif, rule.oif} - {"", "lo", self.arrival.link.name}
+        if known.foreign:
+            return "it cannot be copied"
+        if rule.version == _IPV6 and self._no_ipv6:
+            return self._no_ipv6
+        if others:
+            return f"it names the host's link {', '.join(sorted(others))}"
+        if rule.table in self._pod_tables:
+            return f"the pod has a table {rule.table} of its own"
+        if rule.source is not None and not any(_contains(rule.source, it.own.ip) for it in self.own):
+            return "the netdev has no address in its source in the pod"
+        return ""
+
+    def _is_open(self, rule: RoutingRule) -> bool:
+        """Return whether packets of the pod's cluster network may come under the rule."""
+        if self.arrival.link.name in {rule.iif, rule.oif}:
+            return False
+        if rule.invert:
+            return True
+        if rule.fwmark:
+            return False
+        protected = [it.network for it in self._protected]
+        if rule.source is not None and not any(_overlap(it, rule.source) for it in protected):
+            return False
+        return rule.destination is None or any(_overlap(it, rule.destination) for it in protected)
+
+    def _renamed(self, rule: RoutingRule) -> RoutingRule:
+        names = {self.arrival.link.name: self.arrival.pod_name}
+        return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
+
+    def _why_no_route(self, said: CarriedRoute, reached: Collection[IpNetwork]) -> str:
+        route = said.route
+        if route.destination.version == _IPV6 and self._no_ipv6:
+            return self._no_ipv6
+        if route.table in self._pod_tables:
+            return f"the pod has a table {route.table} of its own"
+        if route.table in _SHARED_TABLES | self._open_tables and (why := self._covers(route.destination)):
+            return why
+        if _key(route) in self._pod_routes:
+            return "the pod has such a route"
+        gateway = route.gateway
+        if gateway is None or said.is_onlink or (gateway.is_link_local and gateway.version == _IPV6):
+            return ""
+        is_reached = any(_contains(network, gateway) for network in reached)
+        return "" if is_reached else f"its gateway {gateway} is not reached from the addresses in the pod"
+
+
+def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int]) -> None:
+    """Have each address leave through its own netdev, where several have some."""
+    with_addresses = [it for it in netdevs if any(not own.own.is_link_local for own in it.own)]
+    if len(with_addresses) < 2:
+        return
+    for netdev in with_addresses:
+        if netdev.arrival.takes.rules:
+            netdev.sysctls = SEVERAL_SYSCTLS
+            netdev.part(next(numbers))
+
+
+def _numbers(pod: Routing, netdevs: Iterable[_Netdev]) -> Iterator[int]:
+    """Yield numbers of tables that nobody in the pod has."""
+    taken = _tables_of(pod).union(
+        *(it.tables for it in netdevs), *({rule.table for rule in it.rules} for it in netdevs)
+    )
+    return (number for number in count(FIRST_OWN_TABLE) if number not in taken)
+
+
+def _tables_of(pod: Routing) -> set[int]:
+    of_routes = {route.table for route in chain.from_iterable(pod.routes.values())}
+    return of_routes | {it.rule.table for it in pod.rules}
+
+
+def _key(route: RouteConfig) -> tuple[IpNetwork, int, int]:
+    """Return what the kernel tells routes apart by."""
+    return route.destination, route.table, route.metric
+
+
+def _protected(pod: Routing, lifelines: Lifelines) -> Iterator[_Protected]:
+    """Yield what the pod's cluster network consists of. Its links are those with a default route; without any, all."""
+    chosen = {ifindex for ifindex, routes in pod.routes.items() if any(not it.destination.prefixlen for it in routes)}
+    for ifindex, addresses in _of(pod.addresses, chosen):
+        for own in addresses:
+            if not own.is_loopback and not (own.is_link_local and own.version == _IPV6):
+                yield _Protected(ip_network(own.ip), f"the pod's address {own.ip}")
+        for gateway in {it.gateway: None for it in pod.routes.get(ifindex, ()) if it.gateway is not None}:
+            if not (gateway.is_link_local and gateway.version == _IPV6):
+                yield _Protected(ip_network(gateway), f"the pod's gateway {gateway}")
+    for network in lifelines.service_range:
+        yield _Protected(network, f"the service range {network}")
+    if lifelines.api_server is not None:
+        yield _Protected(ip_network(lifelines.api_server), f"the API server {lifelines.api_server}")
+    for address in lifelines.node_ips:
+        yield _Protected(ip_network(address), f"the node's address {address}")
+
+
+def _of(
+    addresses: Mapping[int, tuple[IpInterface, ...]], chosen: Collection[int]
+) -> Iterator[tuple[int, tuple[IpInterface, ...]]]:
+    return (item for item in addresses.items() if not chosen or item[0] in chosen)
+
+
+def _overlap(one: IpNetwork, other: IpNetwork) -> bool:
+    return one.version == other.version and one.overlaps(other)
+
+
+def _contains(network: IpNetwork, address: IpAddress) -> bool:
+    return network.version == address.version and address in network

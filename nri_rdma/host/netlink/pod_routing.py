@@ -1,0 +1,60 @@
+"""How a pod's network namespace routes, before a netdev comes into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address, ip_network
+
+from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.link_contents import carried_interface, read_addresses
+from nri_rdma.host.netlink.proc_sys import NET
+from nri_rdma.host.netlink.route_socket import RouteSocket
+from nri_rdma.host.netlink.routes import Route, read_all_routes
+from nri_rdma.host.netlink.rules import read_rules
+from nri_rdma.model.network import IpAddress, RouteConfig
+from nri_rdma.model.routing import LOCAL_TABLE, IpInterface, Routing
+
+_DISABLE_IPV6 = NET / "ipv6/conf/default/disable_ipv6"
+
+
+def read_routing(route: RouteSocket) -> Routing:
+    """Return how the namespace routes that the calling thread is in. Raises KernelError, WireError."""
+    addresses: dict[int, list[IpInterface]] = {}
+    for message in read_addresses(route):
+        addresses.setdefault(message.ifindex, []).append(carried_interface(message))
+    routes: dict[int, list[RouteConfig]] = {}
+    for it in _of_tables(read_all_routes()):
+        for link in (it.paths | {it.link}) - {0}:
+            routes.setdefault(link, []).append(_config(it))
+    return Routing(
+        rules=read_rules(route),
+        addresses={link: tuple(own) for link, own in addresses.items()},
+        routes={link: tuple(own) for link, own in routes.items()},
+        has_ipv6=_has_ipv6(),
+    )
+
+
+def _of_tables(routes: Iterable[Route]) -> Iterable[Route]:
+    return (it for it in routes if it.table_number != LOCAL_TABLE and not it.is_cached)
+
+
+def _config(route: Route) -> RouteConfig:
+    return RouteConfig(
+        destination=ip_network(route.destination, strict=False),
+        gateway=_address(route.gateway),
+        table=route.table_number,
+        metric=route.metric,
+    )
+
+
+def _address(packed: bytes) -> IpAddress | None:
+    return ip_address(packed) if len(packed) in {4, 16} else None
+
+
+def _has_ipv6() -> bool:
+    try:
+        return _DISABLE_IPV6.read_text().strip() == "0"
+    except FileNotFoundError:
+        return False  # a kernel without IPv6
+    except OSError as error:
+        raise KernelError(f"read {_DISABLE_IPV6}", error.errno or 0) from error

@@ -1,0 +1,95 @@
+"""What the text of a captured address, route or neighbour says (nri_rdma.model.link.Captured)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import ip_address, ip_interface, ip_network
+
+from nri_rdma.model.link import Captured
+from nri_rdma.model.network import MAIN_TABLE, IpAddress, IpNetwork, RouteConfig
+from nri_rdma.model.routing import IpInterface
+
+_KERNEL = "2"
+"""RTPROT_KERNEL, include/uapi/linux/rtnetlink.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedAddress:
+    """An address of a link: its own one, the network that it is in (that of its peer), and whether the kernel has no
+    route to that for it."""
+
+    own: IpInterface
+    network: IpNetwork
+    has_no_route: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedRoute:
+    """A route of a link, of those that are not `local`. `is_kernels`: it comes and goes with an address."""
+
+    route: RouteConfig
+    is_onlink: bool
+    is_kernels: bool
+
+
+def carried_address(thing: Captured) -> CarriedAddress | None:
+    """Return what is said of an address: ``10.0.0.1/24 peer 10.0.0.1 scope 0 flags 0x80``; None when it is not IP."""
+    own, *words = thing.text.split()
+    said = _pairs(words)
+    try:
+        interface = ip_interface(own)
+        peer = ip_interface(f"{said.get('peer', str(interface.ip))}/{interface.network.prefixlen}")
+    except ValueError:
+        return None
+    return CarriedAddress(interface, peer.network, bool(int(said.get("flags", "0"), 16) & _NO_PREFIX_ROUTE))
+
+
+def carried_route(thing: Captured) -> CarriedRoute | None:
+    """Return what is said of a route: ``10.1.0.0/16 type 1 proto 3 scope 0 tos 0 onlink via 10.0.0.9 table 254``; None
+    when it is not IP (MPLS)."""
+    destination, *words = thing.text.split()
+    network = _network(destination)
+    if network is None:
+        return None
+    is_onlink = "onlink" in words
+    said = _pairs([word for word in words if word != "onlink"])
+    return CarriedRoute(
+        RouteConfig(
+            destination=network,
+            gateway=_address(said.get("via")),
+            source=_address(said.get("src")),
+            table=int(said.get("table", MAIN_TABLE)),
+            metric=int(said.get("metric", 0)),
+        ),
+        is_onlink,
+        said.get("proto") == _KERNEL,
+    )
+
+
+_NO_PREFIX_ROUTE = 0x200
+"""IFA_F_NOPREFIXROUTE, include/uapi/linux/if_addr.h."""
+
+
+def neighbour_version(thing: Captured) -> int:
+    """Return the version of IP that a neighbour belongs to: ``neighbour 10.0.0.9 lladdr 02:00:00:00:00:99``; 0 when
+    the text does not say it."""
+    address = _address(thing.text.split()[1])
+    return address.version if address is not None else 0
+
+
+def _pairs(words: list[str]) -> dict[str, str]:
+    return dict(zip(words[::2], words[1::2], strict=False))
+
+
+def _network(text: str) -> IpNetwork | None:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        return None
+
+
+def _address(text: str | None) -> IpAddress | None:
+    try:
+        return ip_address(text) if text is not None else None
+    except ValueError:  # of a family that is not IP
+        return None

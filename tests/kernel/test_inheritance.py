@@ -1,0 +1,58 @@
+"""What a netdev brings into a pod on the real kernel, where the pod cannot have all of it."""
+
+import json
+
+import pytest
+
+from tests.contract.machines import HOST, POD, LinuxMachine
+from tests.kernel.journey import Attach, add_veth, configure
+
+pytestmark = pytest.mark.root
+
+
+def _addresses(linux: LinuxMachine, name: str) -> set[str]:
+    (link,) = json.loads(linux.ip(POD, f"-j address show dev {name}"))
+    return {f"{it['local']}/{it['prefixlen']}" for it in link["addr_info"] if it["scope"] == "global"}
+
+
+def test_a_pod_without_ipv6_gets_the_rest(linux: LinuxMachine) -> None:
+    """The kernel would refuse an IPv6 address there (EACCES), and with it the pod."""
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 up\naddress add 10.0.0.1/31 dev rail0\naddress add fd00::1/64 dev rail0")
+    linux.run(POD, "sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    (move,) = attach.record.plan.moves
+    assert _addresses(linux, move.pod_name) == {"10.0.0.1/31"}
+    assert move.inherited.left_out == ("fd00::1/64: the pod has no IPv6",)
+    attach.assert_home()
+
+
+def test_an_address_of_a_lease_stays_as_long_as_the_pod(linux: LinuxMachine) -> None:
+    """Nobody renews it there."""
+    add_veth(linux, "rail0")
+    configure(linux, "link set rail0 up\naddress add 10.0.0.1/24 valid_lft 600 preferred_lft 300 dev rail0")
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    (link,) = json.loads(linux.ip(POD, f"-j address show dev {attach.record.plan.moves[0].pod_name}"))
+    (own,) = (it for it in link["addr_info"] if it["local"] == "10.0.0.1")
+    assert (own["valid_life_time"], own["preferred_life_time"]) == (2**32 - 1, 2**32 - 1)
+    attach.assert_home()
+    (link,) = json.loads(linux.ip(HOST, "-j address show dev rail0"))
+    (own,) = (it for it in link["addr_info"] if it["local"] == "10.0.0.1")
+    assert own["valid_life_time"] <= 600
+
+
+def test_two_netdevs_in_one_subnet_have_their_tables_and_the_pod_none_of_them_afterwards(linux: LinuxMachine) -> None:
+    for number in (0, 1):
+        linux.add_link(f"rail{number}", f"02:11:00:00:00:0{number + 1}")
+        configure(linux, f"link set rail{number} up\naddress add 10.0.0.{number + 1}/24 dev rail{number}")
+    attach = Attach(linux, "rail0", "rail1")
+    attach.do(attach.kernel)
+    for move in attach.record.plan.moves:
+        source = move.link.addresses[0].text.split("/")[0]
+        (route,) = json.loads(linux.ip(POD, f"-j route get 10.0.0.9 from {source}"))
+        assert route["dev"] == move.pod_name
+        for key, value in (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2")):
+            assert linux.sysctl(move.pod_name, f"ipv4/conf/{key}", POD) == value
+    attach.assert_home()

@@ -1,0 +1,151 @@
+"""A netdev works in a pod as it worked on the host, without one key of configuration: a node on a rail fabric."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.rig.cri import Cri, Sandbox
+from tests.rig.daemon import Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.expect import host_link, look
+from tests.rig.hoststate import POD_NETWORK
+from tests.rig.railnode import (
+    PEERS,
+    RAILS,
+    RailNode,
+    Wire,
+    behind,
+    leaf_addresses,
+    peer_addresses,
+    rail_addresses,
+)
+from tests.rig.runtime import Runtime
+
+pytestmark = [pytest.mark.root, pytest.mark.runtime]
+
+POD = "rdma.noderesource.dev/pod"
+
+
+@pytest.fixture(scope="module")
+def rails() -> Iterator[RailNode]:
+    """The node, one for a module: every test gives it back as it was."""
+    with RailNode() as node:
+        yield node
+
+
+@pytest.fixture
+def wire(rails: RailNode) -> Iterator[Wire]:
+    """Leaves and peers."""
+    with Wire(rails.netns) as wire:
+        yield wire
+
+
+@pytest.fixture
+def rail_daemon(runtime: Runtime, rails: RailNode) -> Iterator[Daemon]:
+    """A daemon on that node."""
+    with Daemon(runtime, rails) as running:
+        yield running
+
+
+def netns_of(cri: Cri, pod: Sandbox) -> Path:
+    """The pod's network namespace."""
+    netns = cri.pod_status(pod).netns
+    assert netns is not None
+    return netns
+
+
+@pytest.mark.usefixtures("rail_daemon")
+def test_a_netdev_reaches_its_leaf_from_the_pod(host_equal: None, rails: RailNode, wire: Wire, cri: Cri) -> None:
+    pod = cri.run_pod("one", annotations={POD: "- {match: {netdev: hca0}}"})
+    cri.run_container(pod, "main")
+    for target in (*leaf_addresses(0), *behind(0)):
+        arrived = wire.send(netns_of(cri, pod), target)
+        assert (arrived.link, arrived.mac) == ("p0", rails.node.netdevs[0].mac)
+        assert arrived.source in rail_addresses(0)
+    cri.delete_pod(pod)
+
+
+def ip(*arguments: str, netns: Path | None = None) -> str:
+    """What `ip` says on the host, or in a namespace."""
+    inside = ["nsenter", f"--net={netns}"] if netns is not None else []
+    return subprocess.run([*inside, "ip", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_cluster_network_stays_the_pods(host_equal: None, rails: RailNode, cri: Cri, rail_daemon: Daemon) -> None:
+    """Routes that cover the pod's address, in the table `main` and where all packets come to, and one that does not."""
+    leaf = leaf_addresses(2)[0]
+    cover = f"{POD_NETWORK} via {leaf} dev hca2"
+    ip("route", "add", *cover.split())
+    ip("route", "add", *cover.split(), "table", "77")
+    ip("route", "add", "203.0.113.240/28", "via", leaf, "dev", "hca2", "table", "77", "mtu", "1400", "metric", "9")
+    ip("rule", "add", "priority", "70", "lookup", "77")
+    try:
+        pod = cri.run_pod("covered", annotations={POD: "- {match: {netdev: hca2}}"})
+        container = cri.run_container(pod, "main")
+        netns = netns_of(cri, pod)
+        routes = json.loads(ip("-j", "route", "show", "table", "all", netns=netns))
+        (inherited,) = (it for it in routes if str(it.get("table")) == "77")
+        assert (inherited["dst"], inherited["gateway"], inherited["metric"]) == ("203.0.113.240/28", leaf, 9)
+        assert inherited["metrics"] == [{"mtu": 1400}]
+        assert not any(it["dst"] == str(POD_NETWORK) for it in routes)
+        (moved,) = rail_daemon.status()["sandboxes"][0]["moves"]
+        assert len(moved["left_out"]) == 2
+        assert all(f"covers the pod's address {cri.pod_status(pod).ip}" in it for it in moved["left_out"])
+        assert str(POD_NETWORK) in rail_daemon.cli("trace").stdout or "left on the host" in rail_daemon.log
+        assert "70:\tfrom all lookup 77" in ip("rule", netns=netns)
+        assert cri.exec(container, ["ping", "-c", "1", "-W", "2", gateway_of(netns)]).exit_code == 0
+        cri.delete_pod(pod)
+    finally:
+        wait_until(lambda: host_link("hca2") is not None, "the netdev to be home", 5)
+        ip("rule", "delete", "priority", "70")
+        for route in json.loads(ip("-j", "route", "show", "table", "77")):
+            ip("route", "delete", route["dst"], "table", "77")
+        ip("route", "delete", *cover.split())
+
+
+def gateway_of(netns: Path) -> str:
+    """The gateway of the pod's own network."""
+    (found,) = {
+        it["gateway"]
+        for it in json.loads(ip("-j", "route", netns=netns))
+        if it.get("dev") == "eth0" and "gateway" in it
+    }
+    return str(found)
+
+
+@pytest.mark.usefixtures("rail_daemon")
+def test_nothing_comes_along_where_the_pod_wants_nothing(host_equal: None, cri: Cri) -> None:
+    text = "- {match: {netdev: hca0}, interface: {inherit: false}}"
+    pod = cri.run_pod("bare", annotations={POD: text})
+    seen = look(cri, cri.run_container(pod, "main"))
+    assert not [it for it in seen.addresses.get("rdma0", []) if not it.startswith("fe80:")]
+    assert ip("-4", "route", "show", "table", "all", "dev", "rdma0", netns=netns_of(cri, pod)) == ""
+    cri.delete_pod(pod)
+
+
+@pytest.mark.usefixtures("rail_daemon")
+def test_each_leaf_and_each_peer_is_reached_through_its_own_netdev(
+    host_equal: None, rails: RailNode, wire: Wire, cri: Cri
+) -> None:
+    pod = cri.run_pod("all", annotations={POD: str(RAILS + PEERS)})
+    cri.run_container(pod, "main")
+    netns, macs = netns_of(cri, pod), [it.mac for it in rails.node.netdevs]
+    for number in range(RAILS):
+        for target in (*leaf_addresses(number), *behind(number)):
+            arrived = wire.send(netns, target)
+            assert (arrived.link, arrived.mac) == (f"p{number}", macs[number]), target
+            assert arrived.source in rail_addresses(number)
+    for number, peer in product(range(RAILS, RAILS + PEERS), range(PEERS)):
+        for source, target in zip(rail_addresses(number), peer_addresses(peer), strict=True):
+            arrived = wire.send(netns, target, source)
+            assert (arrived.link, arrived.mac, arrived.source) == (f"p{number}", macs[number], source), target
+    answered = {
+        it["dst"]: it["lladdr"] for it in json.loads(ip("-j", "neighbour", "show", "dev", "br0", netns=rails.netns))
+    }
+    for number in range(RAILS, RAILS + PEERS):  # each netdev has answered for its own addresses only
+        assert {answered[address] for address in rail_addresses(number)} == {macs[number]}
+    cri.delete_pod(pod)

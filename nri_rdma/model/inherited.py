@@ -10,7 +10,7 @@ from nri_rdma.model.network import RouteConfig, RoutingRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
-    """What of its host's configuration a netdev takes along, as far as the pod's cluster network allows it."""
+    """The parts of its host's configuration that a netdev takes along, as far as the pod's cluster network allows it."""
 
     addresses: bool = False
     routes: bool = False
@@ -52,7 +52,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """What a netdev has in a pod because its host had it.
+    """The configuration that a netdev has in a pod because its host had it.
 
     `addresses` are there before the link is up, `things` (routes and neighbours) after it. `routes`, some of `rules`
     and `sysctls` the host did not have: they make each address of a pod with several netdevs leave through its own.

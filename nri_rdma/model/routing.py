@@ -29,7 +29,7 @@ class KnownRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How a network namespace routes: its rules, and by ifindex the addresses and the routes of its links (but not
+    """The routing of a network namespace: its rules, and by ifindex the addresses and the routes of its links (but not
     those of the table `local`)."""
 
     rules: tuple[KnownRule, ...] = ()

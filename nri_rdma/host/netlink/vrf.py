@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import errno
 import struct
+from dataclasses import replace
 from typing import Final
 
-from nri_rdma.attach.ops import DropVrf, JoinVrf
+from nri_rdma.attach.ops import DropVrf, JoinVrf, SetLink
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.links import NEWLINK, parse_readable, read_links
+from nri_rdma.host.netlink.links import NEWLINK, change_request, parse_readable, read_links
 from nri_rdma.host.netlink.proc_sys import NET, writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
@@ -25,7 +26,7 @@ KIND: Final = "vrf"
 _DELLINK = 17
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFF_UP = 0x1
-_IFNAME, _MASTER, _LINKINFO, _IFALIAS = 3, 10, 18, 20  # IFLA_*, include/uapi/linux/if_link.h
+_IFNAME, _MASTER, _LINKINFO = 3, 10, 18  # IFLA_*, include/uapi/linux/if_link.h
 _INFO_KIND, _INFO_DATA, _VRF_TABLE = 1, 2, 1
 _FIRST_ATTRIBUTE = 32
 _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
@@ -36,7 +37,8 @@ def join_vrf(route: RouteSocket, ifindex: int, change: JoinVrf) -> None:
     name, table = change.vrf.name, change.vrf.table
     messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
     if name not in messages:
-        route.do(_make_request(change.vrf))
+        numbers = [link.ifindex for link, _ in messages.values()]
+        _make(route, replace(change.vrf, ifindex=change.vrf.ifindex or max(numbers) + 1))
         messages = {link.name: (link, message) for message in read_links(route) for link in parse_readable([message])}
         _accept_from_vrfs()
     link, message = messages[name]
@@ -63,6 +65,15 @@ def _is_ours(link: LinkState, name: str) -> bool:
     return (link.name, link.kind, link.alias) == (name, KIND, ALIAS)
 
 
+def _make(route: RouteSocket, vrf: VrfConfig) -> None:
+    """Make a VRF. The kernel takes no alias for a link that it makes: a second request of the same datagram sets it, so
+    that no daemon ends between the two."""
+    alias = change_request(vrf.ifindex, SetLink(alias=ALIAS))
+    errors = route.try_all([_make_request(vrf), alias])
+    if errors:
+        raise errors[min(errors)]
+
+
 def _make_request(vrf: VrfConfig) -> Request:
     data = encode_attribute(_INFO_DATA | NESTED, encode_u32(_VRF_TABLE, vrf.table))
     info = encode_attribute(_INFO_KIND, KIND.encode()) + data
@@ -71,7 +82,6 @@ def _make_request(vrf: VrfConfig) -> Request:
         flags=CREATE | EXCL,
         body=_IFINFOMSG.pack(0, 0, vrf.ifindex, _IFF_UP, _IFF_UP)
         + encode_attribute(_IFNAME, vrf.name.encode() + b"\0")
-        + encode_attribute(_IFALIAS, ALIAS.encode())
         + encode_attribute(_LINKINFO | NESTED, info),
         operation=f"make VRF {vrf.name}",
     )

@@ -200,7 +200,10 @@ def _samples(kind: type[Op]) -> tuple[Op, ...]:
         AddAddress: (AddAddress(address=ip_interface("192.168.7.1/24")),),
         SetPrivateFlags: (SetPrivateFlags(flags=(("legacy-rx", False),)),),
         SetTuning: (SetTuning(sizes=(("ring rx", 64), ("channels combined", 2))),),
-        Inherit: (Inherit(brought=Brought(thing=things.addresses[0])), Inherit(brought=Brought(thing=things.neighbours[0]))),
+        Inherit: (
+            Inherit(brought=Brought(thing=things.addresses[0])),
+            Inherit(brought=Brought(thing=things.neighbours[0])),
+        ),
         Restore: tuple(Restore(thing=thing) for thing in some),
         Remove: tuple(Remove(thing=thing) for thing in some),
         AddRoute: (AddRoute(route=ROUTE),),

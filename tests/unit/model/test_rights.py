@@ -25,12 +25,17 @@ def test_a_request_that_says_nothing_needs_none() -> None:
     assert list(rights_needed(DeviceRequest(name="a", where="here"))) == []
 
 
-@pytest.mark.parametrize("field", [item.name for item in fields(InterfaceConfig)])
+@pytest.mark.parametrize("field", [item.name for item in fields(InterfaceConfig) if item.name != "inherit"])
 def test_no_field_of_an_interface_needs_no_right(field: str) -> None:
     other: dict[str, Any] = {field: "something"}
     interface = replace(InterfaceConfig(), **other)
     (needed,) = rights_needed(DeviceRequest(name="a", where="here", interface=interface))
     assert needed[1].startswith("interface.")
+
+
+def test_to_take_less_along_than_usual_needs_no_right() -> None:
+    request = DeviceRequest(name="a", where="here", interface=InterfaceConfig(inherit=False))
+    assert list(rights_needed(request)) == []
 
 
 def test_strangers_have_what_harms_nobody() -> None:

@@ -25,6 +25,7 @@ FULL: dict[str, object] = {
         "name": "rail%d",
         "mtu": 9000,
         "addresses": [["10.0.0.2/24"], ["10.0.1.2/24", "fd00::2/64"]],
+        "inherit": False,
         "hardwareAddr": ["02:00:5E:10:00:02", "02-00-5e-10-00-03"],
         "gsoMaxSize": 65536,
         "groMaxSize": 65537,
@@ -35,7 +36,6 @@ FULL: dict[str, object] = {
         "arpIgnore": 1,
         "arpAnnounce": 2,
         "enableIPv6": True,
-        "inherit": False,
     },
     "routes": [
         {"destination": "10.0.1.0/24", "scope": 253, "source": "10.0.1.2", "metric": 7},

@@ -240,7 +240,7 @@ def _refuse_tied(device: str, link: LinkState) -> None:
             ErrorCode.DEVICE_IN_USE,
             f"{device} is in use: {link.name} has been enslaved",
             where=f"master ifindex {link.master}",
-            hint="take it out of its bond, bridge or team, or ask for another device",
+            hint="take it out of its bond, bridge, team or VRF, or ask for another device",
         )
     if link.unreturnable:
         raise PlacementError(

@@ -10,7 +10,7 @@ from nri_rdma.model.network import RouteConfig, RoutingRule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takes:
-    """The parts of its host's configuration that a netdev takes along, as far as the pod's cluster network allows it."""
+    """The parts of the host's configuration that a netdev takes along, as far as the pod's cluster network allows."""
 
     addresses: bool = False
     routes: bool = False

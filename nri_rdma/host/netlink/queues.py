@@ -30,7 +30,10 @@ _MAJOR = 0xFFFF0000
 _CLSACT_SIDES = {0xFFFFFFF2: "ingress", 0xFFFFFFF3: "egress"}
 
 RETURNABLE: Final = frozenset(
-    {"bfifo", "clsact", "htb", "ingress", "mq", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop", "tbf"}
+    {
+        *("bfifo", "clsact", "fq", "htb", "ingress", "mq", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop", "pie"),
+        *("prio", "sfq", "tbf"),
+    }
 )
 """Kinds whose messages the kernel takes back as it sent them, but for `_taken_back`."""
 _WITH_CLASSES = frozenset({"htb"})

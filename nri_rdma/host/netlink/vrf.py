@@ -12,9 +12,9 @@ import struct
 from dataclasses import replace
 from typing import Final
 
-from nri_rdma.attach.ops import DropVrf, JoinVrf, SetLink
+from nri_rdma.attach.ops import DropVrf, JoinVrf
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.links import NEWLINK, change_request, parse_readable, read_links
+from nri_rdma.host.netlink.links import NEWLINK, parse_readable, read_links
 from nri_rdma.host.netlink.proc_sys import NET, writable_net
 from nri_rdma.host.netlink.route_socket import Request, RouteSocket
 from nri_rdma.model.link import LinkState
@@ -26,7 +26,7 @@ KIND: Final = "vrf"
 _DELLINK = 17
 _IFINFOMSG = struct.Struct("=BxHiII")
 _IFF_UP = 0x1
-_IFNAME, _MASTER, _LINKINFO = 3, 10, 18  # IFLA_*, include/uapi/linux/if_link.h
+_IFNAME, _MASTER, _LINKINFO, _IFALIAS = 3, 10, 18, 20  # IFLA_*, include/uapi/linux/if_link.h
 _INFO_KIND, _INFO_DATA, _VRF_TABLE = 1, 2, 1
 _FIRST_ATTRIBUTE = 32
 _ACCEPT = ("ipv4/tcp_l3mdev_accept", "ipv4/udp_l3mdev_accept")
@@ -68,7 +68,9 @@ def _is_ours(link: LinkState, name: str) -> bool:
 def _make(route: RouteSocket, vrf: VrfConfig) -> None:
     """Make a VRF. The kernel takes no alias for a link that it makes: a second request of the same datagram sets it, so
     that no daemon ends between the two."""
-    alias = change_request(vrf.ifindex, SetLink(alias=ALIAS))
+    name = encode_attribute(_IFNAME, vrf.name.encode() + b"\0")  # by it, which no link had: the number may be taken
+    body = _IFINFOMSG.pack(0, 0, 0, 0, 0) + name + encode_attribute(_IFALIAS, ALIAS.encode())
+    alias = Request(kind=NEWLINK, body=body, operation=f"mark VRF {vrf.name}")
     errors = route.try_all([_make_request(vrf), alias])
     if errors:
         raise errors[min(errors)]

@@ -271,12 +271,13 @@ class _Netdev:
 
 
 def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int]) -> None:
-    """Have each address leave through its own netdev, where several have some."""
+    """Have each address leave through its own netdev, where several have some. Who writes routes or rules for a netdev
+    decides its routing alone."""
     with_addresses = [it for it in netdevs if any(not own.own.is_link_local for own in it.own)]
     if len(with_addresses) < 2:
         return
     for netdev in with_addresses:
-        if netdev.arrival.takes.rules:
+        if netdev.arrival.takes.rules and netdev.arrival.takes.routes:
             netdev.sysctls = SEVERAL_SYSCTLS
             netdev.part(next(numbers))
 

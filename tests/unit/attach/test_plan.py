@@ -1,15 +1,16 @@
 """What a plan decides: names and numbers in the pod, and what it refuses."""
 
 from dataclasses import replace
-from ipaddress import ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from nri_rdma.attach.plan import Plan, plan_attach
+from nri_rdma.attach.plan import Plan, plan_attach, taken_by
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.link import LinkState
-from nri_rdma.model.network import NetworkConfig
-from nri_rdma.model.request import Mode
+from nri_rdma.model.inherited import Takes
+from nri_rdma.model.network import NeighbourConfig, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
+from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
 from tests.unit.attach.builders import make_device, make_placed, plan_of
 from tests.unit.attach.networks import networks
 
@@ -34,6 +35,28 @@ def _link(ifindex: int, name: str, **more: object) -> LinkState:
 RAILS = tuple(_link(5 + number, f"rail{number}") for number in range(3))
 CAPTURED = {link.ifindex: link for link in RAILS}
 DEVICES = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(RAILS))
+
+
+ASKED = DeviceRequest(name="0", where="here")
+ROUTE = RouteConfig(destination=ip_network("10.9.0.0/16"), gateway=ip_address("10.0.0.1"))
+NEIGHBOUR = NeighbourConfig(destination=ip_address("10.0.0.9"), mac="02:aa:00:00:00:02")
+
+
+@pytest.mark.parametrize(
+    ("request_", "left"),
+    [
+        (ASKED, set()),
+        (replace(ASKED, routes=(ROUTE,)), {"routes"}),
+        (replace(ASKED, rules=(RoutingRule(priority=5, table=7),)), {"rules"}),
+        (replace(ASKED, neighbours=(NEIGHBOUR,)), {"neighbours"}),
+        (replace(ASKED, interface=InterfaceConfig(addresses=((ip_interface("10.0.0.2/24"),),))), {"addresses"}),
+        (replace(ASKED, interface=InterfaceConfig(vrf=VrfConfig(name="red", table=7))), {"routes", "rules"}),
+        (replace(ASKED, interface=InterfaceConfig(inherit=False)), {"addresses", "routes", "rules", "neighbours"}),
+    ],
+)
+def test_what_a_request_says_itself_does_not_come_along(request_: DeviceRequest, left: set[str]) -> None:
+    everything = {"addresses", "routes", "rules", "neighbours"}
+    assert taken_by(request_) == Takes(**dict.fromkeys(everything - left, True))
 
 
 def test_default_names_are_counted_over_the_whole_pod() -> None:

@@ -276,6 +276,19 @@ def test_a_netdev_without_an_address_makes_no_second() -> None:
     assert (first.rules, first.sysctls, second.sysctls) == ((), (), ())
 
 
+@pytest.mark.parametrize("takes", [replace(ALL, routes=False), replace(ALL, rules=False)])
+def test_who_writes_routes_or_rules_gets_no_tables(takes: Takes) -> None:
+    found = _several(_link(0, addresses=("10.0.0.1/24",)), _link(1, addresses=("10.0.0.2/24",)), takes=takes)
+    assert [(it.rules, it.routes, it.sysctls) for it in found] == [((), (), ())] * 2
+
+
+def test_where_the_request_switches_ipv6_off_no_ipv6_comes_along() -> None:
+    link = _link(addresses=("10.0.0.1/24", "fd00::1/64"))
+    (found,) = inherit((Arrival(link=link, pod_name="", takes=ALL, has_ipv6=False),), (), POD, Lifelines())
+    assert _texts(found.addresses) == ["10.0.0.1/24"]
+    assert found.left_out == ("fd00::1/64: the request switches IPv6 off",)
+
+
 def test_tables_are_such_as_nobody_has() -> None:
     rule = KnownRule(rule=RoutingRule(version=4, priority=1, table=FIRST_OWN_TABLE))
     arrivals = [Arrival(link=_link(it, addresses=(f"10.0.{it}.1/24",)), pod_name="", takes=ALL) for it in range(2)]

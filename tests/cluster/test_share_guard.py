@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import delete, events, phase, pod, start
+from tests.cluster.pods import delete, events, pod, runs, start
 from tests.cluster.test_share_restarts import late
 from tests.cluster.test_shares import CONFIG as SHARES
 from tests.cluster.test_shares import A, allocatable, devices
@@ -48,10 +48,10 @@ def test_with_the_daemon_dead_and_the_hook_deleted_only_containers_with_shares_w
     ready = ("get", "daemonset", "network", "-o=jsonpath={.status.numberReady}")
     cluster.wait("the pod of the DaemonSet", lambda: cluster.kubectl(*ready) == "1")
     wait_until(lambda: any("nri-rdma-hook" in it for it in events(cluster, "shares")), "the runtime's refusal", 60)
-    assert phase(cluster, "shares") != "Running"
+    assert not runs(cluster, "shares")
     shutil.copy(OURS, HOOK)
     node.start_daemon()
-    cluster.wait("the container with a share", lambda: phase(cluster, "shares") == "Running", 60)
+    cluster.wait("the container with a share", lambda: runs(cluster, "shares"), 60)
     assert len(devices(cluster, "shares")) == 2
     cluster.kubectl("delete", "daemonset", "network", "--wait=true")
     for name in ("plain", "shares"):

@@ -50,6 +50,13 @@ def phase(cluster: Cluster, name: str) -> str:
     return cluster.kubectl("get", "pod", name, "-o=jsonpath={.status.phase}", fails=True)
 
 
+def runs(cluster: Cluster, name: str, container: str = "c0") -> bool:
+    """Whether a container of a pod runs. The pod's phase is Running also while a container is refused again and again:
+    the kubelet counts each refused start as one."""
+    found = cluster.get("pod", name)["status"].get("containerStatuses", [])
+    return any(it["name"] == container and "running" in it["state"] for it in found)
+
+
 def events(cluster: Cluster, name: str) -> list[str]:
     """Return the messages of a pod's events, the oldest first."""
     found = cluster.get("events", f"--field-selector=involvedObject.name={name}", "--sort-by=.lastTimestamp")

@@ -7,7 +7,7 @@ from signal import SIGCONT, SIGSTOP
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import delete, events, phase, pod, start
+from tests.cluster.pods import delete, events, pod, runs, start
 from tests.cluster.test_shares import CONFIG as SHARES
 from tests.cluster.test_shares import A, allocatable, devices, sharing
 from tests.rig.deadline import wait_until
@@ -106,10 +106,10 @@ def test_a_container_whose_daemon_died_after_the_allocation_waits_for_the_next_o
     node = cluster.nodes["n1"]
     node.kill("nri-rdma")
     wait_until(lambda: any("DAEMON-ABSENT" in it for it in events(cluster, "waits")), "the guard's refusal", 60)
-    assert phase(cluster, "waits") != "Running"
+    assert not runs(cluster, "waits")
     node.start_daemon()
     back = time.monotonic()
-    cluster.wait("the container", lambda: phase(cluster, "waits") == "Running", RETURN_S)
+    cluster.wait("the container", lambda: runs(cluster, "waits"), RETURN_S)
     print(f"\nit runs {time.monotonic() - back:.1f} s after the daemon is back")
     assert len(devices(cluster, "waits")) == 2
     delete(cluster, "waits")
@@ -122,10 +122,10 @@ def test_a_container_whose_daemon_hangs_waits_until_it_goes_on(cluster: Cluster)
     daemon.send(SIGSTOP)
     try:
         wait_until(lambda: any("DAEMON-LATE" in it for it in events(cluster, "hangs")), "the guard's refusal", 60)
-        assert phase(cluster, "hangs") != "Running"
+        assert not runs(cluster, "hangs")
     finally:
         daemon.send(SIGCONT)
-    cluster.wait("the container", lambda: phase(cluster, "hangs") == "Running", RETURN_S)
+    cluster.wait("the container", lambda: runs(cluster, "hangs"), RETURN_S)
     assert len(devices(cluster, "hangs")) == 2
     delete(cluster, "hangs")
 

@@ -7,8 +7,8 @@ import pytest
 
 from nri_rdma.attach.plan import Plan, plan_attach, taken_by
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.link import LinkState
 from nri_rdma.model.inherited import Takes
+from nri_rdma.model.link import LinkState
 from nri_rdma.model.network import NeighbourConfig, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig, Mode
 from tests.unit.attach.builders import make_device, make_placed, plan_of

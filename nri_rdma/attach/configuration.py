@@ -23,6 +23,7 @@ from nri_rdma.attach.ops import (
     Op,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
 )
@@ -50,6 +51,7 @@ def config_of(request: DeviceRequest, number: int, devices: int) -> NetworkConfi
         settings=tuple(_given((name, getattr(interface, name)) for name in _SIZES)),
         sysctls=tuple(_sysctls(interface)),
         features=request.ethtool.features,
+        private_flags=request.ethtool.private_flags,
         detaches_ebpf=interface.disables_ebpf,
         vrf=interface.vrf,
         neighbours=tuple(
@@ -72,6 +74,7 @@ def ops_before_addresses(config: NetworkConfig) -> tuple[Op, ...]:
         *((SetLink(mac=config.mac),) if config.mac else ()),
         *((SetSettings(settings=config.settings),) if config.settings else ()),
         *((SetFeatures(features=config.features),) if config.features else ()),
+        *((SetPrivateFlags(flags=config.private_flags),) if config.private_flags else ()),
         *((DetachTcx(),) if config.detaches_ebpf else ()),
         *((JoinVrf(vrf=config.vrf),) if config.vrf is not None else ()),
         *(SetSysctl(key=key, value=value) for key, value in config.sysctls),
@@ -102,7 +105,8 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
 
 def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
     """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
-    PlacementError for one that the link cannot change: before anything is touched."""
+    PlacementError for a feature or a private flag that the link cannot change: before anything is touched."""
+    _refuse_unknown_flags(device, link, config)
     known = features_of(link.features)
     found: dict[str, bool] = {}
     for name, on in config.features:
@@ -114,6 +118,17 @@ def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> Net
             raise _unfit(device, link, f"cannot change the feature {name}", hint)
         found |= dict.fromkeys(meant, on)
     return replace(config, features=tuple(found.items()))
+
+
+def _refuse_unknown_flags(device: str, link: LinkState, config: NetworkConfig) -> None:
+    known = features_of(link.private_flags)
+    for name, _ in config.private_flags:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = (
+                f"{f'write {near[0]}; ' if near else ''}`ethtool --show-priv-flags {link.name}` on the node shows them"
+            )
+            raise _unfit(device, link, f"has no private flag {name}", hint)
 
 
 _ETHTOOL_WORDS: Final = {

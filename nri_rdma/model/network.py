@@ -147,6 +147,7 @@ class EthtoolConfig:
     """Settings of a netdev by the names that ethtool shows."""
 
     features: tuple[tuple[str, bool], ...] = ()
+    private_flags: tuple[tuple[str, bool], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ class NetworkConfig:
     """Numbers of the link (LinkState.settings): sizes of GSO and GRO."""
     sysctls: tuple[tuple[str, str], ...] = ()
     features: tuple[tuple[str, bool], ...] = ()
+    private_flags: tuple[tuple[str, bool], ...] = ()
     detaches_ebpf: bool = False
     vrf: VrfConfig | None = None
     neighbours: tuple[NeighbourConfig, ...] = ()

@@ -15,7 +15,7 @@ def interface_misfit(request: DeviceRequest, mode: Mode) -> RequestError | None:
         what = "in mode shared the netdev stays on the host, so that the pod cannot set its name, MTU or addresses"
         return refused(f"{request.where}.interface", what, "remove interface, or ask for mode: exclusive")
     asked = {"routes": request.routes, "rules": request.rules, "neighbors": request.neighbours}
-    for key, value in (*asked.items(), ("ethtool", request.ethtool.features)):
+    for key, value in (*asked.items(), ("ethtool", request.ethtool.features or request.ethtool.private_flags)):
         if value:
             what = f"in mode shared the netdev stays on the host, so that the pod cannot set {key} of it"
             return refused(f"{request.where}.{key}", what, f"remove {key}, or ask for mode: exclusive")

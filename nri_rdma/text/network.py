@@ -223,7 +223,7 @@ def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
     if len(node) > MAX_FLAGS:
         raise refused(where, f"there are {len(node)} names in it", f"write at most {MAX_FLAGS}")
     errors = [
-        refused(where, f"{quoted(name)} is not allowed", "write a name as `ethtool -k` shows it", name)
+        refused(where, f"{quoted(name)} is not allowed", "write a name as ethtool shows it", name)
         for name in node
         if not _FLAG_NAME.fullmatch(name)
     ]
@@ -395,21 +395,29 @@ VRF_KEYS = (
         default="1000 to 1999, by the name",
     ),
 )
+_FLAGS = Form(
+    _flags,
+    {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": MAX_FLAGS,
+        "propertyNames": {"pattern": f"^(?:{_FLAG_NAME.pattern})$"},
+        "additionalProperties": FLAG.schema,
+    },
+)
 ETHTOOL_KEYS = (
     Key(
         "features",
         "features",
-        Form(
-            _flags,
-            {
-                "type": "object",
-                "minProperties": 1,
-                "maxProperties": MAX_FLAGS,
-                "propertyNames": {"pattern": f"^(?:{_FLAG_NAME.pattern})$"},
-                "additionalProperties": FLAG.schema,
-            },
-        ),
+        _FLAGS,
         "Features by the names of `ethtool -k`, such as `tx-tcp-segmentation` or `tcp-segmentation-offload`: on or off",
+        default="none",
+    ),
+    Key(
+        "privateFlags",
+        "private_flags",
+        _FLAGS,
+        "Private flags of the netdev's driver, by the names of `ethtool --show-priv-flags`: on or off",
         default="none",
     ),
 )

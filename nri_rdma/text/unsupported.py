@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.refusals import MAX_QUOTED, folded, listed, quoted, unknown_key
 
-_IN_THE_POD = "an init container with the capability NET_ADMIN can do it in the pod"
 _ON_THE_HOST = "the node's administrator can set it on the host, for the VF (ip link set PF vf N ...)"
 _STATIC = "write interface.addresses, or let an init container with the capability NET_ADMIN set addresses in the pod"
 _NOWHERE = "nothing of nri-rdma does it"
@@ -19,7 +18,6 @@ _NOWHERE = "nothing of nri-rdma does it"
 UNSUPPORTED: Mapping[str, str] = {
     **dict.fromkeys(("dhcp", "addressing", "ipRanges", "ipam"), _STATIC),
     **dict.fromkeys(("type", "ipvlan"), "the netdev itself moves into the pod"),
-    "privateFlags": _IN_THE_POD,
     **dict.fromkeys(("vlan", "vlanQoS", "vlanProto", "mac", "spoofchk", "trust"), _ON_THE_HOST),
     **dict.fromkeys(("link_state", "min_tx_rate", "max_tx_rate"), _ON_THE_HOST),
     "profile": _NOWHERE,

@@ -22,6 +22,7 @@ from nri_rdma.attach.ops import (
     JoinVrf,
     SetFeatures,
     SetLink,
+    SetPrivateFlags,
     SetSettings,
     SetSysctl,
 )
@@ -139,12 +140,13 @@ interface:
   arpIgnore: 1
   arpAnnounce: 2
   enableIPv6: true
-ethtool: {features: {rx-gro: false}}
+ethtool: {features: {rx-gro: false}, privateFlags: {legacy-rx: false}}
 """
     assert ops_before_addresses(config_of(asked(text), 0, 1)) == (
         SetLink(mac="02:00:00:00:00:01"),
         SetSettings(settings=(("gso_max_size", 65536), ("gro_ipv4_max_size", 65537))),
         SetFeatures(features=(("rx-gro", False),)),
+        SetPrivateFlags(flags=(("legacy-rx", False),)),
         DetachTcx(),
         SetSysctl(key="ipv6/conf/disable_ipv6", value="0"),
         SetSysctl(key="ipv4/conf/arp_ignore", value="1"),
@@ -197,6 +199,14 @@ def test_a_feature_that_the_link_cannot_change_is_refused(written: str, hint: st
         with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, False),)))
     assert refused.value.code is ErrorCode.INTERFACE_UNFIT
     assert hint in refused.value.hint
+
+
+def test_a_private_flag_that_the_driver_does_not_have_is_refused() -> None:
+    with_features_of("mlx5_0", LINK, NetworkConfig(private_flags=(("legacy-rx", False),)))
+    with pytest.raises(PlacementError, match="has no private flag legacy_rx") as refused:
+        with_features_of("mlx5_0", LINK, NetworkConfig(private_flags=(("legacy_rx", False),)))
+    assert refused.value.code is ErrorCode.INTERFACE_UNFIT
+    assert refused.value.hint.startswith("write legacy-rx; `ethtool --show-priv-flags ")
 
 
 def test_an_mtu_above_the_drivers_most_is_refused_where_that_is_known() -> None:

@@ -70,7 +70,7 @@ FULL: dict[str, object] = {
         {"table": 100},
     ],
     "neighbors": [{"destination": "10.0.0.9", "hardwareAddr": "02:00:5E:10:00:01"}],
-    "ethtool": {"features": {"tx-tcp-segmentation": False, "rx-gro": True}},
+    "ethtool": {"features": {"tx-tcp-segmentation": False, "rx-gro": True}, "privateFlags": {"rx cqe moder": True}},
     "devices": ["uverbs", "umad"],
     "memlock": 1 << 30,
     "limits": {"hcaHandles": 8, "hcaObjects": 10000},

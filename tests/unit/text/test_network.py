@@ -300,10 +300,11 @@ def test_a_vrf_without_a_table_has_the_one_that_dranet_gives_it() -> None:
         ("{features: [tx]}", ".features"),
         ("{features: {tx-gso: 1}}", ".features.tx-gso"),
         ("{features: {'a\\tb': true}}", ".features"),
-        ("{privateFlags: {a: true}}", ""),
+        ("{privateFlags: {}}", ".privateFlags"),
+        ("{privateFlags: {legacy-rx: 1}}", ".privateFlags.legacy-rx"),
     ],
 )
-def test_ethtool_takes_features_that_are_on_or_off(text: str, where: str) -> None:
+def test_ethtool_takes_features_and_flags_that_are_on_or_off(text: str, where: str) -> None:
     assert refusal(f"{{ethtool: {text}}}").where == f"{POD}.ethtool{where}"
 
 

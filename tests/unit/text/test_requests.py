@@ -142,7 +142,9 @@ def test_a_full_request_is_read() -> None:
             RoutingRule(priority=0, table=100),
         ),
         neighbours=(NeighbourConfig(destination=IPv4Address("10.0.0.9"), mac="02:00:5e:10:00:01"),),
-        ethtool=EthtoolConfig(features=(("tx-tcp-segmentation", False), ("rx-gro", True))),
+        ethtool=EthtoolConfig(
+            features=(("tx-tcp-segmentation", False), ("rx-gro", True)), private_flags=(("rx cqe moder", True),)
+        ),
         char_kinds=frozenset({CharKind.UVERBS, CharKind.UMAD}),
         memlock=1 << 30,
         limits=RdmaLimits(hca_handles=8, hca_objects=10000),

@@ -16,7 +16,7 @@ from nri_rdma.text.unsupported import UNSUPPORTED, unknown_request_key
 from tests.unit.text.asking import refusal
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/requests.md").read_text()
-LATER = {"dhcp", "addressing", "ipRanges", "type", "ipvlan", "profile", "privateFlags"}
+LATER = {"dhcp", "addressing", "ipRanges", "type", "ipvlan", "profile"}
 """Keys of DRANET that wait for a later version."""
 DRANET = {
     *(

@@ -162,13 +162,15 @@ class DetachXdp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachTcx:
-    """Detach every eBPF program of TCX; none is no error, nor a kernel without TCX. Programs of TC's filters are gone
-    with the move into the pod.
+    """Detach the eBPF programs of TCX, but those with the ids in `keep`; none is no error, nor a kernel without TCX.
+    Programs of TC's filters are gone with the move into the pod.
 
-    Nothing brings them back, and that is what it is for: only a rule of the node permits it."""
+    Nothing brings them back: in a pod only a rule of the node permits it, on the host only the pod's own go."""
 
     gone_with: ClassVar[GoneWith] = GoneWith.NOTHING
-    fields: ClassVar[frozenset[str]] = frozenset()
+    fields: ClassVar[frozenset[str]] = frozenset({"tcx"})
+
+    keep: tuple[int, ...] = ()
 
     def describe(self) -> str:
         return "detach eBPF programs"

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from nri_rdma.attach.ops import (
     AddAltName,
+    DetachTcx,
     DetachXdp,
     DropAltName,
     Op,
@@ -206,9 +207,12 @@ def _remove_names(kernel: Kernel, namespace: Namespace, there: LinkState, names:
 
 
 def identity_ops(found: LinkState, wanted: LinkState) -> tuple[Op, ...]:
-    """XDP first, which limits the MTU (no link that has it is ever given away, so none may come back); the address
-    before the name; each alternative name for itself, so that one that somebody has taken does not cost the others."""
+    """XDP first, which limits the MTU (no link that has it is ever given away, so none may come back), and the pod's
+    programs of TCX; the address before the name; each alternative name for itself, so that one that somebody has taken
+    does not cost the others."""
     ops: list[Op] = [DetachXdp()] if found.xdp else []
+    if wanted.tcx is not None and set(found.tcx or ()) - set(wanted.tcx):
+        ops.append(DetachTcx(keep=wanted.tcx))
     if found.up and (found.name, found.mac) != (wanted.name, wanted.mac):
         ops.append(SetLink(up=False))  # drivers, and kernels before 6.2, refuse both while it is up
     if found.mac != wanted.mac:

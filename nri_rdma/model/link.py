@@ -75,6 +75,9 @@ class LinkState:
     dcb: str = ""
     """Data center bridging, where the driver tells it: lines like ``pfc enabled 0x08``. It is compared and reported,
     and never set."""
+    tcx: tuple[int, ...] | None = None
+    """The ids of the eBPF programs that TCX has attached: they follow a link through all namespaces. Only of a captured
+    link; None where they cannot be listed, and in the journal of a daemon that did not record them."""
     peer: int = 0
     """The ifindex of what a virtual link hangs on: a veth's other end, the lower link of a child. 0 when there is none,
     and in the journal of a daemon that did not record it."""

@@ -124,6 +124,10 @@ class _Anchored(Generic[N]):
     size: int = 0
 
 
+_LIBYAML_DEPTH = "maximum nesting depth"
+"""What the parser of PyYAML 6.0.4 says at 1,000 levels; it reads so far ahead that this comes before our own bound."""
+
+
 class Builder(ABC, Generic[N]):
     """Builds nodes from parser events, each bound checked before a node is built. Recursion ends at `max_depth`.
 
@@ -222,8 +226,7 @@ class Builder(ABC, Generic[N]):
     def check_depth(self, event: Event, path: Path, depth: int) -> None:
         """Refuse a node that is nested too deep."""
         if depth > self._dialect.max_depth:
-            what = f"it is nested deeper than {self._dialect.max_depth} levels"
-            raise self.refuse(self._dialect.size, what, self._dialect.depth_hint, event, path)
+            raise self._too_deep(event, path)
 
     def count(self, nodes: int, event: Event, path: Path) -> None:
         """Refuse nodes that are more than the dialect allows."""
@@ -280,10 +283,16 @@ class Builder(ABC, Generic[N]):
             entries[key] = (self.node(self.next(), below, depth + 1), event)
         return self.mapping(entries, merged, start, path)
 
+    def _too_deep(self, event: Event, path: Path) -> Exception:
+        what = f"it is nested deeper than {self._dialect.max_depth} levels"
+        return self.refuse(self._dialect.size, what, self._dialect.depth_hint, event, path)
+
     def _unreadable(self, error: Exception) -> Exception:
         problem, mark = "a character that YAML does not allow", None
         if isinstance(error, MarkedYAMLError):
             problem, mark = error.problem or "unreadable", error.problem_mark or error.context_mark
+            if _LIBYAML_DEPTH in problem:
+                return self._too_deep(Event(mark, mark), ())
         hint = "check indentation, brackets and quotes there"
         return self.misread(f"{self._dialect.not_yaml}: {problem}", hint, mark)
 

@@ -92,7 +92,8 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert (state.parent, state.permanent_mac, state.master, state.lower, state.xdp) == ("", "", 0, 0, False)
     assert dict(state.settings)["addr_gen_mode"] == 0
     captured = capture(machine.kernel, machine.kernel.host, rail)
-    assert replace(captured, sysctls="", features="", tuning="", private_flags="") == state
+    assert captured.tcx == ()
+    assert replace(captured, sysctls="", features="", tuning="", private_flags="", tcx=None) == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
@@ -783,11 +784,12 @@ def test_programs_may_be_detached_where_there_are_none(machine: Machine, rail: i
 def test_a_sysctl_of_a_request_is_set_in_the_pod_and_stays_there(
     machine: Machine, rail: int, in_pod: Namespace, key: str, value: str
 ) -> None:
-    kernel = machine.kernel
+    kernel, other = machine.kernel, machine.add_link("rail1", OTHER_MAC)
+    assert other
     apply(kernel, in_pod, rail, SetSysctl(key=key, value=value))
     assert machine.sysctl("rdma0", key, POD) == value
     kernel.move_link(in_pod, rail, kernel.host, "rail0", as_ifindex=rail)
-    assert machine.sysctl("rail0", key) == "0"
+    assert machine.sysctl("rail0", key) == machine.sysctl("rail1", key), "as the namespace gives it to every new link"
 
 
 def test_what_a_request_adds_to_a_link_does_not_come_home_with_it(

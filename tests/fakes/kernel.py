@@ -188,8 +188,8 @@ class Link:
     master: int = 0
     lower: int = 0
     xdp: bool = False
-    tcx: int = 0
-    """Programs that are attached by TCX."""
+    tcx: tuple[int, ...] = ()
+    """Ids of the programs that are attached by TCX."""
     vrf_table: int = 0
     peer: int = 0
     """What a virtual link hangs on, by a number that nothing else has."""
@@ -841,8 +841,8 @@ def _detach_xdp(_netns: Netns, link: Link, _op: DetachXdp) -> None:
     link.xdp = False
 
 
-def _detach_tcx(_netns: Netns, link: Link, _op: DetachTcx) -> None:
-    link.tcx = 0
+def _detach_tcx(_netns: Netns, link: Link, op: DetachTcx) -> None:
+    link.tcx = tuple(it for it in link.tcx if it in op.keep)
 
 
 def _join_vrf(netns: Netns, link: Link, op: JoinVrf) -> None:
@@ -1071,6 +1071,7 @@ def _bare(state: LinkState) -> LinkState:
         tuning="",
         private_flags="",
         dcb="",
+        tcx=None,
     )
 
 
@@ -1105,6 +1106,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         forwarding=tuple(_captured(it, kernel_made=False) for it in link.forwarding),
         private_flags=features_text(link.private_flags.items()),
         dcb=link.dcb,
+        tcx=link.tcx,
         sysctls=sysctls_text(link.sysctls),
         features=features_text(link.features.items()),
         tuning="\n".join(f"{name} {value}" for name, value in link.tuning.items()),
@@ -1133,6 +1135,7 @@ def _shown(link: Link) -> tuple[object, ...]:
         frozenset(link.private_flags.items()),
         frozenset(link.tuning.items()),
         link.dcb,
+        frozenset(link.tcx),
         frozenset(link.queues),
         frozenset(link.forwarding),
         frozenset(link.addresses),

@@ -190,7 +190,9 @@ def test_a_dry_run_beside_a_real_runtime_reports_every_pod_and_changes_nothing(
         told = running.line("pod", "served")
         assert (told["would"], told["was_there"], told["isolation"]) == ("attach", False, "soft")
         assert [(it["device"], it["mode"]) for it in told["devices"]] == [("mlx5_2", "exclusive")]
-        assert told["devices"][0]["netdevs"] == [{"name": "rail2", "pod_name": "rdma0"}]
+        assert told["devices"][0]["netdevs"] == [
+            {"name": "rail2", "pod_name": "rdma0", "takes": ["addresses", "routes", "rules", "neighbours"]}
+        ]
         told = running.line("container", "served", "main")
         numbers = {it["path"]: f"{it['major']}:{it['minor']}" for it in told["char_devices"]}
         assert numbers == {f"/dev/infiniband/{name}": node.char_device(name).dev for name in ("uverbs2", "rdma_cm")}

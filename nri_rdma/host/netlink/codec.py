@@ -192,7 +192,7 @@ CODECS: Final[Mapping[type[Op], Codec]] = {
     SetFeatures: _over_ethtool(SetFeatures, EthtoolSocket.set_features),
     SetPrivateFlags: _over_ethtool(SetPrivateFlags, EthtoolSocket.set_private_flags),
     SetTuning: _over_ethtool(SetTuning, EthtoolSocket.set_tuning),
-    DetachTcx: NamespaceEntry(lambda _route, index, _op: detach_tcx(index)),
+    DetachTcx: NamespaceEntry(lambda _route, index, op: detach_tcx(index, _as(DetachTcx, op).keep)),
     JoinVrf: NamespaceEntry(lambda route, index, op: join_vrf(route, index, _as(JoinVrf, op))),
     DropVrf: NamespaceEntry(lambda route, index, op: drop_vrf(route, index, _as(DropVrf, op))),
     RenameRdma: OverRdma(lambda rdma, index, op: rdma.rename(index, _as(RenameRdma, op).name)),

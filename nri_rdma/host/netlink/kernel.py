@@ -48,6 +48,7 @@ from nri_rdma.host.netlink.sysctls import (
     forwarding_of,
     read_sysctls,
 )
+from nri_rdma.host.netlink.tcx import read_tcx
 from nri_rdma.host.netlink.ties import hangs_on
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import LinkState
@@ -249,6 +250,7 @@ def _whole(
         tuning=shown.tuning,
         private_flags=shown.private_flags,
         dcb=read_dcb(route, link.name),
+        tcx=read_tcx(link.ifindex),
         unreturnable=(
             *unreturnable(link.ifindex, own, routes),
             *costs_of_return(forwarding_of(message), routes),

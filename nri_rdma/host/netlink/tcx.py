@@ -10,7 +10,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from nri_rdma.attach.port import KernelError
@@ -26,10 +26,13 @@ _ABSENT = frozenset({errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EOPNOTSUPP}
 """What kernels say that have no TCX, or of a program that is gone by now."""
 
 
-def detach_tcx(ifindex: int) -> None:
-    """Detach every program. For a thread inside the link's namespace. Raises KernelError."""
+def detach_tcx(ifindex: int, keep: Collection[int] = ()) -> None:
+    """Detach every program but those with the ids in `keep`. For a thread inside the link's namespace. Raises
+    KernelError."""
     for direction in _DIRECTIONS:
         for program, link in _programs(ifindex, direction):
+            if program in keep:
+                continue
             fd = _bpf(_LINK_BY_ID if link else _PROG_BY_ID, struct.pack("=III", link or program, 0, 0), "open eBPF")
             if fd < 0:
                 continue
@@ -44,6 +47,15 @@ def programs_of(ifindex: int) -> tuple[int, ...]:
     """Return the ids of the programs of both directions. For a thread inside the link's namespace. Raises
     KernelError."""
     return tuple(program for direction in _DIRECTIONS for program, _ in _programs(ifindex, direction))
+
+
+def read_tcx(ifindex: int) -> tuple[int, ...] | None:
+    """Return LinkState.tcx. For a thread inside the link's namespace. Never raises KernelError: a daemon that may not
+    call bpf(2) gives devices away all the same."""
+    try:
+        return programs_of(ifindex)
+    except KernelError:
+        return None
 
 
 def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:

@@ -35,6 +35,22 @@ def test_xdp_that_the_pod_attached_does_not_come_home(start: Start) -> None:
     assert world.snapshot() == before
 
 
+def test_of_ebpf_programs_the_pods_own_stay_not_and_the_hosts_do(start: Start) -> None:
+    """They follow a link through all namespaces."""
+    world = make_world()
+    for link in world.host.links.values():
+        link.tcx = (7, 8)
+    before = world.snapshot()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    for link in pod.links.values():
+        link.tcx = (9, 7, 8)
+    end_sandbox(rig)
+    assert world.snapshot() == before
+
+
 def test_a_virtual_netdev_that_the_pod_deleted_is_told_as_lost(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     world = make_world()
     rig = start(world)

@@ -143,7 +143,7 @@ def test_what_came_by_an_alias_is_placed_where_the_alias_is() -> None:
         ("a: 1\n...\nb: 2\n", ErrorCode.MANIFEST_SYNTAX, 3, 1),
         ("\0", ErrorCode.MANIFEST_SYNTAX, 1, 0),
         ("a:\n" + "- " * (MAX_DEPTH + 1) + "x\n", ErrorCode.MANIFEST_SIZE, 2, 2 * MAX_DEPTH - 1),
-        ("[" * 100_000, ErrorCode.MANIFEST_SIZE, 1, MAX_DEPTH + 1),
+        ("[" * 900, ErrorCode.MANIFEST_SIZE, 1, MAX_DEPTH + 1),
         (f"[{'1,' * (MAX_NODES + 1)}]", ErrorCode.MANIFEST_SIZE, 1, 2 * MAX_NODES),
     ],
 )
@@ -151,6 +151,13 @@ def test_what_cannot_be_read_is_refused_with_its_place(text: str, code: ErrorCod
     error = refusal(text)
     assert (error.code, error.line, error.column) == (code, line, column)
     assert error.hint
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 10_000, "- " * 10_000])
+def test_what_is_nested_without_end_is_refused_by_whichever_bound_comes_first(text: str) -> None:
+    error = refusal(text)
+    assert (error.code, error.line) == (ErrorCode.MANIFEST_SIZE, 1)
+    assert error.what == f"it is nested deeper than {MAX_DEPTH} levels"
 
 
 def test_what_is_no_utf_8_is_refused_with_its_line() -> None:

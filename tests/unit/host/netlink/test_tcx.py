@@ -12,6 +12,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.namespace import inside
 from nri_rdma.host.netlink.tcx import _CALL, TCX_EGRESS, TCX_INGRESS, programs_of
 from tests.contract.machines import POD, LinuxMachine
+from tests.kernel.journey import Attach
 from tests.rig.linkops import apply
 
 pytestmark = pytest.mark.root
@@ -48,7 +49,7 @@ def rail(linux: LinuxMachine) -> int:
         pytest.skip(f"no eBPF here: {error}")
 
     def attach(_route: object) -> int:
-        _bpf(_PROG_ATTACH, struct.pack("=IIII", rail, program, TCX_INGRESS, 0))
+        _attach(rail, program)
         return _bpf(_LINK_CREATE, struct.pack("=IIII", program, rail, TCX_EGRESS, 0) + bytes(16))
 
     try:
@@ -60,12 +61,20 @@ def rail(linux: LinuxMachine) -> int:
     return rail
 
 
-def _count(linux: LinuxMachine, place: str, rail: int) -> int:
+def _attach(rail: int, program: int) -> int:
+    return _bpf(_PROG_ATTACH, struct.pack("=IIII", rail, program, TCX_INGRESS, 0))
+
+
+def _ids(linux: LinuxMachine, place: str, rail: int) -> tuple[int, ...]:
     namespace = linux.kernel.open_namespace(str(linux.path(place)))
     try:
-        return len(inside(namespace, "look", lambda _route: programs_of(rail)))
+        return inside(namespace, "look", lambda _route: programs_of(rail))
     finally:
         namespace.close()
+
+
+def _count(linux: LinuxMachine, place: str, rail: int) -> int:
+    return len(_ids(linux, place, rail))
 
 
 def test_programs_come_along_and_are_gone_after_they_were_detached(linux: LinuxMachine, rail: int) -> None:
@@ -77,6 +86,20 @@ def test_programs_come_along_and_are_gone_after_they_were_detached(linux: LinuxM
     for _ in range(2):
         apply(kernel, pod, rail, DetachTcx())
         assert _count(linux, POD, rail) == 0
+
+
+def test_a_program_that_a_pod_leaves_on_the_netdev_is_detached_and_the_hosts_stay(
+    linux: LinuxMachine, rail: int
+) -> None:
+    hosts = _ids(linux, "host", rail)
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    (move,) = attach.record.plan.moves
+    own = _load()
+    inside(attach.namespace, "attach", lambda _route: _attach(move.pod_ifindex, own))
+    assert _count(linux, POD, move.pod_ifindex) == 3
+    attach.assert_home()
+    assert _ids(linux, "host", rail) == hosts
 
 
 def test_filters_of_tc_do_not_come_along(linux: LinuxMachine) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.rig import hoststate, sysctls
 from tests.rig.deadline import wait_until
 
-SETTLED_S = 5
+SETTLED_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

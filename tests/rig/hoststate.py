@@ -198,7 +198,7 @@ def _is_cni_veth(link: _Fields) -> bool:
 def _queues(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
     """What `tc` shows of all links; classes and filters of those that have a qdisc which somebody has made."""
     qdiscs = [it for it in _json(netns, "tc", "-j", "qdisc", "show") if it["dev"] not in ignored]
-    found = [it | {"what": "qdisc", "options": _without(it["options"], _QUEUE_COUNTERS)} for it in qdiscs]
+    found = [it | {"what": "qdisc", "options": _options(it)} for it in qdiscs]
     for link in sorted({it["dev"] for it in qdiscs if it["handle"] != _KERNELS_HANDLE}):
         found += [
             {"dev": link, "what": "class", "kind": line.split()[1], "handle": line.split()[2], "line": line}
@@ -208,6 +208,13 @@ def _queues(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:
             shown = _json(netns, "tc", "-j", "filter", "show", "dev", link, *side)
             found += [it | {"dev": link, "what": "filter", "side": side} for it in shown]
     return _keyed(found, lambda it: f"{it['what']} {it['kind']} {it.get('handle', '')} of {it['dev']}")
+
+
+def _options(qdisc: _Fields) -> _Fields:
+    """What a qdisc is told. Of the kernel's own the quantum is left out: it is the MTU at the moment when the link came
+    up, and networkd may raise a netdev that returns before its MTU is what it was."""
+    of_the_kernel = frozenset({"quantum"}) if qdisc["handle"] == _KERNELS_HANDLE else frozenset()
+    return _without(qdisc["options"], _QUEUE_COUNTERS | of_the_kernel)
 
 
 def _tuning(netns: Path | None, ignored: set[str]) -> Mapping[str, _Fields]:

@@ -22,7 +22,7 @@ from tests.rig.device_manager import FakeDeviceManager
 from tests.rig.kubelet import fields
 from tests.rig.unit_file import OPTIONS
 
-DEVICE, RESOURCE, SHARES = "rxe7", "lab.example.com/hca", 4  # as pools.toml has them
+DEVICE, RESOURCE, SHARES = "shared0", "lab.example.com/hca", 4  # as pools.toml has them
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 ANNOTATIONS = 4
 """The field of AllocateResponse."""

@@ -31,7 +31,7 @@ _CLSACT_SIDES = {0xFFFFFFF2: "ingress", 0xFFFFFFF3: "egress"}
 
 RETURNABLE: Final = frozenset(
     {
-        *("bfifo", "clsact", "fq", "htb", "ingress", "mq", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop", "pie"),
+        *("bfifo", "clsact", "fq", "htb", "ingress", "mq", "noqueue", "pfifo", "pfifo_fast", "pfifo_head_drop"),
         *("prio", "sfq", "tbf"),
     }
 )

@@ -29,7 +29,6 @@ def linux(tmp_path: Path) -> Iterator[LinuxMachine]:
         "prio",
         "prio bands 4 priomap 3 2 2 2 1 2 0 0 1 1 1 1 1 1 1 1",
         "sfq limit 64 perturb 7 quantum 3000 divisor 512",
-        "pie limit 500 target 20ms",
     ],
 )
 def test_a_queueing_discipline_comes_back_with_its_numbers(linux: LinuxMachine, qdisc: str) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import logging
 import os
 import struct
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Final
 
 from nri_rdma.attach.port import KernelError
+
+log = logging.getLogger(__name__)
 
 _CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 30, 34  # enum bpf_cmd
@@ -54,8 +58,14 @@ def read_tcx(ifindex: int) -> tuple[int, ...] | None:
     call bpf(2) gives devices away all the same."""
     try:
         return programs_of(ifindex)
-    except KernelError:
+    except KernelError as error:
+        _warn_once(str(error))
         return None
+
+
+@cache
+def _warn_once(error: str) -> None:
+    log.warning("eBPF programs that a pod leaves on a netdev are not found", extra={"error": error})
 
 
 def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:

@@ -109,10 +109,10 @@ know them, can bring the devices home."""
 
 _NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
 _RARE: Mapping[str, object] = {
-    "shares": [],
-    "routes": [],
-    "rules": [],
-    "neighbours": [],
+    "shares": (),
+    "routes": (),
+    "rules": (),
+    "neighbours": (),
     "ethtool": msgspec.to_builtins(EthtoolConfig()),
 }
 _RARE_OF_INTERFACE: Mapping[str, object] = {

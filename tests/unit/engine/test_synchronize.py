@@ -113,6 +113,13 @@ def test_pods_are_compared_without_specs_that_take_too_long_and_the_log_says_so(
     assert "the CDI specs of the node are still being read" in told["error"]
 
 
+def test_a_pod_that_has_containers_without_devices_gets_none_any_more(daemon: Daemon) -> None:
+    """They run, and would not see a device that came now."""
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders) == ((), set())
+    assert len(daemon.engine.unserved) == 1
+
+
 @pytest.mark.parametrize("path", ["", "/run/netns/gone"])
 def test_a_pod_that_has_ended_gets_nothing_though_the_runtime_still_lists_it(daemon: Daemon, path: str) -> None:
     daemon.engine.synchronize((make_listed(make_pod(path=path), containers=()),)).result(SOON)

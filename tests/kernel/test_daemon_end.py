@@ -142,6 +142,21 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
     assert task.exception(SOON) is None
 
 
+def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
+    """Its listening sockets are closed with it, not when the collector comes to them."""
+    kept: list[Daemon] = []
+    descriptors: list[int] = []
+    for _ in range(2):  # the first one loads what stays open
+        kept.append(_daemon(tmp_path))
+        try:
+            kept[-1].open()
+        finally:
+            gc.unfreeze()
+            kept[-1].close()
+        descriptors.append(len([*Path("/proc/self/fd").iterdir()]))
+    assert descriptors[0] == descriptors[1]
+
+
 def test_the_daemon_hears_of_a_listener_that_dies_and_looks_at_everything(tmp_path: Path) -> None:
     """Memory may be wrong from then on, so the node is read again; namespaces and specs are looked at, too."""
     daemon = _daemon(tmp_path)

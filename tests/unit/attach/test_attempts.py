@@ -61,6 +61,20 @@ def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:
     assert_nothing_left(rig)
 
 
+def test_each_attempt_that_fails_is_logged_with_its_pod_and_number(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start(make_world())
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = begin_often(rig)
+    for _ in ATTEMPT_PAUSES_S:
+        rig.clock.pass_one()
+    assert sandbox.attach_done.exception(SOON) is not None
+    told = [vars(it) for it in caplog.records if it.message == "attach failed"]
+    assert [it["attempt"] for it in told] == list(range(1, ATTEMPTS + 1))
+    assert {(it["pod"], it["error"]) for it in told} == {("ml/train", "injected after move-netdev mlx5_rail0")}
+
+
 def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Start) -> None:
     world = make_world()
     before = world.snapshot()

@@ -14,7 +14,7 @@ from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_att
 
 
 def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(physical=True)
     before = world.snapshot()
@@ -45,6 +45,9 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
     rig.clock.pass_one()
     done.result(SOON)
     assert attachment.undo_error == ""
+    told = [vars(it) for it in caplog.records if it.message == "undo failed, trying again"]
+    assert len(told) == len(held)
+    assert all(it["pod"] == "ml/train" and "it is stuck" in it["error"] for it in told)
     assert world.snapshot() == before
     assert_nothing_left(rig)
 

@@ -113,6 +113,20 @@ def test_pods_are_compared_without_specs_that_take_too_long_and_the_log_says_so(
     assert "the CDI specs of the node are still being read" in told["error"]
 
 
+def test_a_bug_in_the_comparison_is_logged_and_keeps_no_container_waiting(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(_pods: object, _known: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(daemon.engine.synchronizer, "reconcile", stumble)
+    assert isinstance(
+        daemon.engine.synchronize((make_listed(make_pod(), containers=()),)).exception(SOON), RuntimeError
+    )
+    wait_until(lambda: "the runtime's pods were not compared to their end" in caplog.messages, "the log line", SOON)
+    assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+
+
 def test_a_pod_that_has_containers_without_devices_gets_none_any_more(daemon: Daemon) -> None:
     """They run, and would not see a device that came now."""
     daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)

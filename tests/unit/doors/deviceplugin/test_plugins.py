@@ -175,7 +175,9 @@ def test_a_folder_that_cannot_be_watched_costs_no_descriptor(tmp_path: Path, mon
     assert not now.is_symlink() or str(now.readlink()) != "anon_inode:inotify"
 
 
-def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     failing = [True]
     serve = PoolServer.serve
 
@@ -187,3 +189,5 @@ def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(PoolServer, "serve", break_once)
     with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+    (told,) = (it for it in caplog.records if it.message == "the shares are not served")
+    assert told.exc_info is not None

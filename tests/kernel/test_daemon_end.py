@@ -70,6 +70,23 @@ def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path:
         daemon.close()
 
 
+def test_a_record_that_cannot_be_read_is_logged_with_its_file_and_the_daemon_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = tmp_path / "state/journal/sandbox-1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    daemon = _daemon(tmp_path)
+    try:
+        daemon.open()
+        assert ask_status(tmp_path / "state/control.sock")
+    finally:
+        gc.unfreeze()
+        daemon.close()
+    (told,) = (vars(it) for it in caplog.records if it.message == "journal record set aside")
+    assert str(record) in told["error"]
+
+
 def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No timer, no server of a pool; and what an earlier daemon refused is looked at once more before the end."""
     before = set(threading.enumerate())

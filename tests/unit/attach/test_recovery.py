@@ -328,7 +328,7 @@ def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(star
 
 @pytest.mark.parametrize("bugs", [1, 2])
 def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
-    start: Start, monkeypatch: pytest.MonkeyPatch, bugs: int
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bugs: int
 ) -> None:
     world = make_world()
     _attach_and_kill(start, world)
@@ -351,3 +351,5 @@ def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
         again.clock.pass_one()
     sandbox.attach_done.result(SOON)
     end_sandbox(again)
+    told = [vars(it) for it in caplog.records if it.message == "not taken up yet"]
+    assert [(it["pod"], it["error"], it["exc_info"] is not None) for it in told] == [("ml/train", "a bug", True)] * bugs

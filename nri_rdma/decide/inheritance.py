@@ -16,7 +16,7 @@ from nri_rdma.model.carried import CarriedAddress, CarriedRoute, carried_address
 from nri_rdma.model.inherited import Brought, Inherited, Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.network import MAIN_TABLE, IpAddress, IpNetwork, RouteConfig, RoutingRule
-from nri_rdma.model.routing import DEFAULT_TABLE, LOCAL_TABLE, IpInterface, KnownRule, Routing
+from nri_rdma.model.routing import SHARED_TABLES, IpInterface, KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 
 OWN_PRIORITY: Final = 32765
@@ -31,7 +31,6 @@ SEVERAL_SYSCTLS: Final = (
 )
 """Of netdevs beside others in one pod: each answers for its own addresses only, and takes what comes another way."""
 _IPV6, _IPV6_MTU = 6, 1280
-_SHARED_TABLES = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
 _TOLD_MAX = 20
 """Most things that are named one by one."""
 
@@ -78,7 +77,7 @@ class _Netdev:
     def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
         self.arrival = arrival
         self._pod = pod
-        self._pod_tables = _tables_of(pod) - _SHARED_TABLES
+        self._pod_tables = _tables_of(pod) - SHARED_TABLES
         self._pod_routes = {_key(it) for it in chain.from_iterable(pod.routes.values())}
         self._protected = protected
         self._left_out: list[str] = []
@@ -125,7 +124,7 @@ class _Netdev:
         """Decide on the rules; add those that it takes to the ones that the pod has."""
         if not self.arrival.takes.rules:
             return
-        tables = self.tables - _SHARED_TABLES
+        tables = self.tables - SHARED_TABLES
         for known in host_rules:
             rule = known.rule
             if not self._concerns(rule, tables):
@@ -259,7 +258,7 @@ class _Netdev:
             return self._no_ipv6
         if route.table in self._pod_tables:
             return f"the pod has a table {route.table} of its own"
-        if route.table in _SHARED_TABLES | self._open_tables and (why := self._covers(route.destination)):
+        if route.table in SHARED_TABLES | self._open_tables and (why := self._covers(route.destination)):
             return why
         if _key(route) in self._pod_routes:
             return "the pod has such a route"

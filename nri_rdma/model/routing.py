@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Final, TypeAlias
 
-from nri_rdma.model.network import RouteConfig, RoutingRule
+from nri_rdma.model.network import MAIN_TABLE, RouteConfig, RoutingRule
 
 IpInterface: TypeAlias = IPv4Interface | IPv6Interface
 
 DEFAULT_TABLE: Final = 253
 LOCAL_TABLE: Final = 255
+SHARED_TABLES: Final = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
+"""Every packet comes to these tables, by the kernel's own rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

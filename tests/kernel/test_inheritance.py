@@ -9,6 +9,16 @@ from tests.kernel.journey import Attach, add_veth, configure
 
 pytestmark = pytest.mark.root
 
+POLICY = """
+link set rail0 up
+address add 10.0.0.1/31 dev rail0
+address add fd00::1/64 dev rail0 nodad
+route add default via 10.0.0.0 dev rail0 table 101
+-6 route add default via fd00::2 dev rail0 table 101
+rule add from 10.0.0.1 lookup 101
+-6 rule add from fd00::1 lookup 101
+"""
+
 
 def _addresses(linux: LinuxMachine, name: str) -> set[str]:
     (link,) = json.loads(linux.ip(POD, f"-j address show dev {name}"))
@@ -25,6 +35,31 @@ def test_a_pod_without_ipv6_gets_the_rest(linux: LinuxMachine) -> None:
     (move,) = attach.record.plan.moves
     assert _addresses(linux, move.pod_name) == {"10.0.0.1/31"}
     assert move.inherited.left_out == ("fd00::1/64: the pod has no IPv6",)
+    attach.assert_home()
+
+
+def test_a_default_route_of_a_table_of_its_own_leaves_the_pods_own_alone(linux: LinuxMachine) -> None:
+    """Policy routing per rail, in both families."""
+    linux.add_link("eth0", "02:11:00:00:00:50", POD)
+    pods = ("address add 192.0.2.2/24 dev eth0", "address add 2001:db8::2/64 dev eth0 nodad", "link set eth0 up")
+    for command in (*pods, "route add default via 192.0.2.1", "-6 route add default via 2001:db8::1"):
+        linux.ip(POD, command)
+    add_veth(linux, "rail0")
+    configure(linux, POLICY)
+    attach = Attach(linux, "rail0")
+    attach.do(attach.kernel)
+    name = attach.record.plan.moves[0].pod_name
+    for family, own, leaf, gateway, far in (
+        ("-4", "10.0.0.1", "10.0.0.0", "192.0.2.1", "198.51.100.1"),
+        ("-6", "fd00::1", "fd00::2", "2001:db8::1", "2001:db8:ffff::1"),
+    ):
+        (main,) = json.loads(linux.ip(POD, f"{family} -j route show default"))
+        assert (main["gateway"], main["dev"]) == (gateway, "eth0")
+        (unbound,) = json.loads(linux.ip(POD, f"{family} -j route get {far}"))
+        (bound,) = json.loads(linux.ip(POD, f"{family} -j route get {far} from {own}"))
+        assert (unbound["gateway"], unbound["dev"]) == (gateway, "eth0")
+        assert (bound["gateway"], bound["dev"], int(bound["table"])) == (leaf, name, 101)
+    assert attach.record.plan.moves[0].inherited.left_out == ()
     attach.assert_home()
 
 

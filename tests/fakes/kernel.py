@@ -57,6 +57,8 @@ _DEFAULT_SETTINGS = {
     "group": 0,
     "gso_max_size": 65536,
     "gro_max_size": 65536,
+    "gso_ipv4_max_size": 65536,
+    "gro_ipv4_max_size": 65536,
     "addr_gen_mode": 0,
 }
 

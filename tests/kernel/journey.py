@@ -155,7 +155,7 @@ class Attach:
         linux: LinuxMachine,
         *names: str,
         before: hostlook.Look | None = None,
-        mtu: int = 1300,
+        mtu: int | None = 1300,
         network: DeviceRequest | None = None,
     ) -> None:
         self.linux = linux

@@ -65,7 +65,11 @@ def make_placed(
     """A request of a pod, placed on these devices; what else it says of their network is that of `network`."""
     said = network or DeviceRequest(name="0", where="here")
     interface = replace(
-        said.interface, name=name, mtu=mtu, addresses=addresses or said.interface.addresses, inherit=inherit
+        said.interface,
+        name=name or said.interface.name,
+        mtu=mtu or said.interface.mtu,
+        addresses=addresses or said.interface.addresses,
+        inherit=inherit and said.interface.inherit,
     )
     request = replace(said, name="0", where="here", count=len(devices), interface=interface)
     return Placed(

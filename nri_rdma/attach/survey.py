@@ -121,15 +121,18 @@ def completed(kernel: Kernel, namespace: Namespace | None, plan: Plan, lifelines
         return plan
     carried = kernel.capture(kernel.host, moving, unreturnable=True)
     moves = tuple(with_carried(move, carried) for move in plan.moves)
-    if any(map(_may_inherit, moves)):
+    if any(map(_needs_routing, moves)):
         return replace(
             plan, moves=with_inherited(moves, kernel.rules(kernel.host), kernel.routing(namespace), lifelines)
         )
     return replace(plan, moves=tuple(replace(move, takes=Takes()) for move in moves))
 
 
-def _may_inherit(move: NetdevMove) -> bool:
-    """Return whether it matters how host and pod route: a link without anything to take along costs no look."""
+def _needs_routing(move: NetdevMove) -> bool:
+    """Return whether it matters how host and pod route: a link without anything to take along costs no look, unless the
+    pod asks for routes."""
+    if move.config.routes:
+        return True
     link = move.link
     has_some = any(not it.kernel_made for it in (*link.addresses, *link.routes, *link.neighbours))
     return move.takes.anything and (has_some or bool(move.addresses))

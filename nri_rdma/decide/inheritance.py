@@ -71,6 +71,17 @@ def inherit(
     return tuple(it.inherited() for it in taken)
 
 
+def leading_away(
+    routes: Iterable[RouteConfig], pod: Routing, lifelines: Lifelines, *, has_rules: bool = False
+) -> tuple[str, ...]:
+    """Return what routes that a pod asks for lead away of its cluster network, a sentence for each. `pod` is how its
+    namespace routes, as far as it is known; `has_rules`: packets may come to any table."""
+    protected = tuple(_protected(pod, lifelines))
+    asked = (it for it in routes if it.is_over_netdev and (has_rules or it.table in SHARED_TABLES))
+    found = ((it, [known.why for known in protected if _overlap(known.network, it.destination)]) for it in asked)
+    return tuple(f"the route {route} covers {', '.join(dict.fromkeys(why))}" for route, why in found if why)
+
+
 class _Netdev:
     """One netdev, while it is decided what it takes along."""
 

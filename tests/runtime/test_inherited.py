@@ -110,6 +110,25 @@ def test_the_cluster_network_stays_the_pods(host_equal: None, rails: RailNode, c
         ip("route", "delete", *cover.split())
 
 
+@pytest.mark.usefixtures("cri")
+def test_what_stays_on_the_host_is_told_before_the_pod_runs(
+    host_equal: None, rails: RailNode, rail_daemon: Daemon, tmp_path: Path
+) -> None:
+    pod = {"kind": "Pod", "metadata": {"name": "one", "annotations": {POD: "- {match: {netdev: hca2}}"}}, "spec": {}}
+    pod["spec"] = {"containers": [{"name": "main"}]}
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+    leaf = leaf_addresses(2)[0]
+    ip("route", "add", "10.96.0.0/11", "via", leaf, "dev", "hca2")
+    try:
+        done = rail_daemon.cli("explain", str(tmp_path / "pod.json"), "--service-range", "10.96.0.0/12")
+    finally:
+        ip("route", "delete", "10.96.0.0/11")
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"  hca2 leaves on the host: the route 10.96.0.0/11 via {leaf}: it covers the service range 10.96.0.0/12"
+    ) in done.stdout.splitlines()
+
+
 def gateway_of(netns: Path) -> str:
     """The gateway of the pod's own network."""
     (found,) = {

@@ -39,3 +39,5 @@ class Routing:
     routes: Mapping[int, tuple[RouteConfig, ...]] = field(default_factory=dict)
     has_ipv6: bool = True
     """Whether a link that arrives may have IPv6 addresses (net.ipv6.conf.default.disable_ipv6)."""
+    netdevs: frozenset[int] = frozenset()
+    """The links that are netdevs of the pod's earlier attaches: no part of its cluster network."""

@@ -91,3 +91,31 @@ def test_two_netdevs_in_one_subnet_have_their_tables_and_the_pod_none_of_them_af
         for key, value in (("rp_filter", "2"), ("arp_ignore", "1"), ("arp_announce", "2")):
             assert linux.sysctl(move.pod_name, f"ipv4/conf/{key}", POD) == value
     attach.assert_home()
+
+
+def test_a_netdev_that_comes_later_into_the_same_subnet_has_a_table_of_its_own(linux: LinuxMachine) -> None:
+    """Also where the pod has no default route, so that the first netdev could be taken for its cluster network."""
+    linux.add_link("eth0", "02:11:00:00:00:50", POD)
+    for command in ("address add 192.0.2.2/24 dev eth0", "link set eth0 up"):
+        linux.ip(POD, command)
+    for number in (0, 1):
+        linux.add_link(f"rail{number}", f"02:11:00:00:00:0{number + 1}")
+        configure(linux, f"link set rail{number} up\naddress add 10.0.0.{number + 1}/24 dev rail{number}")
+        configure(linux, f"route add 10.1.0.0/16 via 10.0.0.9 dev rail{number} metric {number + 5}")
+    configure(linux, "route change 10.1.0.0/16 via 10.0.0.9 dev rail0 metric 5")
+    first = Attach(linux, "rail0")
+    first.do(first.kernel)
+    (earlier,) = first.record.plan.moves
+    second = Attach(linux, "rail1", netdevs=frozenset({earlier.pod_ifindex}))
+    second.do(second.kernel)
+    (later,) = second.record.plan.moves
+    for move, source in ((earlier, "10.0.0.1"), (later, "10.0.0.2")):
+        for target in ("10.0.0.9", "10.1.0.1"):
+            (route,) = json.loads(linux.ip(POD, f"-j route get {target} from {source}"))
+            assert route["dev"] == move.pod_name
+    assert linux.sysctl(later.pod_name, "ipv4/conf/arp_ignore", POD) == "1"
+    assert later.inherited.left_out == (
+        "a table for 10.0.0.1: the pod had that address before, on a netdev that came alone",
+    )
+    second.assert_home()
+    first.assert_home()

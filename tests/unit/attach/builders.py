@@ -82,7 +82,9 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
     return plan_attach((placed,), captured, pod_links)
 
 
-def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
-    """The record that an attach of it would write before its first step."""
+def record_of(
+    kernel: Kernel, namespace: Namespace, placed: Placed, *, netdevs: frozenset[int] = frozenset()
+) -> SandboxRecord:
+    """The record that an attach of it would write before its first step, beside the netdevs of earlier ones."""
     record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
-    return replace(record, plan=completed(kernel, namespace, record.plan), state=Phase.ATTACHING)
+    return replace(record, plan=completed(kernel, namespace, record.plan, netdevs=netdevs), state=Phase.ATTACHING)

@@ -41,6 +41,8 @@ def _tally(request: pytest.FixtureRequest) -> Iterator[None]:
     log.setLevel(logging.ERROR)  # what stays on the host is a warning, a million of them
     yield
     log.setLevel(logging.NOTSET)
+    if not _TRIED:
+        return
     keys = frozenset[str]().union(*(it.keys for it in _TRIED))
     missing = keys_of_schema() - keys
     told = f"{len(_TRIED)} generated attaches, {len(keys)} keys, {time.monotonic() - begin:.0f} s"

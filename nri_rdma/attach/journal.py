@@ -155,6 +155,7 @@ def _leave_inheritance(move: dict[str, Any]) -> None:
     if not any(move["takes"].values()):  # as it is in every plan that is begun
         del move["takes"]
     inherited = move.pop("inherited")
+    del move["leads_away"]
     kept = {name: inherited[name] for name in ("rules", "left_out") if inherited[name]}
     if kept:
         move["inherited"] = kept

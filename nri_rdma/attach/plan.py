@@ -19,7 +19,7 @@ from nri_rdma.attach.configuration import (
     with_features_of,
 )
 from nri_rdma.attach.ops import AddAddress, AddRoute, AddRule, Inherit, Op, SetLink, SetSysctl
-from nri_rdma.decide.inheritance import Arrival, inherit
+from nri_rdma.decide.inheritance import Arrival, inherit, leading_away
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
@@ -49,6 +49,8 @@ class NetdevMove:
     takes: Takes = field(default_factory=Takes)
     """What it is to take along; nothing once that is decided, as `inherited`."""
     inherited: Inherited = field(default_factory=Inherited)
+    leads_away: tuple[str, ...] = ()
+    """What the request's routes lead away of the pod's cluster network, where that is known: a right, and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +174,15 @@ def with_inherited(
         for it in moves
     ]
     decided = inherit(arrivals, host_rules, pod, lifelines)
+    has_rules = any(it.config.rules for it in moves)
     return tuple(
-        replace(move, takes=Takes(), inherited=inherited) for move, inherited in zip(moves, decided, strict=True)
+        replace(
+            move,
+            takes=Takes(),
+            inherited=inherited,
+            leads_away=leading_away(move.config.routes, pod, lifelines, has_rules=has_rules),
+        )
+        for move, inherited in zip(moves, decided, strict=True)
     )
 
 

@@ -140,7 +140,13 @@ class Work:
         with self._spans.span("capture"):
             try:
                 refuse_held(self._kernel, planned)
-                plan = completed(self._kernel, attachment.namespace, attachment.now.decided, self._lifelines)
+                plan = completed(
+                    self._kernel,
+                    attachment.namespace,
+                    attachment.now.decided,
+                    self._lifelines,
+                    netdevs=_netdevs_beside(attachment),
+                )
             except KernelError as error:
                 pod = planned.pod
                 raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
@@ -245,6 +251,12 @@ class Work:
         _rest(attachment)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
+
+
+def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
+    """Return the interface numbers of the netdevs that the pod has from its other attachments."""
+    records = (it.record for it in attachment.beside if it.state is Phase.ATTACHED)
+    return frozenset(move.pod_ifindex for record in records if record is not None for move in record.plan.moves)
 
 
 def _names(pod: Pod) -> dict[str, AttributeValue]:

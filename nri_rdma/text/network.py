@@ -251,7 +251,8 @@ def network_misfits(request: DeviceRequest) -> Iterator[RequestError]:
     for index, neighbour in enumerate(request.neighbours):
         where = f"{request.where}.neighbors[{index}].destination"
         if not is_one and netdev_of_neighbour(neighbour.destination, netdevs) is None:
-            yield _ambiguous(where, f"neighbour {neighbour.destination}", reaching(neighbour.destination, netdevs))
+            fitting = reaching(neighbour.destination, netdevs)
+            yield _ambiguous(where, f"neighbour {neighbour.destination}", fitting, netdevs)
 
 
 def _misfits_of_interface(request: DeviceRequest) -> Iterator[RequestError]:
@@ -296,11 +297,13 @@ def _of_no_netdev(route: RouteConfig, where: str, netdevs: NetdevAddresses) -> R
     """Make the error for a route of which it is not clear which of several devices it is for."""
     positions = [reaching(gateway, netdevs) for gateway in route.gateways]
     fitting = frozenset.intersection(*positions) if positions else frozenset(range(len(netdevs)))
-    return _ambiguous(where, f"route {route}", fitting)
+    return _ambiguous(where, f"route {route}", fitting, netdevs)
 
 
-def _ambiguous(where: str, what: str, fitting: frozenset[int]) -> RequestError:
+def _ambiguous(where: str, what: str, fitting: frozenset[int], netdevs: NetdevAddresses) -> RequestError:
     why = f"{len(fitting)} of its devices reach it" if fitting else "no address of its devices reaches it"
+    if not netdevs:
+        why = "the request has several devices and no interface.addresses to tell them apart (those of the host do not)"
     return refused(
         where,
         f"it is not clear which device of the request the {what} is for: {why}",

@@ -57,6 +57,8 @@ _DEFAULT_SETTINGS = {
     "group": 0,
     "gso_max_size": 65536,
     "gro_max_size": 65536,
+    "gso_ipv4_max_size": 65536,
+    "gro_ipv4_max_size": 65536,
     "addr_gen_mode": 0,
 }
 
@@ -512,14 +514,24 @@ class FakeKernel:
                 replace(_state(link, whole=False), unreturnable=link.unreturnable if link.name in netdevs else ())
                 for link in links
             ),
-            default_route_links=frozenset(
-                link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes)
-            ),
+            default_route_links=frozenset(link.ifindex for link in links if {254} & _default_tables(link)),
+            routing=self._routing_of_defaults(),
             addresses={ifindex: own for ifindex, own in addresses.items() if own},
             sockets=tuple(self._world.sockets),
             lifelines=self._world.lifelines,
             api_server_links=_links_to(links, api_server) if api_server is not None else frozenset(),
         )
+
+    def _routing_of_defaults(self) -> Routing:
+        links = self._world.host.links.values()
+        if not any(_default_tables(link) - {254} for link in links):
+            return Routing()
+        whole = self.routing(self.host)
+        own = {
+            number: tuple(it for it in routes if not it.destination.prefixlen and it.table != 254)
+            for number, routes in whole.routes.items()
+        }
+        return replace(whole, routes={number: routes for number, routes in own.items() if routes})
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         links, use = self._world.host.links, self.host_use()
@@ -1025,6 +1037,10 @@ def _link(namespace: Namespace, ifindex: int) -> Link:
     if link is None:
         raise KernelError("find the link", errno.ENODEV)
     return link
+
+
+def _default_tables(link: Link) -> set[int]:
+    return {it.table for it in link.routes if not it.to.prefixlen}
 
 
 def _links_to(links: Collection[Link], address: IPv4Address | IPv6Address) -> frozenset[int]:

@@ -302,6 +302,47 @@ def test_without_a_default_route_every_address_of_the_pod_counts() -> None:
     assert found.things == ()
 
 
+EARLIER = replace(
+    POD,
+    addresses={**POD.addresses, 7: (ip_interface("10.0.0.1/24"),)},
+    routes={**POD.routes, 7: (RouteConfig(destination=ip_network("10.1.0.0/16"), gateway=ip_address("10.0.0.9")),)},
+    netdevs=frozenset({7}),
+)
+
+
+def test_a_netdev_beside_one_that_came_earlier_has_a_table_of_its_own() -> None:
+    """Also with the route that the first one has in the table main."""
+    link = _link(addresses=("10.0.0.2/24",), routes=("10.1.0.0/16 via 10.0.0.9 table 254",))
+    found = _one(link, pod=EARLIER)
+    assert found.rules == (_from("10.0.0.2/32", FIRST_OWN_TABLE, priority=OWN_PRIORITY),)
+    assert found.sysctls == SEVERAL_SYSCTLS
+    assert [(it.table, it.is_alone) for it in (*found.addresses, *found.things)] == [
+        (0, False),
+        (FIRST_OWN_TABLE, False),
+    ]
+    assert found.left_out == (
+        "the route 10.1.0.0/16 via 10.0.0.9: the pod has such a route",
+        "a table for 10.0.0.1: the pod had that address before, on a netdev that came alone",
+    )
+
+
+def test_a_netdev_that_came_earlier_with_others_is_not_told_of() -> None:
+    own = KnownRule(rule=_from("10.0.0.1/32", FIRST_OWN_TABLE, priority=OWN_PRIORITY))
+    found = _one(_link(addresses=("10.0.0.2/24",)), pod=replace(EARLIER, rules=(own,)))
+    assert found.rules == (_from("10.0.0.2/32", FIRST_OWN_TABLE + 1, priority=OWN_PRIORITY),)
+    assert found.left_out == ()
+
+
+def test_a_netdev_that_came_earlier_is_no_part_of_the_cluster_network() -> None:
+    """Neither in a pod without a default route, nor with one of its own."""
+    default = RouteConfig(destination=ip_network("0.0.0.0/0"), table=101)
+    for pod in (replace(EARLIER, routes={}), replace(EARLIER, routes={7: (default,)})):
+        found = _one(_link(addresses=("10.0.0.2/24",)), pod=pod)
+        assert [it.is_alone for it in found.addresses] == [False]
+        blocked = _one(_link(addresses=("10.0.0.2/24",), routes=("10.244.0.0/16 via 10.0.0.9 table 254",)), pod=pod)
+        assert blocked.things == ()
+
+
 def test_much_that_stays_is_told_in_short() -> None:
     routes = tuple(f"10.{number}.0.0/16 via 172.16.0.1 table 254" for number in range(1, 31))
     told = _one(_link(addresses=("10.0.0.1/31",), routes=routes)).left_out

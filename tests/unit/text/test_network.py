@@ -118,7 +118,11 @@ def test_a_route_that_cannot_be_is_refused_where_it_stands(text: str, where: str
             ".routes[0].source",
             "10.0.0.3 is no address of the interface",
         ),
-        ("{count: 2, routes: [{destination: 10.9.0.0/16, gateway: 10.0.0.1}]}", ".routes[0]", "not clear which device"),
+        (
+            "{count: 2, routes: [{destination: 10.9.0.0/16, gateway: 10.0.0.1}]}",
+            ".routes[0]",
+            "is for: the request has several devices and no interface.addresses to tell them apart",
+        ),
         (f"{{{TWO}, routes: [{{destination: 10.9.0.0/16, gateway: 10.2.0.1}}]}}", ".routes[0]", "no address"),
         (f"{{{TWO}, routes: [{{destination: 10.9.0.0/16, scope: 253}}]}}", ".routes[0]", "2 of its devices reach it"),
         (

@@ -11,6 +11,7 @@ FILES = (
     "tests/runtime/test_peer_behaviours.py",
     "tests/runtime/test_peer_move.py",
     "tests/cluster/test_peer_behaviours.py",
+    "tests/lab/guest/test_vrfs.py",
 )
 
 

@@ -28,7 +28,7 @@ UNDERSCORED = "mlx5_6"
 """A netdev whose name no name of Kubernetes can have."""
 
 
-def _described() -> Node:
+def described() -> Node:
     """The node "eight", of which one netdev has that name. Those from rail4 on have nothing configured."""
     whole = load("eight")
     netdevs = (replace(it, name=UNDERSCORED if it.name == "rail6" else it.name) for it in whole.netdevs)
@@ -38,7 +38,7 @@ def _described() -> Node:
 @pytest.fixture(scope="module")
 def node() -> Iterator[Fabric]:
     """That node, one for a module."""
-    with Fabric(_described()) as fabric:
+    with Fabric(described()) as fabric:
         yield fabric
 
 
@@ -310,7 +310,7 @@ def filtered(programs: Path) -> Iterator[None]:
 @pytest.mark.usefixtures("daemon", "filtered")
 def test_a_netdev_with_filters_of_tc_stays_on_the_host_whatever_is_asked(cri: Cri) -> None:
     before = hoststate.take()
-    with pytest.raises(CriError, match=r"rail4 has tc filters \(ingress\), which could not be restored"):
+    with pytest.raises(CriError, match=r"rail4 has tc filters \(ingress\), which its move would remove for good"):
         Pod(cri, "tc", "match: {netdev: rail4}, interface: {disableEbpfPrograms: true}")
     assert hoststate.difference(before, hoststate.take()) == []
 
@@ -343,9 +343,8 @@ def _in_a_vrf(netdev: str, own: int) -> str:
 """
 
 
-@pytest.mark.skipif(not kernel_makes("vrf"), reason="this kernel has no VRF (CONFIG_NET_VRF)")
-@pytest.mark.usefixtures("daemon")
-def test_vrfs_lead_a_pod_to_another_through_a_router(host_equal: None, cri: Cri) -> None:
+def have_pods_in_vrfs_reach_each_other(cri: Cri) -> None:
+    """Two of them, through a third one; bound to the netdev, as a program in a VRF has to be."""
     one, router, two = (
         Pod(cri, name, text)
         for name, text in (
@@ -354,6 +353,15 @@ def test_vrfs_lead_a_pod_to_another_through_a_router(host_equal: None, cri: Cri)
             ("two", _in_a_vrf(UNDERSCORED, 200)),
         )
     )
+    for pod, link in ((one, "fab1"), (router, "fab1"), (router, "fab2")):
+        (shown,) = pod.network.ip("link", "show", link)
+        assert shown["master"] == "test-vrf"
     assert ONE_HOP in one.ping("192.168.200.10", "-I", "fab1")
     for pod in (one, router, two):
         pod.delete()
+
+
+@pytest.mark.skipif(not kernel_makes("vrf"), reason="this kernel has no VRF (CONFIG_NET_VRF); tests/lab has one")
+@pytest.mark.usefixtures("daemon")
+def test_vrfs_lead_a_pod_to_another_through_a_router(host_equal: None, cri: Cri) -> None:
+    have_pods_in_vrfs_reach_each_other(cri)

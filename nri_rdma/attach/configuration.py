@@ -124,7 +124,8 @@ def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> Net
 
 
 def _meant(name: str, known: Iterable[str]) -> list[str]:
-    return [it for it in known if it == name or fnmatchcase(it, _ETHTOOL_WORDS.get(name, ""))]
+    pattern = _ETHTOOL_WORDS.get(name)
+    return [it for it in known if it == name or (pattern is not None and fnmatchcase(it, pattern))]
 
 
 def _refuse_unknown_flags(device: str, link: LinkState, config: NetworkConfig) -> None:

@@ -274,7 +274,7 @@ def _features(shown: _Attributes, kind: int, *, fixed: bool) -> Iterator[tuple[s
         return
     can_change, bits = _mask(shown[_HW]), _mask(shown[kind])
     for bit, name in enumerate(_names(family)):
-        if (can_change >> bit & 1) != fixed:
+        if name and (can_change >> bit & 1) != fixed:  # some bits have no name
             yield name, bool(bits >> bit & 1)
 
 

@@ -210,6 +210,12 @@ def test_a_feature_that_is_fixed_as_it_is_asked_for_is_no_error() -> None:
         with_features_of("mlx5_0", link, NetworkConfig(features=(("lro", True),)))
 
 
+def test_a_feature_without_a_name_is_not_the_one_that_is_misspelt() -> None:
+    link = replace(LINK, fixed_features=" off\nrx-lro off")
+    with pytest.raises(PlacementError, match="cannot change the feature rx-lroo"):
+        with_features_of("mlx5_0", link, NetworkConfig(features=(("rx-lroo", False),)))
+
+
 def test_a_private_flag_that_the_driver_does_not_have_is_refused() -> None:
     with_features_of("mlx5_0", LINK, NetworkConfig(private_flags=(("legacy-rx", False),)))
     with pytest.raises(PlacementError, match="has no private flag legacy_rx") as refused:

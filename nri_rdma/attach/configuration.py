@@ -105,12 +105,15 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
 
 def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
     """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
-    PlacementError for a feature or a private flag that the link cannot change: before anything is touched."""
+    PlacementError for a feature or a private flag that the link cannot change: before anything is touched. A feature
+    that is fixed as it is asked for is left out."""
     _refuse_unknown_flags(device, link, config)
-    known = features_of(link.features)
+    known, fixed = features_of(link.features), features_of(link.fixed_features)
     found: dict[str, bool] = {}
     for name, on in config.features:
-        meant = [it for it in known if it == name or fnmatchcase(it, _ETHTOOL_WORDS.get(name, ""))]
+        meant = _meant(name, known)
+        if not meant and (so := _meant(name, fixed)) and all(fixed[it] == on for it in so):
+            continue
         if not meant:
             near = get_close_matches(name, (*known, *_ETHTOOL_WORDS), n=1)
             written = f"write {near[0]}; " if near else ""
@@ -118,6 +121,11 @@ def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> Net
             raise _unfit(device, link, f"cannot change the feature {name}", hint)
         found |= dict.fromkeys(meant, on)
     return replace(config, features=tuple(found.items()))
+
+
+def _meant(name: str, known: Iterable[str]) -> list[str]:
+    pattern = _ETHTOOL_WORDS.get(name)
+    return [it for it in known if it == name or (pattern is not None and fnmatchcase(it, pattern))]
 
 
 def _refuse_unknown_flags(device: str, link: LinkState, config: NetworkConfig) -> None:

@@ -137,6 +137,7 @@ def encode_record(record: SandboxRecord) -> bytes:
         _leave_defaults(move, {"config": _NO_CONFIG})
         _leave_inheritance(move)
         del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
+        del move["link"]["fixed_features"]
     for attached in body["attached"]:
         request = attached["admitted"]["request"]
         for name in _OF_THE_CHOICE:

@@ -231,7 +231,8 @@ def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMo
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
     _refuse_tied(move.device, link)
-    return replace(move, link=link, config=with_features_of(move.device, link, move.config))
+    config = with_features_of(move.device, link, move.config)
+    return replace(move, link=replace(link, fixed_features=""), config=config)  # nothing else needs them
 
 
 def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:

@@ -122,6 +122,9 @@ class _Netdev:
         for thing, said in self._addresses:
             if thing.kernel_made and said.own.is_link_local:
                 continue  # the kernel makes it anew
+            if said.is_hosts:
+                self._leave_out(str(said.own), "only the host itself uses it (scope host)")
+                continue
             if said.own.version == _IPV6 and self._no_ipv6:
                 self.leave_out(str(said.own), self._no_ipv6)
                 continue
@@ -248,7 +251,7 @@ class _Netdev:
             return f"it names the host's link {', '.join(sorted(others))}"
         if rule.table in self._pod_tables:
             return f"the pod has a table {rule.table} of its own"
-        if rule.source is not None and not any(_contains(rule.source, it.own.ip) for it in self.own):
+        if _is_lost(rule.source, (it for _, it in self._addresses), self.own):
             return "the netdev has no address in its source in the pod"
         return ""
 
@@ -302,6 +305,16 @@ def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> N
             netdev.part(next(numbers))
             if bare:
                 netdev.leave_out(f"a table for {bare}", "the pod had that address before, on a netdev that came alone")
+
+
+def _is_lost(source: IpNetwork | None, host: Iterable[CarriedAddress], pod: Iterable[CarriedAddress]) -> bool:
+    """Return whether a netdev had addresses in this network on the host, and has none there in the pod. Packets whose
+    source it never had are those that it passes on."""
+    return (
+        source is not None
+        and any(_contains(source, it.own.ip) for it in host)
+        and not any(_contains(source, it.own.ip) for it in pod)
+    )
 
 
 def _numbers(pod: Routing, netdevs: Iterable[_Netdev]) -> Iterator[int]:

@@ -94,7 +94,11 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert dict(state.settings)["addr_gen_mode"] == 0
     captured = capture(machine.kernel, machine.kernel.host, rail)
     assert captured.tcx == ()
-    assert replace(captured, sysctls="", features="", tuning="", private_flags="", tcx=None) == state
+    fixed = features_of(captured.fixed_features)
+    assert fixed["rx-lro"] is False
+    assert "" not in fixed
+    bare = replace(captured, sysctls="", features="", fixed_features="", tuning="", private_flags="", tcx=None)
+    assert bare == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:

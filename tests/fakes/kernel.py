@@ -1084,6 +1084,7 @@ def _bare(state: LinkState) -> LinkState:
         forwarding=nothing,
         sysctls="",
         features="",
+        fixed_features="",
         tuning="",
         private_flags="",
         dcb="",
@@ -1125,6 +1126,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         tcx=link.tcx,
         sysctls=sysctls_text(link.sysctls),
         features=features_text(link.features.items()),
+        fixed_features="rx-lro off",
         tuning="\n".join(f"{name} {value}" for name, value in link.tuning.items()),
         unreturnable=link.unreturnable,
     )

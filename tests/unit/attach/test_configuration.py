@@ -196,9 +196,24 @@ def test_a_feature_has_the_name_of_the_kernel_or_a_word_of_ethtool(written: str,
 )
 def test_a_feature_that_the_link_cannot_change_is_refused(written: str, hint: str) -> None:
     with pytest.raises(PlacementError, match="cannot change the feature") as refused:
-        with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, False),)))
+        with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, True),)))
     assert refused.value.code is ErrorCode.INTERFACE_UNFIT
     assert hint in refused.value.hint
+
+
+def test_a_feature_that_is_fixed_as_it_is_asked_for_is_no_error() -> None:
+    link = replace(LINK, fixed_features="rx-lro off\nloopback off\nnetns-local on")
+    wanted = (("lro", False), ("loopback", False), ("netns-local", True), ("rx-gro", False))
+    config = with_features_of("mlx5_0", link, NetworkConfig(features=wanted))
+    assert config.features == (("rx-gro", False),)
+    with pytest.raises(PlacementError, match="cannot change the feature lro"):
+        with_features_of("mlx5_0", link, NetworkConfig(features=(("lro", True),)))
+
+
+def test_a_feature_without_a_name_is_not_the_one_that_is_misspelt() -> None:
+    link = replace(LINK, fixed_features=" off\nrx-lro off")
+    with pytest.raises(PlacementError, match="cannot change the feature rx-lroo"):
+        with_features_of("mlx5_0", link, NetworkConfig(features=(("rx-lroo", False),)))
 
 
 def test_a_private_flag_that_the_driver_does_not_have_is_refused() -> None:

@@ -162,6 +162,21 @@ def test_a_rule_for_the_netdev_has_its_name_in_the_pod() -> None:
     assert found.left_out == (f"the rule {other}: it names the host's link bond0",)
 
 
+def test_an_address_that_only_the_host_uses_stays() -> None:
+    local = _thing("127.0.0.33/32 peer 127.0.0.33 scope 254 flags 0x80")
+    link = _link(addresses=("10.0.0.1/31",))
+    found = _one(replace(link, addresses=(*link.addresses, local)))
+    assert _texts(found.addresses) == ["10.0.0.1/31"]
+    assert found.left_out == ("127.0.0.33/32: only the host itself uses it (scope host)",)
+
+
+def test_a_rule_for_packets_that_the_netdev_passes_on_comes_along() -> None:
+    """Neither the host nor the pod has an address in its source."""
+    rule = _from("10.20.30.0/24", 100)
+    found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.9.0.0/16 via 10.0.0.0 table 100",)), rule)
+    assert (found.rules, found.left_out) == ((rule,), ())
+
+
 def test_rules_that_do_not_concern_the_netdev_stay_without_a_word() -> None:
     rules = (_from("10.5.0.1/32", 200), RoutingRule(version=4, priority=32766, table=254))
     found = _one(_link(addresses=("10.0.0.1/31",)), *rules)

@@ -1,4 +1,4 @@
-"""What a netdev's network costs an attach: eight routes, four rules, four neighbours, two sysctls and two features each.
+"""What the network of netdevs costs an attach: routes, rules, neighbours, sysctls and features (bench/configured.py).
 
 As in the part `attach`: three hosts with sixteen netdevs each, of which one works at a time. The request comes as a
 pod's annotation. What is compared is taken in pairs, one right after the other.

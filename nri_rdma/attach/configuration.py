@@ -31,7 +31,7 @@ from nri_rdma.attach.ops import (
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.link import LinkState, features_of
 from nri_rdma.model.network import MAIN_TABLE, NeighbourConfig, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
-from nri_rdma.model.reach import netdev_of_neighbour, netdev_of_route
+from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig
 
 
@@ -49,15 +49,16 @@ def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...
         detaches_ebpf=interface.disables_ebpf,
         vrf=interface.vrf,
     )
+    reach = Reach(addresses)
     routes: dict[int | None, list[RouteConfig]] = defaultdict(list)
     for route in request.routes:
-        number = netdev_of_route(route, addresses) if route.is_over_netdev else 0
+        number = reach.netdev_of_route(route) if route.is_over_netdev else 0
         own = addresses[number] if number is not None and number < len(addresses) else ()
         if not _is_of_an_address(added := _in_vrf(route, interface.vrf), own, interface.vrf):
             routes[number].append(added)
     neighbours: dict[int | None, list[NeighbourConfig]] = defaultdict(list)
     for neighbour in request.neighbours:
-        neighbours[netdev_of_neighbour(neighbour.destination, addresses)].append(neighbour)
+        neighbours[reach.netdev_of_neighbour(neighbour.destination)].append(neighbour)
     rules = tuple(one for rule in request.rules for one in _by_version(rule))
     return tuple(
         replace(

@@ -233,7 +233,7 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
     except OSError as error:
         raise KernelError(f"set {key} of link {ifindex}", errno.ENODEV) from error
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(fd, value.encode())  # at once: a sysctl takes a value in one write
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +64,13 @@ class Subject:
         settings: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         node: Node | None = None,
+        flags: Sequence[str] = EXCLUSIVE_FIRST,
     ) -> Iterator[Self]:
         """The daemon of that name, from its start to its end, in a folder of its own; by default on `NODE`."""
         node = node or load(NODE)
         with Host(folder / name, node) as host:
             place = Place(folder / name, node, host)
-            command = place.daemon_command(name, *EXCLUSIVE_FIRST)
+            command = place.daemon_command(name, *flags)
             with (
                 Listener(place.socket(name)) as listener,
                 started(command, folder / f"{name}.log", settings=settings) as process,
@@ -81,12 +82,12 @@ class Subject:
                 peer.close()
 
     @contextmanager
-    def pod(self, nics: int) -> Iterator[Any]:
+    def pod(self, nics: int, text: str = "") -> Iterator[Any]:
         """A pod that asks for so many devices alone, with a namespace; afterwards it is stopped, its devices are home,
-        and the daemon rests."""
+        and the daemon rests. `text` is its annotation, where it says more than `request`."""
         self._number += 1
         netns = self.host.make_pod(f"pod-{self._number}")
-        message = pod(self._number, {ANNOTATION: request(nics)} if nics else None, str(netns))
+        message = pod(self._number, {ANNOTATION: text or request(nics)} if nics else None, str(netns))
         links = self.host.names()
         await_rest(self.pid)
         yield message

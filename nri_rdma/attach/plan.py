@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.configuration import (
-    config_of,
+    configs_of,
     ops_after_up,
     ops_before_addresses,
     refuse_unfit,
@@ -121,7 +121,7 @@ def plan_attach(
         if item.admitted.mode is not Mode.EXCLUSIVE:
             continue
         interface = item.admitted.request.interface
-        configs = [config_of(item.admitted.request, number, len(item.devices)) for number in range(len(item.devices))]
+        configs = configs_of(item.admitted.request, len(item.devices))
         for number, device in enumerate(item.devices):
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):

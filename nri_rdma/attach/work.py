@@ -166,7 +166,7 @@ class Work:
                 newest = self._event_sequence()
                 now = self._presence.again(record, attachment.namespace)
         finally:
-            _rest(attachment)
+            self.rest(attachment)
         if now != record:
             self._journal.write(now)
             attachment.change(record=now)
@@ -210,6 +210,11 @@ class Work:
                 self._remove_foreign_names(attachment.pod, attachment.namespace, move)
         self.let_go(attachment)
 
+    def rest(self, attachment: Attachment) -> None:
+        """Keep the namespace of what is attached open, and no more: no thread, no socket."""
+        if attachment.namespace is not None:
+            attachment.namespace.rest()
+
     def let_go(self, attachment: Attachment) -> None:
         """Close the namespace, if it is held."""
         namespace = attachment.namespace
@@ -248,7 +253,6 @@ class Work:
         self._journal.write(confirmed)
         attachment.refuse_ended()
         attachment.change(record=confirmed)
-        _rest(attachment)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
 
@@ -262,9 +266,3 @@ def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
 def _names(pod: Pod) -> dict[str, AttributeValue]:
     """Return the attributes of a span that may be the root of its trace."""
     return {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
-
-
-def _rest(attachment: Attachment) -> None:
-    """Keep the namespace of what is attached open, and no more: no thread, no socket."""
-    if attachment.namespace is not None:
-        attachment.namespace.rest()

@@ -123,7 +123,7 @@ class _Netdev:
             if thing.kernel_made and said.own.is_link_local:
                 continue  # the kernel makes it anew
             if said.is_hosts:
-                self._leave_out(str(said.own), "only the host itself uses it (scope host)")
+                self.leave_out(str(said.own), "only the host itself uses it (scope host)")
                 continue
             if said.own.version == _IPV6 and self._no_ipv6:
                 self.leave_out(str(said.own), self._no_ipv6)

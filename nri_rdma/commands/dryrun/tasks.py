@@ -73,6 +73,9 @@ class FindingOut:
             raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
         attachment.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
 
+    def rest(self, attachment: Attachment) -> None:
+        """No namespace is open."""
+
     def bring_home(self, attachment: Attachment) -> None:
         """Nothing left the host."""
 

@@ -148,7 +148,7 @@ class _Netdev:
                 continue
             if self._is_open(rule):
                 self._open_tables.add(rule.table)
-            renamed = self._renamed(rule)
+            renamed = _renamed(self.arrival, rule)
             if renamed not in present:
                 present.add(renamed)
                 self.rules.append(renamed)
@@ -268,10 +268,6 @@ class _Netdev:
             return False
         return rule.destination is None or any(_overlap(it, rule.destination) for it in protected)
 
-    def _renamed(self, rule: RoutingRule) -> RoutingRule:
-        names = {self.arrival.link.name: self.arrival.pod_name}
-        return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
-
     def _why_no_route(self, said: CarriedRoute, reached: Collection[IpNetwork]) -> str:
         route = said.route
         if route.destination.version == _IPV6 and self._no_ipv6:
@@ -285,6 +281,12 @@ class _Netdev:
             return ""
         is_reached = any(_contains(network, gateway) for network in reached)
         return "" if is_reached else f"its gateway {gateway} is not reached from the addresses in the pod"
+
+
+def _renamed(arrival: Arrival, rule: RoutingRule) -> RoutingRule:
+    """Return the rule with the netdev's name in the pod."""
+    names = {arrival.link.name: arrival.pod_name}
+    return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
 
 
 def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> None:

@@ -15,7 +15,7 @@ from bench.attach import GAIN_LIMIT_MS, LONG_GAP_S, LONG_S, MS_PER_NS, MS_PER_S,
 from bench.figures import Row, paired_row
 from bench.hosts import Host
 from bench.moves import Moves, compile_moves
-from bench.pods import MTU, NODE, Start, Subject
+from bench.pods import MTU, NODE, Subject
 from bench.processes import await_rest
 from nri_rdma.doors.control.client import ask_trace
 from tests.rig.node import load
@@ -62,7 +62,7 @@ def rows(folder: Path, rounds: int) -> list[Row]:
             subject.host.ip("\n".join(map(configured.host_batch, range(16), subject.host.ifindexes)) + "\n")
             await_rest(subject.pid)
         for subject in (*blocking.values(), default):  # unmeasured, as in the part attach
-            _start(subject, 1, ONE, 0.0)
+            subject.one_start(1, 0.0, ONE)
         mtu = load(NODE).netdevs[0].mtu
         for number in range(rounds):
             for pair in range(PAIRS):
@@ -72,12 +72,12 @@ def rows(folder: Path, rounds: int) -> list[Row]:
                         measured.floor.append([wall])
                     else:
                         _blocking(measured, blocking)
-                plain = _start(default, 0, "", LONG_GAP_S)
-                asking = _start(default, NICS, TAKES_ALONG, LONG_GAP_S)
+                plain = default.one_start(0, LONG_GAP_S)
+                asking = default.one_start(NICS, LONG_GAP_S, TAKES_ALONG)
                 measured.gains_ms.append((asking.path_s - plain.path_s) * MS_PER_S)
             for pair in range(SINGLE_PAIRS):
                 for text in (ONE, ONE_WITHOUT) if pair % 2 else (ONE_WITHOUT, ONE):
-                    taken = _start(blocking[POOR], 1, text, 0.0).run_s * MS_PER_S / MS_PER_NS
+                    taken = blocking[POOR].one_start(1, 0.0, text).run_s * MS_PER_S / MS_PER_NS
                     (measured.nothing if text == ONE else measured.without).append([taken])
     return _rows_of(measured)
 
@@ -114,21 +114,8 @@ def _blocking(measured: Measured, subjects: dict[str, Subject]) -> None:
         with subject.pod(NICS, TAKES_ALONG) as pod:
             start = subject.start(pod, 0.0)
             await_rest(subject.pid)
-            _check(start, NICS)
+            start.refuse_unless(NICS)
             spans = ask_trace(subject.place.control_socket(name), pod.id)["spans"]
         captures.append([next(it["end_ns"] - it["start_ns"] for it in spans if it["name"] == "capture")])
         if name == RICH_BLOCKING:
             measured.ours.append([start.run_s * MS_PER_S / MS_PER_NS])
-
-
-def _start(subject: Subject, nics: int, text: str, gap_s: float) -> Start:
-    with subject.pod(nics, text) as pod:
-        start = subject.start(pod, gap_s)
-        _check(start, nics)
-        return start
-
-
-def _check(start: Start, nics: int) -> None:
-    """A figure of a wrong answer is worth nothing."""
-    if start.devices != nics:
-        raise RuntimeError(f"the container got {start.devices} devices, not {nics}")

@@ -17,7 +17,7 @@ from bench.attach import WORK_TARGET as TARGET
 from bench.figures import Row, paired_row
 from bench.hosts import Host
 from bench.moves import Moves, compile_moves
-from bench.pods import MTU, NODE, Start, Subject
+from bench.pods import MTU, NODE, Subject
 from bench.processes import await_rest, cpu_ns
 from tests.rig.daemon import ALL_RIGHTS
 from tests.rig.node import load
@@ -57,7 +57,7 @@ def rows(folder: Path, rounds: int) -> list[Row]:
         )
         default = stack.enter_context(Subject.started(folder, DEFAULT, flags=ALL_RIGHTS))
         for subject in (blocking, default):  # unmeasured: byte code, grammar, caches
-            _start(subject, 1, configured.request(1, MTU), 0.0)
+            subject.one_start(1, 0.0, configured.request(1, MTU))
         for number in range(rounds):
             for nics in NICS:
                 for pair in range(PAIRS.get(nics, 1)):
@@ -82,7 +82,7 @@ def _blocking(measured: Measured, subject: Subject, nics: int) -> None:
         before = cpu_ns(subject.pid)
         start = subject.start(pod, 0.0)
         await_rest(subject.pid)
-        _check(start, nics)
+        start.refuse_unless(nics)
         measured.ours[nics].append([start.run_s * MS_PER_S / MS_PER_NS])
         measured.ours_cpu[nics].append([cpu_ns(subject.pid) - before])
 
@@ -92,26 +92,13 @@ def _paths(measured: Measured, subject: Subject, number: int) -> None:
     for nics in NICS:
         known = configured.request(nics, MTU)
         if not number:
-            _start(subject, nics, known, LONG_GAP_S)  # so that it is known
+            subject.one_start(nics, LONG_GAP_S, known)  # so that it is known
         for pair in range(PATHS.get(nics, 1)):
             for name, text in ((NEW, configured.request(nics, MTU, f"round{number}-{pair}-")), (KNOWN, known)):
-                plain = _start(subject, 0, "", LONG_GAP_S)
-                asking = _start(subject, nics, text, LONG_GAP_S)
+                plain = subject.one_start(0, LONG_GAP_S)
+                asking = subject.one_start(nics, LONG_GAP_S, text)
                 measured.gains_ms[name, nics].append((asking.path_s - plain.path_s) * MS_PER_S)
                 measured.refusals[name, nics] += asking.refusals
-
-
-def _start(subject: Subject, nics: int, text: str, gap_s: float) -> Start:
-    with subject.pod(nics, text) as pod:
-        start = subject.start(pod, gap_s)
-        _check(start, nics)
-        return start
-
-
-def _check(start: Start, nics: int) -> None:
-    """A figure of a wrong answer is worth nothing."""
-    if start.devices != nics:
-        raise RuntimeError(f"the container got {start.devices} devices, not {nics}")
 
 
 def _work_rows(measured: Measured) -> list[Row]:

@@ -43,6 +43,11 @@ class Start:
         """What the pod's critical path has of us."""
         return self.run_s + self.create_s
 
+    def refuse_unless(self, devices: int) -> None:
+        """A figure of a wrong answer is worth nothing. Raises RuntimeError."""
+        if self.devices != devices:
+            raise RuntimeError(f"the container got {self.devices} devices, not {devices}")
+
 
 class Subject:
     """A daemon on a host of its own, and its runtime."""
@@ -95,6 +100,13 @@ class Subject:
         self.host.remove_pod(netns)
         self._await_links(links)
         await_rest(self.pid)
+
+    def one_start(self, nics: int, gap_s: float, text: str = "") -> Start:
+        """The start of a pod of its own, as above, which got what it asked for."""
+        with self.pod(nics, text) as message:
+            start = self.start(message, gap_s)
+            start.refuse_unless(nics)
+            return start
 
     def run(self, message: Any) -> float:
         """RunPodSandbox; the seconds until its answer."""

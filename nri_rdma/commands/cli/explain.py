@@ -255,7 +255,10 @@ def _staying(item: Explanation) -> Iterator[str]:
     for move in item.moves:
         for left_out in item.left_out.get(move.link.ifindex, ()):
             yield f"  {move.link.name} leaves on the host: {left_out}"
-    if item.left_out and any(it.takes.routes or it.takes.addresses for it in item.moves):
+    takes = any(it.takes.routes or it.takes.addresses for it in item.moves)
+    if takes and not item.left_out:
+        yield "  What they leave on the host is not known: this machine does not show these netdevs."
+    elif takes:
         yield "  So do routes that cover the pod's own address or gateway: `nri-rdma status` has them once it runs."
 
 

@@ -64,7 +64,7 @@ def test_each_pool_is_registered_and_an_allocation_makes_the_next_pod_worth_a_qu
 
 
 def test_a_kubelet_that_comes_later_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "kubelet/device-plugins"
+    folder = tmp_path / "later/it"  # short: a socket's path has 107 bytes, and pytest's folder some 70
     with plugins(folder, pool()), FakeDeviceManager(folder) as manager:
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
 

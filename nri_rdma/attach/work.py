@@ -251,6 +251,8 @@ class Work:
         self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED)
         self._journal.write(confirmed)
+        if attachment.namespace is not None and not attachment.namespace.is_at_its_path:
+            raise interrupted(attachment.pod)  # the news of it may be late, and a container would start without netdevs
         attachment.refuse_ended()
         attachment.change(record=confirmed)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})

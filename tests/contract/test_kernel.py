@@ -942,6 +942,15 @@ def test_a_virtual_link_is_known_by_what_it_hangs_on(machine: Machine, rail: int
     pod.close()
 
 
+def test_a_namespace_that_is_held_open_knows_whether_its_path_still_leads_to_it(machine: Machine) -> None:
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    assert (pod.is_at_its_path, kernel.host.is_at_its_path) == (True, True)
+    machine.remove_pod()
+    assert not pod.is_at_its_path
+    pod.close()
+
+
 def test_a_closed_namespace_is_not_entered(machine: Machine) -> None:
     pod: Namespace = machine.kernel.open_namespace(machine.pod_path)
     pod.close()

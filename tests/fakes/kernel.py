@@ -465,6 +465,10 @@ class FakeNamespace:
     def is_host(self) -> bool:
         return self.netns is self._world.host
 
+    @property
+    def is_at_its_path(self) -> bool:
+        return self.identity.path in self.netns.paths
+
     def rest(self) -> None:
         """There are no threads and sockets here that could end."""
 

@@ -25,6 +25,7 @@ class Unopened:
 
     identity: NamespaceIdentity
     is_host: bool
+    is_at_its_path: bool = True
 
     def rest(self) -> None:
         """Nothing is open."""

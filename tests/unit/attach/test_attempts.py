@@ -14,6 +14,7 @@ from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
+from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (
     Start,
@@ -138,6 +139,21 @@ def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start)
     sandbox = begin_often(rig)
     assert isinstance(sandbox.planned.exception(SOON), PlacementError)
     assert isinstance(sandbox.attach_done.exception(SOON), PlacementError)
+    assert_nothing_left(rig)
+
+
+def test_a_pod_whose_namespace_was_removed_meanwhile_is_not_attached_before_the_news_come(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.stop_at = "before resolve-numbers"
+    sandbox = begin_attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    world.remove_namespace(POD_PATH)  # and nobody tells
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    wait_until(lambda: rig.sandboxes.all() == (), "the undo", SOON)
+    assert world.snapshot() == before
     assert_nothing_left(rig)
 
 

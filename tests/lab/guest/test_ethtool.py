@@ -5,7 +5,7 @@ The program `ethtool` reports the settings before, in the pod and after. A names
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,20 +56,25 @@ NICS = {
         flags=(),
     ),
 }
-NIC = NICS[MACHINE]
 
 
 @pytest.fixture
-def linux(tmp_path: Path) -> Iterator[LinuxMachine]:
+def nic() -> Nic:
+    """The NIC of this machine."""
+    return NICS[MACHINE]
+
+
+@pytest.fixture
+def linux(tmp_path: Path, nic: Nic) -> Iterator[LinuxMachine]:
     """A host that has the NIC as rail0, up, and a pod."""
     with ExitStack() as stack:
         machine = stack.enter_context(linux_machine(tmp_path))
         machine.add_link("eth0", "02:11:00:00:00:50", POD)
-        stack.enter_context(given_away(NIC.netdev, machine))
+        stack.enter_context(given_away(nic.netdev, machine))
         machine.ip(HOST, "link set rail0 up")
-        set_by_ethtool(machine, HOST, "rail0", NIC.host)
+        set_by_ethtool(machine, HOST, "rail0", nic.host)
         yield machine
-        set_by_ethtool(machine, HOST, "rail0", NIC.usual)
+        set_by_ethtool(machine, HOST, "rail0", nic.usual)
 
 
 def set_by_ethtool(linux: LinuxMachine, place: str, name: str, commands: Sequence[str]) -> None:
@@ -97,18 +102,24 @@ def changed(before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> 
     return {option: lines for option, lines in found.items() if lines}
 
 
-def test_what_a_pod_sets_by_ethtool_is_on_the_host_as_it_was(linux: LinuxMachine) -> None:
+def test_what_a_pod_sets_by_ethtool_is_on_the_host_as_it_was(linux: LinuxMachine, nic: Nic) -> None:
     before = shown(linux, "rail0")
-    asked = EthtoolConfig(private_flags=NIC.flags)
+    asked = EthtoolConfig(private_flags=nic.flags)
     attach = Attach(linux, "rail0", network=DeviceRequest(name="0", where="here", ethtool=asked))
+    with closing(attach.namespace):  # the machine's rdma netns cannot be set while another namespace is held
+        _meet(attach, linux, nic, before)
+
+
+def _meet(attach: Attach, linux: LinuxMachine, nic: Nic, before: Mapping[str, list[str]]) -> None:
+    """Go into the pod, set what it sets there, and come home."""
     attach.do(attach.kernel)
     arrived = changed(before, shown(linux, "rdma0", POD))
-    assert arrived == ({"--show-priv-flags": [f"{name}: on" for name, _ in NIC.flags]} if NIC.flags else {})
-    set_by_ethtool(linux, POD, "rdma0", NIC.pod)
+    assert arrived == ({"--show-priv-flags": [f"{name}: on" for name, _ in nic.flags]} if nic.flags else {})
+    set_by_ethtool(linux, POD, "rdma0", nic.pod)
     in_pod = changed(before, shown(linux, "rdma0", POD))
     print(in_pod)
     assert {"-g", "-c", "-k"} <= in_pod.keys()
-    assert ("-l" in in_pod) == any(command.startswith("-L") for command in NIC.pod)
+    assert ("-l" in in_pod) == any(command.startswith("-L") for command in nic.pod)
     attach.assert_soon_home()
     assert changed(before, shown(linux, "rail0")) == {}
     assert shown(linux, "rail0") == before

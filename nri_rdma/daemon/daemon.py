@@ -21,6 +21,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.daemon.device_plugins import make_device_plugins
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
@@ -160,6 +161,7 @@ class Daemon:
         self._device_plugins = make_device_plugins(
             settings, self._engine, self._workers, self._listeners, lambda: self._sessions.view().name
         )
+        self._claims = make_claims_door(settings, self._engine, self._workers)
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(
             self._engine,
@@ -233,6 +235,8 @@ class Daemon:
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
         self._device_plugins.close()
+        if self._claims is not None:
+            self._claims.close()
         self._sources.close()
         self._leftovers.close(LAST_LOOK_S)
         if running:  # the journal has what they do: the next daemon goes on from there
@@ -266,6 +270,8 @@ class Daemon:
         self._sources.open_later()  # before what may be much: containers wait for it
         # A share that the kubelet allocates before the devices have told their capacity would have no limits.
         self._host.capacities.settled.add_done_callback(lambda _: self._device_plugins.open_later())
+        if self._claims is not None:
+            self._claims.open_later()
         self._attachments.take_up()
         self._service_manager.ready()
 

@@ -69,7 +69,7 @@ class Node:
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
         before = self._synchronized()
         file = self.machine.folder / "config.toml"
-        file.write_text(self._config)
+        file.write_text(self._config.replace("KUBECONFIG", str(self._kubeconfig)))
         offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
             "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *PATIENT, *offers

@@ -293,8 +293,8 @@ class Settings:
     )
     kubelet_plugins_dir: Path = _setting(
         Path("/var/lib/kubelet/plugins"),
-        "The kubelet's folder for sockets of drivers, where pools with door = claims are served; plugins_registry beside"
-        " it has the socket by which the kubelet finds them.",
+        "The kubelet's folder for sockets of drivers, where pools with door = claims are served; plugins_registry"
+        " beside it has the socket by which the kubelet finds them.",
         _path,
         "DIR",
     )

@@ -21,7 +21,7 @@ MAX_DEVICES = 128
 """Devices of a slice."""
 PCIE_ROOT, NUMA_NODE = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
 
-Attribute: TypeAlias = Mapping[str, str | int | bool]
+DeviceAttribute: TypeAlias = Mapping[str, str | int | bool]
 """One of `string`, `int` and `bool`, with its value."""
 
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
@@ -32,7 +32,7 @@ class Advertised:
     """A device of a slice: its name there, its attributes and its capacities by their qualified names."""
 
     name: str
-    attributes: Mapping[str, Attribute]
+    attributes: Mapping[str, DeviceAttribute]
     capacity: Mapping[str, str]
 
 
@@ -56,7 +56,7 @@ def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[A
     )
 
 
-def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, Attribute]]:
+def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, DeviceAttribute]]:
     for name, value in (*_of_dranet(device), *_own(device, pool, node)):
         if value is not None and value != "":
             yield f"{DRIVER}/{name}", _attribute(value)
@@ -101,7 +101,7 @@ def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str |
         yield "vfNumber", device.virtual.number
 
 
-def _attribute(value: str | int | bool) -> Attribute:
+def _attribute(value: str | int | bool) -> DeviceAttribute:
     if isinstance(value, bool):
         return {"bool": value}
     return {"int": value} if isinstance(value, int) else {"string": value[:MAX_TEXT]}

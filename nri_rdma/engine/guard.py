@@ -33,7 +33,8 @@ SEEN_FILE = "guard"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
-    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device` the CDI device of a claim that it has."""
+    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
+    the CDI device of a claim that it has."""
 
     sandbox_id: str
     pod: str

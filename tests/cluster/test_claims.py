@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import delete, execute, pod, start
+from tests.cluster.pods import delete, events, execute, pod, runs, start
 from tests.cluster.test_shares import devices
 from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
@@ -25,6 +26,8 @@ modes = ["exclusive", "shared"]
 door = "claims"
 """
 EIGHT = load("eight")
+NAMES = {f"pci-{it.function}".replace(":", "-").replace(".", "-"): number for number, it in enumerate(EIGHT.rdma)}
+"""The numbers of the devices by their names in slices."""
 
 
 def slices(cluster: Cluster) -> list[dict[str, Any]]:
@@ -79,6 +82,35 @@ def claiming(name: str, claims: Mapping[str, str], containers: Sequence[Mapping[
     )
 
 
+def named(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A ResourceClaim that outlives pods."""
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+
+
+def allocated(cluster: Cluster, request: str) -> list[int]:
+    """The numbers of the devices that the only claim was allocated for a request."""
+    (claim,) = cluster.get("resourceclaims")["items"]
+    results = claim["status"]["allocation"]["devices"]["results"]
+    return [NAMES[it["device"]] for it in results if it["request"] == request]
+
+
+def verbs(cluster: Cluster, name: str, container: str = "c0") -> list[int]:
+    """The numbers of the devices whose nodes a container has."""
+    found = devices(cluster, name, container)
+    return [int(it.removeprefix("uverbs")) for it in found if it.startswith("uverbs")]
+
+
+def macs(cluster: Cluster, name: str) -> list[str]:
+    """The addresses of a pod's netdevs."""
+    return execute(cluster, name, "cat /sys/class/net/*/address").split()
+
+
+def mac_of(number: int) -> str:
+    """The address of a device's netdev."""
+    (netdev,) = [it for it in EIGHT.netdevs if it.function == EIGHT.rdma[number].function]
+    return netdev.mac
+
+
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Cluster:
     """The cluster, when the node's devices are published."""
@@ -97,12 +129,96 @@ def test_a_pod_has_exactly_the_device_that_its_claim_was_allocated(served: Clust
         for number, it in enumerate(EIGHT.rdma)
         if result["device"] == "pci-" + str(it.function).replace(":", "-").replace(".", "-")
     ]
-    assert [it for it in devices(served, "one") if it.startswith("uverbs")] == [f"uverbs{index}"]
-    (netdev,) = [it for it in EIGHT.netdevs if it.function == EIGHT.rdma[index].function]
-    assert execute(served, "one", "cat /sys/class/net/rail0/address /sys/class/net/rail0/mtu").split() == [
-        netdev.mac,
-        "4000",
-    ]
+    assert verbs(served, "one") == [index]
+    shown = execute(served, "one", "cat /sys/class/net/rail0/address /sys/class/net/rail0/mtu").split()
+    assert shown == [mac_of(index), "4000"]
     assert "RDMA_DEVICES_RDMA_NIC=" in execute(served, "one", "env")
     assert len(published(served)) == 8  # also what is moved away
     delete(served, "one")
+
+
+def test_containers_have_the_devices_of_their_requests_and_the_next_pod_gets_them_again(served: Cluster) -> None:
+    make(served, template("parts", claim_spec({"left": {"count": 2}, "right": {}})))
+    left = {"resources": {"claims": [{"name": "rdma", "request": "left"}]}}
+    right = {"resources": {"claims": [{"name": "rdma", "request": "right"}]}}
+    for name in ("first", "second"):
+        start(served, claiming(name, {"rdma": "parts"}, [left, right, {"resources": {}}]))
+        assert sorted(verbs(served, name, "c0")) == sorted(allocated(served, "left"))
+        assert verbs(served, name, "c1") == allocated(served, "right")
+        assert verbs(served, name, "c2") == []
+        wanted = {mac_of(it) for it in (*allocated(served, "left"), *allocated(served, "right"))}
+        assert wanted <= set(macs(served, name))
+        delete(served, name)
+
+
+def test_pods_share_a_named_claim_and_the_devices_go_with_the_last_of_them(served: Cluster) -> None:
+    make(served, named("both", claim_spec({"nic": {}}, {"mode": "shared"})))
+    for name in ("s1", "s2"):
+        asked = claiming(name, {"rdma": ""})
+        asked["spec"]["resourceClaims"] = [{"name": "rdma", "resourceClaimName": "both"}]
+        start(served, asked)
+    assert verbs(served, "s1") == verbs(served, "s2") == allocated(served, "nic")
+    assert "RDMA_DEVICES_BOTH_NIC=" in execute(served, "s2", "env")
+    for name in ("s1", "s2"):
+        delete(served, name)
+    served.kubectl("delete", "resourceclaim", "both", "--timeout=30s")
+
+
+def test_a_nic_and_a_gpu_of_one_root_are_matched_by_attribute(served: Cluster) -> None:
+    spec = claim_spec({"a": {}, "b": {}})
+    spec["devices"]["constraints"] = [{"matchAttribute": "resource.kubernetes.io/numaNode", "requests": ["a", "b"]}]
+    make(served, template("near", spec))
+    start(served, claiming("near", {"rdma": "near"}))
+    homes = {it.address: it.numa_node for it in EIGHT.functions}
+    chosen = [*allocated(served, "a"), *allocated(served, "b")]
+    assert len({homes[EIGHT.rdma[it].function] for it in chosen}) == 1
+    assert sorted(verbs(served, "near")) == sorted(chosen)
+    delete(served, "near")
+
+
+def test_what_cannot_be_served_is_refused_when_it_is_prepared_with_the_key(served: Cluster) -> None:
+    make(served, template("typo", claim_spec({"nic": {}}, {"interfaces": {"name": "rail0"}})))
+    served.kubectl("create", "-f", "-", given=claiming("typo", {"rdma": "typo"}))
+    served.wait("the refusal", lambda: any("interfaces" in it for it in events(served, "typo")), 60)
+    (told,) = {it[it.index("nri-rdma:") :] for it in events(served, "typo") if "nri-rdma:" in it}
+    print(told)
+    assert "ANNOTATION-UNKNOWN-KEY" in told
+    assert "did you mean interface" in told or "interface" in told.partition("Next:")[2]
+    delete(served, "typo")
+
+
+def test_slices_that_are_deleted_are_there_again_and_nothing_is_written_without_a_change(served: Cluster) -> None:
+    served.kubectl("delete", "resourceslices", "--all")
+    wait_until(lambda: len(published(served)) == 8, "the slice", 15)
+    (before,) = [it["metadata"]["resourceVersion"] for it in slices(served)]
+    served.nodes["n1"].kill("kubelet")
+    served.nodes["n1"].start_kubelet()
+    wait_until(lambda: _is_new(served, before), "a slice after the kubelet's start, which deletes it", 60)
+    (after,) = [it["metadata"]["resourceVersion"] for it in slices(served)]
+    time.sleep(12)
+    assert [it["metadata"]["resourceVersion"] for it in slices(served)] == [after]
+
+
+def _is_new(cluster: Cluster, before: str) -> bool:
+    return [it["metadata"]["resourceVersion"] for it in slices(cluster)] not in ([], [before])
+
+
+def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_after_its_return(served: Cluster) -> None:
+    node = served.nodes["n1"]
+    make(served, named("kept", claim_spec({"nic": {}})))
+    asked = claiming("guarded", {"rdma": ""})
+    asked["spec"]["resourceClaims"] = [{"name": "rdma", "resourceClaimName": "kept"}]
+    asked["spec"]["restartPolicy"] = "Always"
+    asked["spec"]["containers"][0]["command"] = ["sh", "-c", "until [ -e /end ]; do sleep 0.1; done"]
+    start(served, asked)
+    (number,) = allocated(served, "nic")
+    node.kill("nri-rdma")
+    execute(served, "guarded", "touch /end")
+    served.wait("the guard's refusal", lambda: any("DAEMON-ABSENT" in it for it in events(served, "guarded")), 60)
+    assert not runs(served, "guarded")
+    node.start_daemon()
+    served.wait("the container", lambda: runs(served, "guarded"), 60)
+    assert verbs(served, "guarded") == [number]
+    assert mac_of(number) in macs(served, "guarded")
+    delete(served, "guarded")
+    served.kubectl("delete", "resourceclaim", "kept", "--timeout=30s")

@@ -32,7 +32,7 @@ PREPARE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimName:
-    """What the kubelet says of a claim."""
+    """The name of a claim, as the kubelet gives it."""
 
     namespace: str
     name: str

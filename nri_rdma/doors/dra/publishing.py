@@ -70,7 +70,7 @@ class Publisher:
             try:
                 self._publish()
                 self.error, pause_s = "", FIRST_PAUSE_S
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
                 if str(error) != self.error:
                     log.warning("the node's devices are not published", extra={"error": str(error)})
                 self.error = str(error)

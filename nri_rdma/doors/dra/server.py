@@ -69,7 +69,7 @@ class DraServer:
                 ErrorCode.KUBELET_UNREACHABLE,
                 "cannot listen for the kubelet",
                 where=str(self._registrar),
-                hint="nothing, it is tried again; see that the kubelet runs and that its folder is the one in the settings",
+                hint="nothing, it is tried again; see that the kubelet runs, and its folder in kubelet_plugins_dir",
                 detail=str(error)[:300],
             ) from error
 
@@ -118,7 +118,7 @@ class DraServer:
                         cdi_device_ids=it.cdi_devices,
                     )
                 entry.SetInParent()
-            except Exception as error:  # the kubelet has the sentence, and tries again
+            except Exception as error:  # noqa: BLE001 - the kubelet has the sentence, and tries again
                 entry.error = _told("a claim is not prepared", claim, error)
         prepared: bytes = answer.SerializeToString()
         return prepared
@@ -130,7 +130,7 @@ class DraServer:
             entry.SetInParent()
             try:
                 self._preparer.unprepare(_name(claim))
-            except Exception as error:  # as above
+            except Exception as error:  # noqa: BLE001 - as above
                 entry.error = _told("a claim is not unprepared", claim, error)
         unprepared: bytes = answer.SerializeToString()
         return unprepared

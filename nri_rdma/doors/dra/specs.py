@@ -25,9 +25,11 @@ HOOK_TIMEOUT_S = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecStyle:
-    """What the specs of a daemon have in common: `prefix` is that of our annotations, `hook` None: there is no guard,
-    `options` are flags of the hook that differ from its defaults. `has_numbers`: the runtime cannot look for the nodes
-    in the host's /dev. Else it has to, because the kernel gives a node other numbers when its device changes namespace.
+    """The choices that all specs of a daemon have in common: `prefix` is that of our annotations, `hook` None: there is
+    no guard, `options` are flags of the hook that differ from its defaults.
+
+    `has_numbers`: the runtime cannot look for the nodes in the host's /dev. Elsewhere it has to, because the kernel
+    gives a node other numbers when its device changes namespace.
     """
 
     prefix: str

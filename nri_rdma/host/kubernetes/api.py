@@ -104,17 +104,21 @@ class ApiServer:
     def _connected(self) -> Any:
         with self._lock:
             if self._client is None:
-                from kubernetes import client, config
+                from kubernetes import client
+                from kubernetes.config import incluster_config, kube_config
 
-                configuration = client.Configuration()
+                library: Any = client
+                configuration = library.Configuration()
                 if self._kubeconfig is None:
-                    config.load_incluster_config(client_configuration=configuration)
+                    found: Any = incluster_config
+                    found.load_incluster_config(client_configuration=configuration)
                 else:
-                    config.load_kube_config(
+                    found = kube_config
+                    found.load_kube_config(
                         str(self._kubeconfig), client_configuration=configuration, persist_config=False
                     )
                 configuration.retries = False
-                self._client = client.ApiClient(configuration)
+                self._client = library.ApiClient(configuration)
             return self._client
 
     def _unreachable(self, what: str, path: str, error: Exception) -> ApiServerError:

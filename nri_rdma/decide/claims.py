@@ -84,7 +84,8 @@ def _admitted(
 
 def _asked(claim: Claim, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
     """Return the parameters with all that the pool adds to them."""
-    asked = {"name": f"{claim.label}-{main_request(request.name)}"[:63].strip("-"), **request.parameters}
+    name = f"{claim.label}-{main_request(request.name)}"[:63].strip("-")
+    asked = {"name": name, **request.parameters}
     asked["mode"] = str(admitted.mode)
     limits = admitted.request.limits
     if limits is not None:

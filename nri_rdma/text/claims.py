@@ -13,6 +13,8 @@ from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod's spec."""
+EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that the scheduler made of a resource in the limits of containers."""
 _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
 
 
@@ -29,7 +31,7 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        label=(metadata.get("annotations") or {}).get(POD_CLAIM_NAME, metadata["name"]),
+        label=_label(metadata["name"], metadata.get("annotations") or {}),
         requests=tuple(
             ClaimRequest(
                 name=name,
@@ -47,6 +49,11 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             for name, results in by_request.items()
         ),
     )
+
+
+def _label(name: str, annotations: Mapping[str, str]) -> str:
+    """Return the name by which the pod's author knows the claim; "" where there is none but that of its requests."""
+    return "" if EXTENDED_RESOURCE in annotations else annotations.get(POD_CLAIM_NAME, name)
 
 
 def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:

@@ -43,6 +43,8 @@ class Node:
         self.name = machine.name
         self._programs = programs
         self._kubeconfig = kubeconfig
+        self.credentials = kubeconfig
+        """The file with which nri-rdma reaches the API server; the kubelet's, unless a test has another one."""
         self._address = address
         self._pods = pods
         self._described = described
@@ -69,13 +71,17 @@ class Node:
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
         before = self._synchronized()
         file = self.machine.folder / "config.toml"
-        file.write_text(self._config.replace("KUBECONFIG", str(self._kubeconfig)))
+        file.write_text(self._written())
         offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
             "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *PATIENT, *offers
         )
         wait_until(lambda: self._synchronized() > before, f"nri-rdma on {self.name} ({daemon.log})", _START_S)
         return daemon
+
+    def _written(self) -> str:
+        """Return the configuration's text; THIS_NODE and KUBECONFIG stand for the node's name, and its credentials."""
+        return self._config.replace("THIS_NODE", self.name).replace("KUBECONFIG", str(self.credentials))
 
     def _synchronized(self) -> int:
         """How often daemons of this node were told the runtime's pods."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, events, execute, pod, runs, start
@@ -18,7 +20,7 @@ from tests.rig.node import load
 DRIVER = "rdma.noderesource.dev"
 CONFIG = f"""
 guard_hook = "{PROJECT}/hooks/nri-rdma-hook"
-node_name = "n1"
+node_name = "THIS_NODE"
 kubeconfig = "KUBECONFIG"
 
 [pools.nics]
@@ -222,3 +224,38 @@ def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_afte
     assert mac_of(number) in macs(served, "guarded")
     delete(served, "guarded")
     served.kubectl("delete", "resourceclaim", "kept", "--timeout=30s")
+
+
+def test_with_the_rights_of_its_manifests_the_daemon_works_and_writes_no_slice_of_another_node(served: Cluster) -> None:
+    node = served.nodes["n1"]
+    manifests = node.nri_rdma("claims", "manifests", "--config", str(node.machine.folder / "config.toml"))
+    served.kubectl(
+        "create", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": [*yaml.safe_load_all(manifests)]}
+    )
+    uid = served.get("node", "n1")["metadata"]["uid"]
+    bound = ("--bound-object-kind=Node", "--bound-object-name=n1", f"--bound-object-uid={uid}")
+    token = served.kubectl("create", "token", "nri-rdma", "-n=kube-system", *bound).strip()
+    (mine,) = slices(served)
+    others = {**mine, "metadata": {"name": "of-n2"}, "spec": {**mine["spec"], "nodeName": "n2"}}
+    wait_until(lambda: "for node n1" in _as(served, token, others), "the admission policy, which begins late", 30)
+    print(_as(served, token, others))
+    assert "bound to no pod" in _as(
+        served, served.kubectl("create", "token", "nri-rdma", "-n=kube-system").strip(), mine
+    )
+    node.kill("nri-rdma")
+    config = json.loads(node.credentials.read_text())
+    config["users"][0]["user"] = {"token": token}
+    node.credentials = node.machine.folder / "account.kubeconfig"
+    node.credentials.write_text(json.dumps(config))
+    served.kubectl("delete", "resourceslices", "--all")
+    node.start_daemon()
+    wait_until(lambda: len(published(served)) == 8, "the slice", 30)
+    start(served, claiming("account", {"rdma": "one"}))
+    assert len(verbs(served, "account")) == 1
+    delete(served, "account")
+
+
+def _as(cluster: Cluster, token: str, given: Mapping[str, Any]) -> str:
+    """What the API server says to the owner of a token who writes an object, without writing it."""
+    made = {**given, "metadata": {"name": "another"}}
+    return cluster.kubectl("create", "--dry-run=server", f"--token={token}", "-f", "-", given=made, fails=True)

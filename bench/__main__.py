@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import attach, collector, placement, quiet, recovery, shares, start, synchronize
+from bench import attach, collector, inherited, network, placement, quiet, recovery, shares, start, synchronize
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
@@ -106,6 +106,10 @@ SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
     "shares": lambda folder, options: shares.rows(Place(folder), options.rounds, options.events),
     "placement": lambda _folder, options: placement.rows(options.rounds),
     "attach": lambda folder, options: attach.rows(folder, options.attaches),
+    "network": lambda folder, options: [
+        *network.rows(folder, options.attaches),
+        *inherited.rows(folder, options.attaches),
+    ],
     "collector": lambda folder, options: collector.rows(folder, options.rounds, options.events),
     "quiet": lambda folder, options: quiet.rows(folder, max(2, options.attaches // 2)),
     "recovery": lambda folder, options: recovery.rows(folder, max(2, options.attaches // 2)),

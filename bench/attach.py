@@ -64,7 +64,7 @@ def rows(folder: Path, rounds: int) -> list[Row]:
         )
         default = stack.enter_context(Subject.started(folder, DEFAULT))
         for subject in (blocking, default):  # unmeasured: byte code, grammar, caches
-            _path(subject, 1, 0.0)
+            subject.one_start(1, 0.0)
         for number in range(rounds):
             for is_floor in (True, False) if number % 2 else (False, True):
                 if is_floor:
@@ -100,7 +100,7 @@ def _pairs(measured: Measured, blocking: Subject, default: Subject) -> None:
         block: dict[str, list[Start]] = {name: [] for name in subjects}
         for number in range(PAIRS.get(nics, REPEATS[0])):
             for name in (BLOCKING, DEFAULT) if number % 2 else (DEFAULT, BLOCKING):
-                block[name].append(_path(subjects[name], nics, 0.0))
+                block[name].append(subjects[name].one_start(nics, 0.0))
         for name, starts in block.items():
             measured.paths[name, 0.0, nics].append(starts)
 
@@ -111,29 +111,16 @@ def _with_cpu(subject: Subject, nics: int) -> tuple[Start, float]:
         before = cpu_ns(subject.pid)
         start = subject.start(pod, 0.0)
         await_rest(subject.pid)
-        _check(start, nics)
+        start.refuse_unless(nics)
         return start, cpu_ns(subject.pid) - before
 
 
 def _paths(subject: Subject, nics: int, gap_s: float) -> list[Start]:
-    return [_path(subject, nics, gap_s) for _ in _repeats(nics)]
+    return [subject.one_start(nics, gap_s) for _ in _repeats(nics)]
 
 
 def _repeats(nics: int) -> range:
     return range(REPEATS.get(nics, 1))
-
-
-def _path(subject: Subject, nics: int, gap_s: float) -> Start:
-    with subject.pod(nics) as pod:
-        start = subject.start(pod, gap_s)
-        _check(start, nics)
-        return start
-
-
-def _check(start: Start, nics: int) -> None:
-    """A figure of a wrong answer is worth nothing."""
-    if start.devices != nics:
-        raise RuntimeError(f"the container got {start.devices} devices, not {nics}")
 
 
 def _work_rows(measured: Measured) -> list[Row]:

@@ -1,16 +1,30 @@
-/* The floor of an attach: the requests that it cannot do without, one after the other, and nothing else.
+/* The floor of an attach: the requests that it cannot do without, and nothing else.
  *
- *   moves in|home POD_NAMESPACE MTU IFINDEX,HOST_NAME,POD_NAME,ADDRESS/LENGTH...
+ *   moves in|home POD_NAMESPACE MTU {IFINDEX,HOST_NAME,POD_NAME,ADDRESS/LENGTH [SETTING...]}...
  *
  * runs in the namespace of the host. `in` moves each link into the pod under its new name and the same number, and
- * there sets its MTU, gives it its IPv4 address and raises it. `home` moves each back under its old name, sets the MTU
- * and raises it. Prints the nanoseconds that this took, and those of them that the process had a processor.
+ * there sets its MTU, gives it its IPv4 address and raises it, one request after the other. `home` moves each back under
+ * its old name, sets the MTU and raises it. Prints the nanoseconds that this took, and those of them that the process
+ * had a processor.
+ *
+ * A link with settings gets its features in one request of ethtool, each sysctl by one write, and all else (MTU,
+ * address, up, neighbours, routes, rules) in one datagram of rtnetlink. Settings, of IPv4, in the order of the requests:
+ *
+ *   feature:NAME=0|1   sysctl:NAME=VALUE (of ipv4/conf)   neighbour:ADDRESS,MAC   route:ADDRESS/LENGTH,GATEWAY,TABLE
+ *   rule:PRIORITY,SOURCE/LENGTH,DESTINATION/LENGTH,TABLE
+ *
+ * A gateway 0.0.0.0 is none: the route is on the link. A network 0.0.0.0/0 of a rule is none. `home` switches the
+ * features on again.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ethtool_netlink.h>
+#include <linux/fib_rules.h>
+#include <linux/genetlink.h>
 #include <linux/if_addr.h>
+#include <linux/neighbour.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -25,10 +39,12 @@
 
 #define NEW_IFINDEX 49 /* IFLA_NEW_IFINDEX, include/uapi/linux/if_link.h */
 #define MOST_LINKS 64
+#define MOST_REQUESTS 64 /* of one link */
 
 struct link {
-    int ifindex, length;
+    int ifindex, length, settings;
     char host_name[IFNAMSIZ], pod_name[IFNAMSIZ], address[INET_ADDRSTRLEN];
+    char **setting;
 };
 
 struct request {
@@ -63,7 +79,8 @@ static void put(struct request *request, int type, const void *data, size_t size
     struct rtattr *attribute = (void *)((char *)request + NLMSG_ALIGN(request->head.nlmsg_len));
     attribute->rta_type = (uint16_t)type;
     attribute->rta_len = (uint16_t)RTA_LENGTH(size);
-    memcpy(RTA_DATA(attribute), data, size);
+    if (size)
+        memcpy(RTA_DATA(attribute), data, size);
     request->head.nlmsg_len = (uint32_t)(NLMSG_ALIGN(request->head.nlmsg_len) + RTA_ALIGN(attribute->rta_len));
 }
 
@@ -92,40 +109,231 @@ static void move(int fd, int ifindex, int target, const char *name)
     ask(fd, &request, "move");
 }
 
-static void set_mtu(int fd, int ifindex, uint32_t mtu)
+static struct request mtu_request(int ifindex, uint32_t mtu)
 {
     struct ifinfomsg head = {.ifi_index = ifindex};
     struct request request;
     begin(&request, RTM_NEWLINK, 0, &head, sizeof head);
     put(&request, IFLA_MTU, &mtu, sizeof mtu);
+    return request;
+}
+
+static void set_mtu(int fd, int ifindex, uint32_t mtu)
+{
+    struct request request = mtu_request(ifindex, mtu);
     ask(fd, &request, "set the MTU");
 }
 
-static void add_address(int fd, const struct link *link)
+static struct in_addr address_of(const char *text)
+{
+    struct in_addr address;
+    if (inet_pton(AF_INET, text, &address) != 1)
+        fail(text);
+    return address;
+}
+
+static struct request address_request(const struct link *link)
 {
     struct ifaddrmsg head = {
         .ifa_family = AF_INET, .ifa_prefixlen = (uint8_t)link->length, .ifa_index = (uint32_t)link->ifindex};
     struct request request;
-    struct in_addr address;
-    if (inet_pton(AF_INET, link->address, &address) != 1)
-        fail(link->address);
+    struct in_addr address = address_of(link->address);
     begin(&request, RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof head);
     put(&request, IFA_LOCAL, &address, sizeof address);
     put(&request, IFA_ADDRESS, &address, sizeof address);
-    ask(fd, &request, "add the address");
+    return request;
 }
 
-static void raise_link(int fd, int ifindex)
+static struct request up_request(int ifindex)
 {
     struct ifinfomsg head = {.ifi_index = ifindex, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
     struct request request;
     begin(&request, RTM_NEWLINK, 0, &head, sizeof head);
+    return request;
+}
+
+static void raise_link(int fd, int ifindex)
+{
+    struct request request = up_request(ifindex);
     ask(fd, &request, "raise");
 }
 
-static int open_netlink(void)
+static struct request neighbour_request(int ifindex, const char *words)
 {
-    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+    struct ndmsg head = {.ndm_family = AF_INET, .ndm_ifindex = ifindex, .ndm_state = NUD_PERMANENT};
+    struct request request;
+    char text[INET_ADDRSTRLEN];
+    unsigned char mac[6];
+    if (sscanf(words, "%15[^,],%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", text, mac, mac + 1, mac + 2, mac + 3, mac + 4,
+               mac + 5) != 7)
+        fail(words);
+    struct in_addr address = address_of(text);
+    begin(&request, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &head, sizeof head);
+    put(&request, NDA_DST, &address, sizeof address);
+    put(&request, NDA_LLADDR, mac, sizeof mac);
+    return request;
+}
+
+static struct request route_request(int ifindex, const char *words)
+{
+    char destination[INET_ADDRSTRLEN], gateway[INET_ADDRSTRLEN];
+    unsigned char length;
+    uint32_t table;
+    if (sscanf(words, "%15[^/]/%hhu,%15[^,],%u", destination, &length, gateway, &table) != 4)
+        fail(words);
+    struct in_addr to = address_of(destination), via = address_of(gateway);
+    struct rtmsg head = {.rtm_family = AF_INET, .rtm_dst_len = length, .rtm_protocol = RTPROT_STATIC,
+                         .rtm_scope = via.s_addr ? RT_SCOPE_UNIVERSE : RT_SCOPE_LINK, .rtm_type = RTN_UNICAST};
+    struct request request;
+    begin(&request, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof head);
+    put(&request, RTA_DST, &to, sizeof to);
+    put(&request, RTA_TABLE, &table, sizeof table);
+    put(&request, RTA_OIF, &ifindex, sizeof ifindex);
+    if (via.s_addr)
+        put(&request, RTA_GATEWAY, &via, sizeof via);
+    return request;
+}
+
+static struct request rule_request(const char *words)
+{
+    char source[INET_ADDRSTRLEN], destination[INET_ADDRSTRLEN];
+    unsigned char source_length, destination_length;
+    uint32_t priority, table;
+    if (sscanf(words, "%u,%15[^/]/%hhu,%15[^/]/%hhu,%u", &priority, source, &source_length, destination,
+               &destination_length, &table) != 6)
+        fail(words);
+    struct in_addr from = address_of(source), to = address_of(destination);
+    struct fib_rule_hdr head = {.family = AF_INET, .src_len = source_length, .dst_len = destination_length,
+                                .action = FR_ACT_TO_TBL};
+    struct request request;
+    begin(&request, RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, &head, sizeof head);
+    put(&request, FRA_PRIORITY, &priority, sizeof priority);
+    put(&request, FRA_TABLE, &table, sizeof table);
+    if (source_length)
+        put(&request, FRA_SRC, &from, sizeof from);
+    if (destination_length)
+        put(&request, FRA_DST, &to, sizeof to);
+    return request;
+}
+
+/* The rest of a setting whose word it is; else none. */
+static const char *setting(const char *text, const char *word)
+{
+    size_t length = strlen(word);
+    return strncmp(text, word, length) ? NULL : text + length;
+}
+
+/* The attribute that contains what is put until `end`. */
+static struct nlattr *nest(struct request *request, int type)
+{
+    struct nlattr *attribute = (void *)((char *)request + NLMSG_ALIGN(request->head.nlmsg_len));
+    put(request, type | NLA_F_NESTED, NULL, 0);
+    return attribute;
+}
+
+static void end(struct request *request, struct nlattr *attribute)
+{
+    attribute->nla_len = (uint16_t)((char *)request + request->head.nlmsg_len - (char *)attribute);
+}
+
+/* The number of ethtool's messages. */
+static int ethtool_family(int fd)
+{
+    struct genlmsghdr head = {.cmd = CTRL_CMD_GETFAMILY, .version = 1};
+    struct request request;
+    char answer[8192];
+    begin(&request, GENL_ID_CTRL, 0, &head, sizeof head);
+    request.head.nlmsg_flags = NLM_F_REQUEST;
+    put(&request, CTRL_ATTR_FAMILY_NAME, ETHTOOL_GENL_NAME, sizeof ETHTOOL_GENL_NAME);
+    ssize_t length = -1;
+    if (send(fd, &request, request.head.nlmsg_len, 0) < 0 || (length = recv(fd, answer, sizeof answer, 0)) < 0)
+        fail("find ethtool");
+    char *last = answer + length, *at = answer + NLMSG_LENGTH(sizeof head);
+    for (struct nlattr *it = (void *)at; (char *)it < last; it = (void *)((char *)it + NLA_ALIGN(it->nla_len)))
+        if (it->nla_type == CTRL_ATTR_FAMILY_ID)
+            return *(uint16_t *)(it + 1);
+    errno = ENOENT;
+    fail("find ethtool");
+    return 0;
+}
+
+/* All features in one request; `home` switches them on. */
+static void set_features(int fd, int family, const struct link *link, int is_home)
+{
+    struct genlmsghdr head = {.cmd = ETHTOOL_MSG_FEATURES_SET, .version = 1};
+    struct request request;
+    uint32_t ifindex = (uint32_t)link->ifindex;
+    int number = 0;
+    begin(&request, family, 0, &head, sizeof head);
+    struct nlattr *device = nest(&request, ETHTOOL_A_FEATURES_HEADER);
+    put(&request, ETHTOOL_A_HEADER_DEV_INDEX, &ifindex, sizeof ifindex);
+    end(&request, device);
+    struct nlattr *wanted = nest(&request, ETHTOOL_A_FEATURES_WANTED), *bits = nest(&request, ETHTOOL_A_BITSET_BITS);
+    for (int i = 0; i < link->settings; i++) {
+        const char *name = setting(link->setting[i], "feature:"), *value = name ? strchr(name, '=') : NULL;
+        if (!value)
+            continue;
+        char text[64] = "";
+        memcpy(text, name, (size_t)(value - name));
+        struct nlattr *bit = nest(&request, ETHTOOL_A_BITSET_BITS_BIT);
+        put(&request, ETHTOOL_A_BITSET_BIT_NAME, text, strlen(text) + 1);
+        if (is_home || value[1] == '1')
+            put(&request, ETHTOOL_A_BITSET_BIT_VALUE, NULL, 0);
+        end(&request, bit);
+        number++;
+    }
+    end(&request, bits);
+    end(&request, wanted);
+    request.head.nlmsg_flags &= (uint16_t)~NLM_F_ACK; /* the answer itself, or an error */
+    char answer[8192];
+    if (!number)
+        return;
+    if (send(fd, &request, request.head.nlmsg_len, 0) < 0 || recv(fd, answer, sizeof answer, 0) < 0)
+        fail("set features");
+    if (((struct nlmsghdr *)answer)->nlmsg_type == NLMSG_ERROR) {
+        errno = -((struct nlmsgerr *)NLMSG_DATA((struct nlmsghdr *)answer))->error;
+        if (errno)
+            fail("set features");
+    }
+}
+
+static void write_sysctl(const struct link *link, const char *words)
+{
+    char path[160];
+    const char *value = strchr(words, '=');
+    snprintf(path, sizeof path, "/proc/sys/net/ipv4/conf/%s/%.*s", link->pod_name, (int)(value - words), words);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, value + 1, strlen(value + 1)) < 0)
+        fail(path);
+    close(fd);
+}
+
+/* All in one datagram, and an answer to each. */
+static void ask_together(int fd, struct request *requests, int number)
+{
+    char datagram[MOST_REQUESTS * sizeof *requests], answer[8192];
+    size_t size = 0;
+    for (int i = 0; i < number; i++) {
+        memcpy(datagram + size, &requests[i], requests[i].head.nlmsg_len);
+        size += NLMSG_ALIGN(requests[i].head.nlmsg_len);
+    }
+    if (send(fd, datagram, size, 0) < 0)
+        fail("configure");
+    for (int i = 0; i < number; i++) {
+        if (recv(fd, answer, sizeof answer, 0) < (ssize_t)NLMSG_LENGTH(sizeof(struct nlmsgerr)))
+            fail("configure");
+        struct nlmsgerr *error = NLMSG_DATA((struct nlmsghdr *)answer);
+        if (error->error) {
+            fprintf(stderr, "request %d of %d: ", i, number);
+            errno = -error->error;
+            fail("configure");
+        }
+    }
+}
+
+static int open_netlink(int protocol)
+{
+    int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol);
     if (fd < 0)
         fail("open a netlink socket");
     return fd;
@@ -139,11 +347,35 @@ static int open_namespace(const char *path)
     return fd;
 }
 
+static void configure(int fd, const struct link *link, uint32_t mtu)
+{
+    struct request requests[MOST_REQUESTS];
+    const char *words;
+    int number = 0;
+    for (int i = 0; i < link->settings; i++)
+        if ((words = setting(link->setting[i], "sysctl:")))
+            write_sysctl(link, words);
+    requests[number++] = mtu_request(link->ifindex, mtu);
+    requests[number++] = address_request(link);
+    requests[number++] = up_request(link->ifindex);
+    for (int i = 0; i < link->settings && number < MOST_REQUESTS; i++)
+        if ((words = setting(link->setting[i], "neighbour:")))
+            requests[number++] = neighbour_request(link->ifindex, words);
+        else if ((words = setting(link->setting[i], "route:")))
+            requests[number++] = route_request(link->ifindex, words);
+        else if ((words = setting(link->setting[i], "rule:")))
+            requests[number++] = rule_request(words);
+    ask_together(fd, requests, number);
+}
+
 static void attach(int host, int pod, int pod_namespace, const struct link *link, uint32_t mtu)
 {
     move(host, link->ifindex, pod_namespace, link->pod_name);
+    if (link->settings)
+        return; /* configured below */
+    struct request request = address_request(link);
     set_mtu(pod, link->ifindex, mtu);
-    add_address(pod, link);
+    ask(pod, &request, "add the address");
     raise_link(pod, link->ifindex);
 }
 
@@ -154,28 +386,53 @@ static void give_back(int host, int pod, int host_namespace, const struct link *
     raise_link(host, link->ifindex);
 }
 
+/* The links of the words, each with the settings that follow it; -1 for words that say nothing. */
+static int read_links(struct link *links, char **words, int count)
+{
+    int number = 0;
+    for (int i = 0; i < count; i++) {
+        struct link *link = &links[number];
+        if (strchr(words[i], ':') && number) {
+            links[number - 1].settings++;
+            continue;
+        }
+        if (number == MOST_LINKS || sscanf(words[i], "%d,%15[^,],%15[^,],%15[^/]/%d", &link->ifindex, link->host_name,
+                                           link->pod_name, link->address, &link->length) != 5)
+            return -1;
+        link->setting = words + i + 1;
+        link->settings = 0;
+        number++;
+    }
+    return number;
+}
+
 int main(int count, char **words)
 {
-    struct link links[MOST_LINKS];
-    int number = count - 4, is_in = count > 4 && !strcmp(words[1], "in");
-    if (number < 1 || number > MOST_LINKS)
+    static struct link links[MOST_LINKS];
+    int is_in = count > 4 && !strcmp(words[1], "in"), number = count > 4 ? read_links(links, words + 4, count - 4) : 0;
+    if (number < 1)
         return 2;
-    for (int i = 0; i < number; i++)
-        if (sscanf(words[4 + i], "%d,%15[^,],%15[^,],%15[^/]/%d", &links[i].ifindex, links[i].host_name,
-                   links[i].pod_name, links[i].address, &links[i].length) != 5)
-            return 2;
     uint32_t mtu = (uint32_t)atoi(words[3]);
+    int host_ethtool = open_netlink(NETLINK_GENERIC), family = links[0].settings ? ethtool_family(host_ethtool) : 0;
     uint64_t wall = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
     int host_namespace = open_namespace("/proc/self/ns/net"), pod_namespace = open_namespace(words[2]);
-    int host = open_netlink();
+    int host = open_netlink(NETLINK_ROUTE);
     if (setns(pod_namespace, CLONE_NEWNET))
         fail("enter the pod's namespace");
-    int pod = open_netlink();
-    for (int i = 0; i < number; i++)
-        if (is_in)
-            attach(host, pod, pod_namespace, &links[i], mtu);
-        else
-            give_back(host, pod, host_namespace, &links[i], mtu);
+    int pod = open_netlink(NETLINK_ROUTE), pod_ethtool = links[0].settings ? open_netlink(NETLINK_GENERIC) : -1;
+    for (int i = 0; i < number; i++) {
+        struct link *link = &links[i];
+        if (!is_in) {
+            give_back(host, pod, host_namespace, link, mtu);
+            set_features(host_ethtool, family, link, 1);
+            continue;
+        }
+        attach(host, pod, pod_namespace, link, mtu);
+        if (link->settings) {
+            set_features(pod_ethtool, family, link, 0);
+            configure(pod, link, mtu);
+        }
+    }
     printf("%llu %llu\n", (unsigned long long)(now(CLOCK_MONOTONIC) - wall),
            (unsigned long long)(now(CLOCK_PROCESS_CPUTIME_ID) - cpu));
     return 0;

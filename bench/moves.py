@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.hosts import Host
@@ -35,12 +36,16 @@ class Moves:
         self._program, self._host, self._mtu = program, host, mtu
         self._number = 0
 
-    def attach_and_return(self, nics: int, mtu_at_home: int) -> tuple[int, int]:
-        """Of the attach only. Raises RuntimeError."""
+    def attach_and_return(
+        self, nics: int, mtu_at_home: int, settings: Callable[[int], Sequence[str]] = lambda _number: ()
+    ) -> tuple[int, int]:
+        """Of the attach only. `settings` are words of moves.c for the link of a number. Raises RuntimeError."""
         self._number += 1
         pod = self._host.make_pod(f"bare-{self._number}")
         names = list(self._host.ifindexes.items())[:nics]
-        words = [f"{ifindex},{name},rdma{at},10.9.{at}.1/24" for at, (name, ifindex) in enumerate(names)]
+        words: list[str] = []
+        for at, (name, ifindex) in enumerate(names):
+            words += (f"{ifindex},{name},rdma{at},10.9.{at}.1/24", *settings(at))
         took = self._run("in", pod, self._mtu, words)
         self._run("home", pod, mtu_at_home, words)
         self._host.remove_pod(pod)

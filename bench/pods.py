@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +43,11 @@ class Start:
         """What the pod's critical path has of us."""
         return self.run_s + self.create_s
 
+    def refuse_unless(self, devices: int) -> None:
+        """A figure of a wrong answer is worth nothing. Raises RuntimeError."""
+        if self.devices != devices:
+            raise RuntimeError(f"the container got {self.devices} devices, not {devices}")
+
 
 class Subject:
     """A daemon on a host of its own, and its runtime."""
@@ -64,12 +69,13 @@ class Subject:
         settings: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
         node: Node | None = None,
+        flags: Sequence[str] = EXCLUSIVE_FIRST,
     ) -> Iterator[Self]:
         """The daemon of that name, from its start to its end, in a folder of its own; by default on `NODE`."""
         node = node or load(NODE)
         with Host(folder / name, node) as host:
             place = Place(folder / name, node, host)
-            command = place.daemon_command(name, *EXCLUSIVE_FIRST)
+            command = place.daemon_command(name, *flags)
             with (
                 Listener(place.socket(name)) as listener,
                 started(command, folder / f"{name}.log", settings=settings) as process,
@@ -81,12 +87,12 @@ class Subject:
                 peer.close()
 
     @contextmanager
-    def pod(self, nics: int) -> Iterator[Any]:
+    def pod(self, nics: int, text: str = "") -> Iterator[Any]:
         """A pod that asks for so many devices alone, with a namespace; afterwards it is stopped, its devices are home,
-        and the daemon rests."""
+        and the daemon rests. `text` is its annotation, where it says more than `request`."""
         self._number += 1
         netns = self.host.make_pod(f"pod-{self._number}")
-        message = pod(self._number, {ANNOTATION: request(nics)} if nics else None, str(netns))
+        message = pod(self._number, {ANNOTATION: text or request(nics)} if nics else None, str(netns))
         links = self.host.names()
         await_rest(self.pid)
         yield message
@@ -94,6 +100,13 @@ class Subject:
         self.host.remove_pod(netns)
         self._await_links(links)
         await_rest(self.pid)
+
+    def one_start(self, nics: int, gap_s: float, text: str = "") -> Start:
+        """The start of a pod of its own, as above, which got what it asked for."""
+        with self.pod(nics, text) as message:
+            start = self.start(message, gap_s)
+            start.refuse_unless(nics)
+            return start
 
     def run(self, message: Any) -> float:
         """RunPodSandbox; the seconds until its answer."""

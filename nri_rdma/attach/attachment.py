@@ -163,6 +163,8 @@ class Attachment:
         self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
         self._lock = threading.Lock()
         self._settled: list[Future[None]] = []
+        self.beside: tuple[Attachment, ...] = ()
+        """The attachments that the sandbox had before this one."""
         self.containers: dict[str, str] = {}
         """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
 

@@ -116,6 +116,7 @@ class Attachments:
         chosen = Selection(placed=placed, rdma_cm=rdma_cm)
         attachment = Attachment(pod, part=part, attempts=attempts, select=lambda: chosen, again=again)
         attachment.change(cdi_devices=cdi_devices_of(placed))
+        attachment.beside = self.of(pod.sandbox_id)
         self._add(attachment)
         self._machine.carry_out(Effect.QUEUE_PLAN, attachment)
         return attachment

@@ -96,6 +96,7 @@ class Attempts:
             self._failed(attachment, error)
         else:
             self._feed(attachment, Event.CONFIRMED)
+            self._tasks.rest(attachment)  # afterwards: it ends a thread and starts one, and containers wait
 
     def _tell_attached(self, attachment: Attachment, _error: BaseException | None) -> None:
         attachment.settle()

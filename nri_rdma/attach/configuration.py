@@ -6,6 +6,7 @@ the link come first, because the others lead through them.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
@@ -29,41 +30,45 @@ from nri_rdma.attach.ops import (
 )
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.link import LinkState, features_of
-from nri_rdma.model.network import MAIN_TABLE, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
-from nri_rdma.model.reach import netdev_of_neighbour, netdev_of_route
+from nri_rdma.model.network import MAIN_TABLE, NeighbourConfig, NetworkConfig, RouteConfig, RoutingRule, VrfConfig
+from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest, InterfaceConfig
 
 
-def config_of(request: DeviceRequest, number: int, devices: int) -> NetworkConfig:
-    """Return what a request says of the first netdev of one of its devices, by the device's number of so many.
+def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...]:
+    """Return what a request says of the first netdev of each of its devices, which are so many.
 
     Rules, and routes that lead nowhere, are the namespace's: they come with the first device."""
     interface = request.interface
     addresses = interface.addresses or ((),) * devices
-    own = addresses[number] if number < len(addresses) else ()
-    routes = [
-        _in_vrf(route, interface.vrf)
-        for route in request.routes
-        if (netdev_of_route(route, addresses) if route.is_over_netdev else 0) == number
-    ]
-    return NetworkConfig(
-        mac=interface.macs[number] if interface.macs else "",
+    config = NetworkConfig(
         settings=tuple(_given((name, getattr(interface, name)) for name in _SIZES)),
         sysctls=tuple(_sysctls(interface)),
         features=request.ethtool.features,
         private_flags=request.ethtool.private_flags,
         detaches_ebpf=interface.disables_ebpf,
         vrf=interface.vrf,
-        neighbours=tuple(
-            item for item in request.neighbours if netdev_of_neighbour(item.destination, addresses) == number
-        ),
-        routes=tuple(
-            sorted(
-                (it for it in routes if not _is_of_an_address(it, own, interface.vrf)),
-                key=lambda route: bool(route.gateways),
-            )
-        ),
-        rules=tuple(one for rule in request.rules for one in _by_version(rule)) if number == 0 else (),
+    )
+    reach = Reach(addresses)
+    routes: dict[int | None, list[RouteConfig]] = defaultdict(list)
+    for route in request.routes:
+        number = reach.netdev_of_route(route) if route.is_over_netdev else 0
+        own = addresses[number] if number is not None and number < len(addresses) else ()
+        if not _is_of_an_address(added := _in_vrf(route, interface.vrf), own, interface.vrf):
+            routes[number].append(added)
+    neighbours: dict[int | None, list[NeighbourConfig]] = defaultdict(list)
+    for neighbour in request.neighbours:
+        neighbours[reach.netdev_of_neighbour(neighbour.destination)].append(neighbour)
+    rules = tuple(one for rule in request.rules for one in _by_version(rule))
+    return tuple(
+        replace(
+            config,
+            mac=interface.macs[number] if interface.macs else "",
+            neighbours=tuple(neighbours[number]),
+            routes=tuple(sorted(routes[number], key=lambda route: bool(route.gateways))),
+            rules=rules if number == 0 else (),
+        )
+        for number in range(devices)
     )
 
 
@@ -105,12 +110,15 @@ def refuse_unfit(device: str, link: LinkState, mtu: int | None, config: NetworkC
 
 def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> NetworkConfig:
     """Return the configuration with the features by the kernel's names, for a link that has been captured. Raises
-    PlacementError for a feature or a private flag that the link cannot change: before anything is touched."""
+    PlacementError for a feature or a private flag that the link cannot change: before anything is touched. A feature
+    that is fixed as it is asked for is left out."""
     _refuse_unknown_flags(device, link, config)
-    known = features_of(link.features)
+    known, fixed = features_of(link.features), features_of(link.fixed_features)
     found: dict[str, bool] = {}
     for name, on in config.features:
-        meant = [it for it in known if it == name or fnmatchcase(it, _ETHTOOL_WORDS.get(name, ""))]
+        meant = _meant(name, known)
+        if not meant and (so := _meant(name, fixed)) and all(fixed[it] == on for it in so):
+            continue
         if not meant:
             near = get_close_matches(name, (*known, *_ETHTOOL_WORDS), n=1)
             written = f"write {near[0]}; " if near else ""
@@ -118,6 +126,11 @@ def with_features_of(device: str, link: LinkState, config: NetworkConfig) -> Net
             raise _unfit(device, link, f"cannot change the feature {name}", hint)
         found |= dict.fromkeys(meant, on)
     return replace(config, features=tuple(found.items()))
+
+
+def _meant(name: str, known: Iterable[str]) -> list[str]:
+    pattern = _ETHTOOL_WORDS.get(name)
+    return [it for it in known if it == name or (pattern is not None and fnmatchcase(it, pattern))]
 
 
 def _refuse_unknown_flags(device: str, link: LinkState, config: NetworkConfig) -> None:
@@ -189,9 +202,10 @@ def _is_of_an_address(
     route: RouteConfig, own: tuple[IPv4Interface | IPv6Interface, ...], vrf: VrfConfig | None
 ) -> bool:
     """Return whether the kernel adds this route by itself, with an address: to add it again would be refused."""
+    if not any(it.network == route.destination and route.source in {None, it.ip} for it in own):
+        return False
     usual = MAIN_TABLE if vrf is None else vrf.table
-    says_more = replace(route, scope=0, source=None) != RouteConfig(destination=route.destination, table=usual)
-    return not says_more and any(it.network == route.destination and route.source in {None, it.ip} for it in own)
+    return replace(route, scope=0, source=None) == RouteConfig(destination=route.destination, table=usual)
 
 
 def _by_version(rule: RoutingRule) -> tuple[RoutingRule, ...]:

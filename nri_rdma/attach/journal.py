@@ -109,10 +109,10 @@ know them, can bring the devices home."""
 
 _NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
 _RARE: Mapping[str, object] = {
-    "shares": [],
-    "routes": [],
-    "rules": [],
-    "neighbours": [],
+    "shares": (),
+    "routes": (),
+    "rules": (),
+    "neighbours": (),
     "ethtool": msgspec.to_builtins(EthtoolConfig()),
 }
 _RARE_OF_INTERFACE: Mapping[str, object] = {
@@ -137,6 +137,7 @@ def encode_record(record: SandboxRecord) -> bytes:
         _leave_defaults(move, {"config": _NO_CONFIG})
         _leave_inheritance(move)
         del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
+        del move["link"]["fixed_features"]
     for attached in body["attached"]:
         request = attached["admitted"]["request"]
         for name in _OF_THE_CHOICE:
@@ -155,6 +156,7 @@ def _leave_inheritance(move: dict[str, Any]) -> None:
     if not any(move["takes"].values()):  # as it is in every plan that is begun
         del move["takes"]
     inherited = move.pop("inherited")
+    del move["leads_away"]
     kept = {name: inherited[name] for name in ("rules", "left_out") if inherited[name]}
     if kept:
         move["inherited"] = kept

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv6Interface
 
 from nri_rdma.attach.configuration import (
-    config_of,
+    configs_of,
     ops_after_up,
     ops_before_addresses,
     refuse_unfit,
     with_features_of,
 )
 from nri_rdma.attach.ops import AddAddress, AddRoute, AddRule, Inherit, Op, SetLink, SetSysctl
-from nri_rdma.decide.inheritance import Arrival, inherit
+from nri_rdma.decide.inheritance import Arrival, inherit, leading_away
 from nri_rdma.decide.placement import Placed
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import Netdev, RdmaDevice
@@ -49,6 +49,8 @@ class NetdevMove:
     takes: Takes = field(default_factory=Takes)
     """What it is to take along; nothing once that is decided, as `inherited`."""
     inherited: Inherited = field(default_factory=Inherited)
+    leads_away: tuple[str, ...] = ()
+    """What the request's routes lead away of the pod's cluster network, where that is known: a right, and reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,7 @@ def plan_attach(
         if item.admitted.mode is not Mode.EXCLUSIVE:
             continue
         interface = item.admitted.request.interface
-        configs = [config_of(item.admitted.request, number, len(item.devices)) for number in range(len(item.devices))]
+        configs = configs_of(item.admitted.request, len(item.devices))
         for number, device in enumerate(item.devices):
             addresses = interface.addresses[number] if interface.addresses else ()
             for port, netdev in enumerate(device.netdevs):
@@ -172,8 +174,15 @@ def with_inherited(
         for it in moves
     ]
     decided = inherit(arrivals, host_rules, pod, lifelines)
+    has_rules = any(it.config.rules for it in moves)
     return tuple(
-        replace(move, takes=Takes(), inherited=inherited) for move, inherited in zip(moves, decided, strict=True)
+        replace(
+            move,
+            takes=Takes(),
+            inherited=inherited,
+            leads_away=leading_away(move.config.routes, pod, lifelines, has_rules=has_rules),
+        )
+        for move, inherited in zip(moves, decided, strict=True)
     )
 
 
@@ -222,7 +231,8 @@ def with_carried(move: NetdevMove, carried: Mapping[int, LinkState]) -> NetdevMo
     if link is None or link.mac != move.link.mac:
         raise _another(move.device, move.link.name, move.link.ifindex, move.link.mac)
     _refuse_tied(move.device, link)
-    return replace(move, link=link, config=with_features_of(move.device, link, move.config))
+    config = with_features_of(move.device, link, move.config)
+    return replace(move, link=replace(link, fixed_features=""), config=config)  # nothing else needs them
 
 
 def _another(device: str, name: str, ifindex: int, mac: str) -> PlacementError:

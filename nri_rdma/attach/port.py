@@ -113,6 +113,12 @@ class Namespace(Protocol):
     @property
     def is_host(self) -> bool: ...
 
+    @property
+    def is_at_its_path(self) -> bool:
+        """Return whether its path still leads to it: if not, the pod has ended. Raises KernelError where it is
+        closed."""
+        ...
+
     def rest(self) -> None:
         """Keep it open at the least cost: nothing will be asked for long."""
         ...

@@ -118,7 +118,8 @@ class ConfigureNetdev:
         more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
         left_out = self.move.inherited.left_out
         stays = f"; left on the host: {'; '.join(left_out)}" if left_out else ""
-        return f"configure {self.move.pod_name}: {', '.join([*told[:_TOLD_MAX], *more])}{stays}"
+        away = f"; as asked, {'; '.join(self.move.leads_away)}" if self.move.leads_away else ""
+        return f"configure {self.move.pod_name}: {', '.join([*told[:_TOLD_MAX], *more])}{stays}{away}"
 
     def do(self, kernel: Kernel, namespace: Namespace) -> None:
         move = self.move
@@ -127,6 +128,9 @@ class ConfigureNetdev:
         if move.inherited.left_out:
             facts = {"device": move.device, "netdev": move.link.name, "what": move.inherited.left_out}
             log.warning("left on the host, it does not fit the pod", extra=facts)
+        if move.leads_away:
+            facts = {"device": move.device, "netdev": move.link.name, "what": move.leads_away}
+            log.warning("routes of the request lead the pod's cluster network over the netdev", extra=facts)
 
     def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
         ops = inverses_of(ops_of(self.move))

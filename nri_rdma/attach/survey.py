@@ -113,23 +113,32 @@ def refuse_held(kernel: Host, record: SandboxRecord) -> None:
     _refuse_use((*_uses_by_host(placed, use), *_rdma_uses(kernel, placed)))
 
 
-def completed(kernel: Kernel, namespace: Namespace | None, plan: Plan, lifelines: Lifelines = _NO_LIFELINES) -> Plan:
-    """The same with all that the links carry now, for the way home, and with what they take along into the pod. Raises
-    PlacementError for one that is no longer what was decided upon."""
+def completed(
+    kernel: Kernel,
+    namespace: Namespace | None,
+    plan: Plan,
+    lifelines: Lifelines = _NO_LIFELINES,
+    netdevs: frozenset[int] = frozenset(),
+) -> Plan:
+    """The same with all that the links carry now, for the way home, and with what they take along into the pod, beside
+    the `netdevs` that it has from earlier attaches. Raises PlacementError for one that is no longer what was decided
+    upon."""
     moving = {move.link.ifindex for move in plan.moves}
     if namespace is None or not moving:
         return plan
     carried = kernel.capture(kernel.host, moving, unreturnable=True)
     moves = tuple(with_carried(move, carried) for move in plan.moves)
-    if any(map(_may_inherit, moves)):
-        return replace(
-            plan, moves=with_inherited(moves, kernel.rules(kernel.host), kernel.routing(namespace), lifelines)
-        )
+    if any(map(_needs_routing, moves)):
+        pod = replace(kernel.routing(namespace), netdevs=netdevs)
+        return replace(plan, moves=with_inherited(moves, kernel.rules(kernel.host), pod, lifelines))
     return replace(plan, moves=tuple(replace(move, takes=Takes()) for move in moves))
 
 
-def _may_inherit(move: NetdevMove) -> bool:
-    """Return whether it matters how host and pod route: a link without anything to take along costs no look."""
+def _needs_routing(move: NetdevMove) -> bool:
+    """Return whether it matters how host and pod route: a link without anything to take along costs no look, unless the
+    pod asks for routes."""
+    if move.config.routes:
+        return True
     link = move.link
     has_some = any(not it.kernel_made for it in (*link.addresses, *link.routes, *link.neighbours))
     return move.takes.anything and (has_some or bool(move.addresses))

@@ -140,7 +140,13 @@ class Work:
         with self._spans.span("capture"):
             try:
                 refuse_held(self._kernel, planned)
-                plan = completed(self._kernel, attachment.namespace, attachment.now.decided, self._lifelines)
+                plan = completed(
+                    self._kernel,
+                    attachment.namespace,
+                    attachment.now.decided,
+                    self._lifelines,
+                    netdevs=_netdevs_beside(attachment),
+                )
             except KernelError as error:
                 pod = planned.pod
                 raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
@@ -160,7 +166,7 @@ class Work:
                 newest = self._event_sequence()
                 now = self._presence.again(record, attachment.namespace)
         finally:
-            _rest(attachment)
+            self.rest(attachment)
         if now != record:
             self._journal.write(now)
             attachment.change(record=now)
@@ -204,6 +210,11 @@ class Work:
                 self._remove_foreign_names(attachment.pod, attachment.namespace, move)
         self.let_go(attachment)
 
+    def rest(self, attachment: Attachment) -> None:
+        """Keep the namespace of what is attached open, and no more: no thread, no socket."""
+        if attachment.namespace is not None:
+            attachment.namespace.rest()
+
     def let_go(self, attachment: Attachment) -> None:
         """Close the namespace, if it is held."""
         namespace = attachment.namespace
@@ -240,19 +251,20 @@ class Work:
         self._boundary(f"after resolve-numbers {attachment.key}")
         confirmed = replace(resolved, state=Phase.ATTACHED)
         self._journal.write(confirmed)
+        if attachment.namespace is not None and not attachment.namespace.is_at_its_path:
+            raise interrupted(attachment.pod)  # the news of it may be late, and a container would start without netdevs
         attachment.refuse_ended()
         attachment.change(record=confirmed)
-        _rest(attachment)
         log.info("attached", extra={"pod": str(attachment.pod), "devices": confirmed.device_names})
         return confirmed
+
+
+def _netdevs_beside(attachment: Attachment) -> frozenset[int]:
+    """Return the interface numbers of the netdevs that the pod has from its other attachments."""
+    records = (it.record for it in attachment.beside if it.state is Phase.ATTACHED)
+    return frozenset(move.pod_ifindex for record in records if record is not None for move in record.plan.moves)
 
 
 def _names(pod: Pod) -> dict[str, AttributeValue]:
     """Return the attributes of a span that may be the root of its trace."""
     return {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
-
-
-def _rest(attachment: Attachment) -> None:
-    """Keep the namespace of what is attached open, and no more: no thread, no socket."""
-    if attachment.namespace is not None:
-        attachment.namespace.rest()

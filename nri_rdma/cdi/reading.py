@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nri_rdma.cdi.document import Mapping, Node, Text, read_document
+from nri_rdma.cdi.document import List, Mapping, Node, Text, read_document
 from nri_rdma.cdi.fields import (
     Fields,
     Place,
@@ -119,11 +119,12 @@ def line_of(node: Node, path: Path) -> int:
     """Return the line of the value at the path."""
     line = node.line
     for step in path:
-        if isinstance(node, Mapping) and isinstance(step, str):
-            line, node = node.entries[step].line, node.entries[step].node
-        elif not isinstance(node, Mapping | Text) and isinstance(step, int):
-            node = node.items[step]
-            line = node.line
+        match node, step:
+            case Mapping(), str():
+                line, node = node.entries[step].line, node.entries[step].node
+            case List(), int():
+                node = node.items[step]
+                line = node.line
     return line
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from itertools import count as numbered
 
 from nri_rdma.attach.numbers import Resolved, refuse_missing
-from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach
+from nri_rdma.attach.plan import NetdevMove, Plan, plan_attach, with_inherited
 from nri_rdma.attach.survey import attached_requests
 from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.decision import MemlockBounds, Question, decide
 from nri_rdma.decide.device_ids import offered_devices, preferred
 from nri_rdma.decide.gpus import KnownGpus, PodGpus, is_gpu_resource, is_next_to_gpus, may_use_gpus
 from nri_rdma.decide.granted import requests_of
+from nri_rdma.decide.inheritance import leading_away
 from nri_rdma.decide.inject import AttachedRequest, inject
 from nri_rdma.decide.placement import Holding, Placed, Taken, mismatch, place
 from nri_rdma.decide.policy import Admitted, Offer, Policy, isolation_of, offer
@@ -36,6 +37,8 @@ from nri_rdma.model.link import LinkState
 from nri_rdma.model.pci import PciAddress
 from nri_rdma.model.pool import DEFAULT_POOL, Pool, ShareGives
 from nri_rdma.model.request import UNLIMITED, Align, AlignTo, DeviceRequest, Isolation, PodRequest
+from nri_rdma.model.routing import KnownRule, Routing
+from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.annotations import meant_key, parse_pod_request
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, shared_addresses, unknown_containers
 from nri_rdma.text.pools import MAX_SHARES
@@ -49,6 +52,14 @@ class Away:
     owner: str
     device: str
     netdev: Netdev
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostNetwork:
+    """The host's netdevs with what they carry, by ifindex, and the host's rules."""
+
+    carried: Mapping[int, LinkState]
+    rules: tuple[KnownRule, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,9 @@ class Facts:
     """The GPUs that the kubelet would give, by container; a container that is not in it has none that is known."""
     gpus_are_reported: bool = True
     """Whether the kubelet reports GPUs to the daemon; a daemon that does not ask it knows of none."""
+    lifelines: Lifelines = field(default_factory=Lifelines)
+    host: HostNetwork | None = None
+    """None: what the netdevs carry is not known here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +144,8 @@ class Explanation:
     notes: tuple[str, ...] = ()
     requests: tuple[ExplainedRequest, ...] = ()
     moves: tuple[NetdevMove, ...] = ()
+    left_out: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """What stays on the host of each netdev's configuration, by ifindex, as far as it is known before the pod runs."""
     containers: tuple[ExplainedContainer, ...] = ()
     refusal: NriRdmaError | None = None
     undetermined: bool = False
@@ -171,13 +187,14 @@ def explain(pod: PodManifest, facts: Facts) -> Explanation:
         return Explanation(
             pod=pod, holds=holds, notes=notes, requests=requests, refusal=refusal, undetermined=undetermined
         )
-    notes += tuple(_limit_notes(facts, decision.placed))
+    notes += (*_limit_notes(facts, decision.placed), *_route_notes(decision.placed, facts.lifelines))
     return Explanation(
         pod=pod,
         holds=holds,
         notes=notes,
         requests=_requests(facts, decision.admitted, decision.placed),
         moves=plan.moves,
+        left_out=_left_out(plan.moves, facts),
         containers=tuple(_container(item, decision.placed, plan, facts) for item in pod.containers),
     )
 
@@ -308,6 +325,25 @@ def _limit_notes(facts: Facts, placed: tuple[Placed, ...]) -> Iterator[str]:
             told.setdefault(words, []).append(device.name)
     for words, devices in told.items():
         yield f"{words}, on {listed(dict.fromkeys(devices))}."
+
+
+def _route_notes(placed: tuple[Placed, ...], lifelines: Lifelines) -> Iterator[str]:
+    """Yield which routes that the pod asks for lead its cluster network over a netdev, as far as that is known."""
+    for item in placed:
+        request = item.admitted.request
+        routes = request.routes if request.interface.vrf is None else ()
+        for told in leading_away(routes, Routing(), lifelines, has_rules=bool(request.rules)):
+            yield f"{told[:1].upper()}{told[1:]}: as asked, the pod reaches that over the netdev ({request.where})."
+
+
+def _left_out(moves: tuple[NetdevMove, ...], facts: Facts) -> Mapping[int, tuple[str, ...]]:
+    """Return what stays on the host of the netdevs that are there now."""
+    host = facts.host
+    if host is None:
+        return {}
+    known = tuple(replace(it, link=host.carried[it.link.ifindex]) for it in moves if it.link.ifindex in host.carried)
+    decided = with_inherited(known, host.rules, Routing(), facts.lifelines)
+    return {it.link.ifindex: it.inherited.left_out for it in decided}
 
 
 def _word_notes(pod: PodManifest, request: PodRequest, facts: Facts) -> Iterator[str]:

@@ -351,8 +351,8 @@ class Settings:
 
     node_ip: tuple[Address, ...] | None = _setting(
         None,
-        "The node's own addresses (the kubelet's --node-ip, several with commas): a netdev that has one is in use. The"
-        " netdev with the default route is always in use.",
+        "The node's own addresses (the kubelet's --node-ip, several with commas): a netdev that has one is in use. A"
+        " netdev with a default route that packets of others take is always in use.",
         _node_ips,
         "ADDRESS[,ADDRESS]",
     )

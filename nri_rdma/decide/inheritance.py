@@ -6,7 +6,7 @@ service range, the API server, the node) stays on the host, and is told.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from itertools import chain, count
@@ -16,7 +16,7 @@ from nri_rdma.model.carried import CarriedAddress, CarriedRoute, carried_address
 from nri_rdma.model.inherited import Brought, Inherited, Takes
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.network import MAIN_TABLE, IpAddress, IpNetwork, RouteConfig, RoutingRule
-from nri_rdma.model.routing import DEFAULT_TABLE, LOCAL_TABLE, IpInterface, KnownRule, Routing
+from nri_rdma.model.routing import SHARED_TABLES, IpInterface, KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 
 OWN_PRIORITY: Final = 32765
@@ -31,7 +31,6 @@ SEVERAL_SYSCTLS: Final = (
 )
 """Of netdevs beside others in one pod: each answers for its own addresses only, and takes what comes another way."""
 _IPV6, _IPV6_MTU = 6, 1280
-_SHARED_TABLES = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
 _TOLD_MAX = 20
 """Most things that are named one by one."""
 
@@ -59,7 +58,7 @@ def inherit(
     arrivals: Sequence[Arrival], host_rules: Sequence[KnownRule], pod: Routing, lifelines: Lifelines
 ) -> tuple[Inherited, ...]:
     """Return what each netdev has in the pod because its host had it. `pod` is how the pod's namespace routes before
-    any of them comes."""
+    any of them comes; it may have netdevs of earlier attaches."""
     protected = tuple(_protected(pod, lifelines))
     taken = [_Netdev(it, pod, protected) for it in arrivals]
     rules_of_pod = {it.rule for it in pod.rules}
@@ -68,8 +67,19 @@ def inherit(
         netdev.take_rules(host_rules, rules_of_pod)
         netdev.take_routes()
         netdev.take_neighbours()
-    _part(taken, _numbers(pod, taken))
+    _part(taken, _numbers(pod, taken), pod)
     return tuple(it.inherited() for it in taken)
+
+
+def leading_away(
+    routes: Iterable[RouteConfig], pod: Routing, lifelines: Lifelines, *, has_rules: bool = False
+) -> tuple[str, ...]:
+    """Return what routes that a pod asks for lead away of its cluster network, a sentence for each. `pod` is how its
+    namespace routes, as far as it is known; `has_rules`: packets may come to any table."""
+    protected = tuple(_protected(pod, lifelines))
+    asked = (it for it in routes if it.is_over_netdev and (has_rules or it.table in SHARED_TABLES))
+    found = ((it, [known.why for known in protected if _overlap(known.network, it.destination)]) for it in asked)
+    return tuple(f"the route {route} covers {', '.join(dict.fromkeys(why))}" for route, why in found if why)
 
 
 class _Netdev:
@@ -78,7 +88,7 @@ class _Netdev:
     def __init__(self, arrival: Arrival, pod: Routing, protected: tuple[_Protected, ...]) -> None:
         self.arrival = arrival
         self._pod = pod
-        self._pod_tables = _tables_of(pod) - _SHARED_TABLES
+        self._pod_tables = _tables_of(pod) - SHARED_TABLES
         self._pod_routes = {_key(it) for it in chain.from_iterable(pod.routes.values())}
         self._protected = protected
         self._left_out: list[str] = []
@@ -112,12 +122,15 @@ class _Netdev:
         for thing, said in self._addresses:
             if thing.kernel_made and said.own.is_link_local:
                 continue  # the kernel makes it anew
+            if said.is_hosts:
+                self.leave_out(str(said.own), "only the host itself uses it (scope host)")
+                continue
             if said.own.version == _IPV6 and self._no_ipv6:
-                self._leave_out(str(said.own), self._no_ipv6)
+                self.leave_out(str(said.own), self._no_ipv6)
                 continue
             why = "" if said.has_no_route else self._covers(said.network)
             if why:
-                self._leave_out(f"the route to {said.network} of its address {said.own}", why)
+                self.leave_out(f"the route to {said.network} of its address {said.own}", why)
             self._taken_addresses.append(Brought(thing=thing, is_alone=bool(why)))
             self.own.append(replace(said, has_no_route=said.has_no_route or bool(why)))
 
@@ -125,17 +138,17 @@ class _Netdev:
         """Decide on the rules; add those that it takes to the ones that the pod has."""
         if not self.arrival.takes.rules:
             return
-        tables = self.tables - _SHARED_TABLES
+        tables = self.tables - SHARED_TABLES
         for known in host_rules:
             rule = known.rule
             if not self._concerns(rule, tables):
                 continue
             if why := self._why_not(known):
-                self._leave_out(f"the rule {known}", why)
+                self.leave_out(f"the rule {known}", why)
                 continue
             if self._is_open(rule):
                 self._open_tables.add(rule.table)
-            renamed = self._renamed(rule)
+            renamed = _renamed(self.arrival, rule)
             if renamed not in present:
                 present.add(renamed)
                 self.rules.append(renamed)
@@ -149,12 +162,17 @@ class _Netdev:
             if said.is_kernels:
                 continue  # it comes with its address
             if why := self._why_no_route(said, reached):
-                self._leave_out(f"the route {said.route}", why)
+                self.leave_out(f"the route {said.route}", why)
                 continue
             if said.route.gateway is None:
                 reached.append(said.route.destination)
             source = said.route.source
             taken = Brought(thing=thing, is_sourceless=source is not None and source not in sources)
+            if _key(said.route) in self._pod_routes:
+                self.leave_out(f"the route {said.route}", "the pod has such a route")
+                if said.route.table == MAIN_TABLE:
+                    self.main_routes.append(taken)  # for its own table, if it gets one
+                continue
             text = thing.text.replace(f" src {source}", "") if taken.is_sourceless else thing.text
             if text in known:
                 continue  # two routes that differed in a source only
@@ -183,6 +201,10 @@ class _Netdev:
         }.values()
         self._things += (replace(it, table=table) for it in self.main_routes)
 
+    def leave_out(self, what: str, why: str) -> None:
+        """Report what the pod does not get, and the reason."""
+        self._left_out.append(f"{what}: {why}")
+
     def inherited(self) -> Inherited:
         """Return what was decided."""
         more = len(self._left_out) - _TOLD_MAX
@@ -197,9 +219,6 @@ class _Netdev:
         )
 
     # -- below -------------------------------------------------------------------------------------------------------
-
-    def _leave_out(self, what: str, why: str) -> None:
-        self._left_out.append(f"{what}: {why}")
 
     def _why_no_ipv6(self) -> str:
         if not self._pod.has_ipv6:
@@ -232,7 +251,7 @@ class _Netdev:
             return f"it names the host's link {', '.join(sorted(others))}"
         if rule.table in self._pod_tables:
             return f"the pod has a table {rule.table} of its own"
-        if rule.source is not None and not any(_contains(rule.source, it.own.ip) for it in self.own):
+        if _is_lost(rule.source, (it for _, it in self._addresses), self.own):
             return "the netdev has no address in its source in the pod"
         return ""
 
@@ -249,20 +268,14 @@ class _Netdev:
             return False
         return rule.destination is None or any(_overlap(it, rule.destination) for it in protected)
 
-    def _renamed(self, rule: RoutingRule) -> RoutingRule:
-        names = {self.arrival.link.name: self.arrival.pod_name}
-        return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
-
     def _why_no_route(self, said: CarriedRoute, reached: Collection[IpNetwork]) -> str:
         route = said.route
         if route.destination.version == _IPV6 and self._no_ipv6:
             return self._no_ipv6
         if route.table in self._pod_tables:
             return f"the pod has a table {route.table} of its own"
-        if route.table in _SHARED_TABLES | self._open_tables and (why := self._covers(route.destination)):
+        if route.table in SHARED_TABLES | self._open_tables and (why := self._covers(route.destination)):
             return why
-        if _key(route) in self._pod_routes:
-            return "the pod has such a route"
         gateway = route.gateway
         if gateway is None or said.is_onlink or (gateway.is_link_local and gateway.version == _IPV6):
             return ""
@@ -270,16 +283,40 @@ class _Netdev:
         return "" if is_reached else f"its gateway {gateway} is not reached from the addresses in the pod"
 
 
-def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int]) -> None:
+def _renamed(arrival: Arrival, rule: RoutingRule) -> RoutingRule:
+    """Return the rule with the netdev's name in the pod."""
+    names = {arrival.link.name: arrival.pod_name}
+    return replace(rule, iif=names.get(rule.iif, rule.iif), oif=names.get(rule.oif, rule.oif))
+
+
+def _part(netdevs: Sequence[_Netdev], numbers: Iterator[int], pod: Routing) -> None:
     """Have each address leave through its own netdev, where several have some. Who writes routes or rules for a netdev
-    decides its routing alone."""
+    decides its routing alone; a netdev that the pod has already is left as it is."""
     with_addresses = [it for it in netdevs if any(not own.own.is_link_local for own in it.own)]
-    if len(with_addresses) < 2:
+    of_earlier = chain.from_iterable(pod.addresses.get(it, ()) for it in sorted(pod.netdevs))
+    earlier = [own.ip for own in of_earlier if not own.is_link_local]
+    if len(with_addresses) + bool(earlier) < 2:
         return
+    parted = {
+        it.rule.source for it in pod.rules if it.rule.priority == OWN_PRIORITY and it.rule.table >= FIRST_OWN_TABLE
+    }
+    bare = ", ".join(str(it) for it in earlier if ip_network(it) not in parted)
     for netdev in with_addresses:
         if netdev.arrival.takes.rules and netdev.arrival.takes.routes:
             netdev.sysctls = SEVERAL_SYSCTLS
             netdev.part(next(numbers))
+            if bare:
+                netdev.leave_out(f"a table for {bare}", "the pod had that address before, on a netdev that came alone")
+
+
+def _is_lost(source: IpNetwork | None, host: Iterable[CarriedAddress], pod: Iterable[CarriedAddress]) -> bool:
+    """Return whether a netdev had addresses in this network on the host, and has none there in the pod. Packets whose
+    source it never had are those that it passes on."""
+    return (
+        source is not None
+        and any(_contains(source, it.own.ip) for it in host)
+        and not any(_contains(source, it.own.ip) for it in pod)
+    )
 
 
 def _numbers(pod: Routing, netdevs: Iterable[_Netdev]) -> Iterator[int]:
@@ -301,9 +338,11 @@ def _key(route: RouteConfig) -> tuple[IpNetwork, int, int]:
 
 
 def _protected(pod: Routing, lifelines: Lifelines) -> Iterator[_Protected]:
-    """Yield what the pod's cluster network consists of. Its links are those with a default route; without any, all."""
-    chosen = {ifindex for ifindex, routes in pod.routes.items() if any(not it.destination.prefixlen for it in routes)}
-    for ifindex, addresses in _of(pod.addresses, chosen):
+    """Yield what the pod's cluster network consists of. Its links are those with a default route; without any, all. A
+    netdev that came earlier is none of them."""
+    others = pod.addresses.keys() - pod.netdevs
+    chosen = {it for it in others if any(not route.destination.prefixlen for route in pod.routes.get(it, ()))} or others
+    for ifindex, addresses in ((it, pod.addresses[it]) for it in sorted(chosen)):
         for own in addresses:
             if not own.is_loopback and not (own.is_link_local and own.version == _IPV6):
                 yield _Protected(ip_network(own.ip), f"the pod's address {own.ip}")
@@ -316,12 +355,6 @@ def _protected(pod: Routing, lifelines: Lifelines) -> Iterator[_Protected]:
         yield _Protected(ip_network(lifelines.api_server), f"the API server {lifelines.api_server}")
     for address in lifelines.node_ips:
         yield _Protected(ip_network(address), f"the node's address {address}")
-
-
-def _of(
-    addresses: Mapping[int, tuple[IpInterface, ...]], chosen: Collection[int]
-) -> Iterator[tuple[int, tuple[IpInterface, ...]]]:
-    return (item for item in addresses.items() if not chosen or item[0] in chosen)
 
 
 def _overlap(one: IpNetwork, other: IpNetwork) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from nri_rdma.decide.own_tables import default_route_reasons
 from nri_rdma.model.device import Netdev, Node, RdmaDevice, RdmaNetns, Scan
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
@@ -75,6 +76,7 @@ def watched(scan: Scan, node: Node, use: HostUse) -> Watched:
     ifindexes = frozenset(netdev.ifindex for device in node.devices for netdev in device.netdevs)
     return Watched(
         ifindexes=ifindexes,
+        tables=frozenset(it.table for ifindex in ifindexes for it in use.routing.routes.get(ifindex, ())),
         names=frozenset(name for names in scan.netdev_names.values() for name in names),
         addresses={
             ifindex: frozenset(address.packed for address in addresses) for ifindex, addresses in use.addresses.items()
@@ -89,6 +91,7 @@ def matters(change: Change, to: Watched) -> bool:
         return False
     return (
         change.is_default_route
+        or (change.rule_table is not None and bool(to.tables) and change.rule_table in {0, *to.tables})
         or change.is_physical  # an RDMA device's netdev may come under any name
         or not change.ifindexes.isdisjoint(to.ifindexes)
         or change.name in to.names
@@ -160,6 +163,7 @@ def _reasons_of_links(link: LinkState, use: HostUse) -> Iterator[str]:
         yield f"{link.name} is enslaved to {names.get(link.master, f'ifindex {link.master}')}"
     if link.ifindex in use.default_route_links:
         yield f"{link.name} carries a default route"
+    yield from default_route_reasons(link, use.routing)
     if link.ifindex in use.api_server_links:
         yield f"{link.name} carries the route to the API server {use.lifelines.api_server}"
     children = sorted(other.name for other in use.links if other.lower == link.ifindex)

@@ -72,7 +72,7 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
     request, ids = admitted.request, tuple(devices)
     gpus = frozenset(request.gpus)
     for index, device_id in enumerate(ids):
-        shares = request.shares_of(index, len(ids)) if request.shares else frozenset()
+        shares = request.shares_of(index, len(ids))
         is_sole = request.match.id is not None
         yield device_id, Holding(owner=owner, mode=admitted.mode, gpus=gpus, shares=shares, is_sole=is_sole)
 

@@ -72,8 +72,6 @@ def with_share_limits(
 ) -> tuple[Placed, ...]:
     """Return what was placed, with the default limits of shares on their devices. What the pool or a rule limits stays
     as it is."""
-    if not any(item.admitted.request.shares for item in placed):
-        return placed
     by_name = {pool.name: pool for pool in pools if pool.shares}
     return tuple(
         replace(item, limits=tuple(_limits(node, offer, by_name[item.admitted.request.pool], item)))

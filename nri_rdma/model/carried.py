@@ -15,12 +15,13 @@ _KERNEL = "2"
 
 @dataclass(frozen=True, slots=True)
 class CarriedAddress:
-    """An address of a link: its own one, the network that it is in (that of its peer), and whether the kernel has no
-    route to that for it."""
+    """An address of a link: its own one, the network that it is in (that of its peer), whether the kernel has no
+    route to that for it, and whether it is valid on this host only (scope host)."""
 
     own: IpInterface
     network: IpNetwork
     has_no_route: bool
+    is_hosts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def carried_address(thing: Captured) -> CarriedAddress | None:
         peer = ip_interface(f"{said.get('peer', str(interface.ip))}/{interface.network.prefixlen}")
     except ValueError:
         return None
-    return CarriedAddress(interface, peer.network, bool(int(said.get("flags", "0"), 16) & _NO_PREFIX_ROUTE))
+    flags = int(said.get("flags", "0"), 16)
+    return CarriedAddress(interface, peer.network, bool(flags & _NO_PREFIX_ROUTE), said.get("scope") == _SCOPE_HOST)
 
 
 def carried_route(thing: Captured) -> CarriedRoute | None:
@@ -66,6 +68,8 @@ def carried_route(thing: Captured) -> CarriedRoute | None:
     )
 
 
+_SCOPE_HOST = "254"
+"""RT_SCOPE_HOST, include/uapi/linux/rtnetlink.h."""
 _NO_PREFIX_ROUTE = 0x200
 """IFA_F_NOPREFIXROUTE, include/uapi/linux/if_addr.h."""
 

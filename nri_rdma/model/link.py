@@ -65,6 +65,8 @@ class LinkState:
     """The features that can be changed, as ``ethtool -k`` names them: lines like ``tx-tcp-segmentation on``, by what is
     wanted. Only of a captured link; "" when its driver has none, and in the journal of a daemon that did not record
     them."""
+    fixed_features: str = ""
+    """Those that cannot be changed, by what they are; "" in a journal. As `features` otherwise."""
     tuning: str = ""
     """Sizes of rings, channels and coalescing, as ethtool names them: lines like ``ring rx 1024``. As `features`
     otherwise."""

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Interface, IPv6Interface
 from typing import Final, TypeAlias
 
-from nri_rdma.model.network import RouteConfig, RoutingRule
+from nri_rdma.model.network import MAIN_TABLE, RouteConfig, RoutingRule
 
 IpInterface: TypeAlias = IPv4Interface | IPv6Interface
 
 DEFAULT_TABLE: Final = 253
 LOCAL_TABLE: Final = 255
+SHARED_TABLES: Final = frozenset({DEFAULT_TABLE, MAIN_TABLE, LOCAL_TABLE})
+"""Every packet comes to these tables, by the kernel's own rules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +39,5 @@ class Routing:
     routes: Mapping[int, tuple[RouteConfig, ...]] = field(default_factory=dict)
     has_ipv6: bool = True
     """Whether a link that arrives may have IPv6 addresses (net.ipv6.conf.default.disable_ipv6)."""
+    netdevs: frozenset[int] = frozenset()
+    """The links that are netdevs of the pod's earlier attaches: no part of its cluster network."""

@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias
 
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.routing import Routing
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
@@ -50,13 +51,16 @@ class Lifelines:
 class HostUse:
     """The host's links with the addresses, sockets and routes on them.
 
-    `addresses` are those of each link by ifindex; `sockets` those that are tied to one of these addresses or links (of
-    a busy host some thousand others are not listed); `api_server_links` the links that the kernel's route to the API
-    server leads to.
+    `default_route_links` are the links with a default route that any packet may take; `routing` has the default routes
+    in other tables, the host's rules, and the addresses of all links, or nothing without such a route. `addresses` are
+    those of each link by ifindex; `sockets` those that are tied to one of these addresses or links (of a busy host
+    some thousand others are not listed); `api_server_links` the links that the kernel's route to the API server leads
+    to.
     """
 
     links: tuple[LinkState, ...] = ()
     default_route_links: frozenset[int] = frozenset()
+    routing: Routing = field(default_factory=Routing)
     addresses: Mapping[int, frozenset[Address]] = field(default_factory=dict)
     sockets: tuple[HostSocket, ...] = ()
     lifelines: Lifelines = Lifelines()
@@ -69,7 +73,8 @@ class Change:
 
     `ifindexes` are the link itself, what it is a child of and what it is enslaved to; `is_physical` is a link that has
     a bus device; `address` one that the link has, packed: a new one, or one whose state has changed (a second or two
-    after an IPv6 address came, the kernel reports that it is unique).
+    after an IPv6 address came, the kernel reports that it is unique). `rule_table` is the table of a rule that came or
+    went, 0 for a rule that names none.
     """
 
     ifindexes: frozenset[int] = frozenset()
@@ -77,13 +82,16 @@ class Change:
     is_physical: bool = False
     is_default_route: bool = False
     address: bytes = b""
+    rule_table: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
     """The links of RDMA devices: those on the host by ifindex, with their addresses, and all by the names that sysfs
-    has for them."""
+    has for them. `tables` are those in which these links have a default route, beside the tables that all packets come
+    to."""
 
     ifindexes: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
     addresses: Mapping[int, frozenset[bytes]] = field(default_factory=dict)
+    tables: frozenset[int] = frozenset()

@@ -28,8 +28,10 @@ MAX_REQUESTS = 64
 MAX_TOTAL_BYTES = 256 * 1024
 """Of all our annotations of a pod: what Kubernetes allows for all annotations together."""
 
-_MAX_REMEMBERED = 8192
-"""Characters of a pod's annotations: of 256 such pods the requests are remembered."""
+_SHORT, _SHORT_REMEMBERED = 8 * 1024, 256
+_LONG, _LONG_REMEMBERED = 32 * 1024, 32
+"""Characters of a pod's annotations, and of how many such pods the requests are remembered. Sixteen netdevs with eight
+routes, four rules and four neighbours each take 20 KiB. Longer ones are parsed at each of the pod's events."""
 
 
 def asks(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:
@@ -70,13 +72,14 @@ def parse_pod_request(annotations: Mapping[str, str], prefix: str = PREFIX) -> P
     if not asks(annotations, prefix):
         return None
     ours = tuple(sorted((key, text) for key, text in annotations.items() if asks({key: ""}, prefix)))
-    is_short = sum(len(key) + len(text) for key, text in ours) <= _MAX_REMEMBERED
-    return _parsed(ours, prefix) if is_short else _parsed.__wrapped__(ours, prefix)
+    size = sum(len(key) + len(text) for key, text in ours)
+    if size <= _SHORT:
+        return _parsed_short(ours, prefix)
+    return _parsed_long(ours, prefix) if size <= _LONG else _parsed(ours, prefix)
 
 
-@lru_cache(maxsize=256)
 def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None:
-    """Parse our annotations, remembered: the pods of a job have the same ones, and each sandbox waits for this."""
+    """Parse our annotations."""
     from nri_rdma.text.requests import read_requests  # late: a node whose pods ask for nothing needs no YAML
 
     lists = _Lists.of(dict(ours), prefix)
@@ -86,6 +89,12 @@ def _parsed(ours: tuple[tuple[str, str], ...], prefix: str) -> PodRequest | None
     requests = tuple(item if item.name else replace(item, name=str(number)) for number, item in enumerate(asked))
     _check_pod(requests, prefix)
     return PodRequest(requests=requests) if requests else None
+
+
+_parsed_short = lru_cache(maxsize=_SHORT_REMEMBERED)(_parsed)
+"""The same, remembered: the pods of a job have the same annotations, and each sandbox waits for this. Long ones are
+remembered apart, so that they push out no short ones."""
+_parsed_long = lru_cache(maxsize=_LONG_REMEMBERED)(_parsed)
 
 
 def asks_for_devices(annotations: Mapping[str, str], prefix: str = PREFIX) -> bool:

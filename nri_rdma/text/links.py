@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+    ip_address,
+    ip_interface,
+)
 from typing import TypeAlias
 
 from nri_rdma.model.network import IpAddress, IpNetwork
@@ -58,9 +67,9 @@ def interface_address(node: Node, where: str) -> Address:
         address = ip_interface(text)
     except ValueError as error:
         raise refused(where, f"{quoted(text)} is not an address with a prefix length", hint) from error
-    for is_misuse, what in (*_MISUSES_OF_HOSTS, *_MISUSES):
-        if is_misuse(address):
-            raise refused(where, f"{text} is {what}", "write the address of one host")
+    misuse = _misuse_of(address.ip) or next((what for is_misuse, what in _MISUSES if is_misuse(address)), "")
+    if misuse:
+        raise refused(where, f"{text} is {misuse}", "write the address of one host")
     return address
 
 
@@ -72,9 +81,8 @@ def host_address(node: Node, where: str) -> IpAddress:
         address = ip_address(text if "%" not in text else "")
     except ValueError as error:
         raise refused(where, f"{quoted(text)} is not an address", hint) from error
-    for is_misuse, what in _MISUSES_OF_HOSTS:
-        if is_misuse(ip_interface(address)):
-            raise refused(where, f"{text} is {what}", "write the address of one host")
+    if misuse := _misuse_of(address):
+        raise refused(where, f"{text} is {misuse}", "write the address of one host")
     return address
 
 
@@ -84,11 +92,14 @@ def network(node: Node, where: str) -> IpNetwork:
     text = string(node, where, hint)
     if not _has_length(text):
         raise refused(where, f"{quoted(text)} is not a network with a prefix length", hint)
+    host, _, length = text.partition("/")
     try:
-        found = ip_network(text, strict=False)
+        address = ip_address(host)
+        kind = IPv4Network if address.version == 4 else IPv6Network
+        found = kind((int(address), int(length)), strict=False)  # of numbers: the text is not parsed again
     except ValueError as error:
         raise refused(where, f"{quoted(text)} is not a network with a prefix length", hint) from error
-    if ip_interface(text).ip != found.network_address:
+    if address != found.network_address:
         raise refused(where, f"{text} is the address of a host in its network", f"write {found}")
     if found.is_loopback:
         raise refused(where, f"{text} is a loopback network", "write a network behind the netdev")
@@ -114,13 +125,19 @@ def _has_length(text: str) -> bool:
     return bool(slash) and length.isascii() and length.isdecimal() and "%" not in host
 
 
-# Of the address without its network: 3.11 takes no interface for the unspecified address.
-_MISUSES_OF_HOSTS: tuple[tuple[Callable[[Address], bool], str], ...] = (
-    (lambda it: it.ip.is_unspecified, "the unspecified address"),
-    (lambda it: it.ip.is_loopback, "a loopback address"),
-    (lambda it: it.ip.is_multicast, "a multicast address"),
-    (lambda it: it.version == 6 and it.ip.ipv4_mapped is not None, "an IPv4 address in the form of IPv6"),
-    (lambda it: str(it.ip) == "255.255.255.255", "the broadcast address"),
+def _misuse_of(address: IpAddress) -> str:
+    """Return what an address is that is not the address of one host; else "". For the address without its network:
+    3.11 takes no interface for the unspecified address."""
+    return next((what for is_misuse, what in _MISUSES_OF_HOSTS if is_misuse(address)), "")
+
+
+_BROADCAST = IPv4Address("255.255.255.255")
+_MISUSES_OF_HOSTS: tuple[tuple[Callable[[IpAddress], bool], str], ...] = (
+    (lambda it: it.is_unspecified, "the unspecified address"),
+    (lambda it: it.is_loopback, "a loopback address"),
+    (lambda it: it.is_multicast, "a multicast address"),
+    (lambda it: isinstance(it, IPv6Address) and it.ipv4_mapped is not None, "an IPv4 address in the form of IPv6"),
+    (lambda it: it == _BROADCAST, "the broadcast address"),
 )
 _MISUSES: tuple[tuple[Callable[[Address], bool], str], ...] = (
     (lambda it: it.network.prefixlen == 0, "in a network that is everything"),

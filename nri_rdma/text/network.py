@@ -23,7 +23,7 @@ from nri_rdma.model.network import (
     RoutingRule,
     VrfConfig,
 )
-from nri_rdma.model.reach import NetdevAddresses, having, netdev_of_neighbour, netdev_of_route, reaching
+from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.forms import FLAG, Form, Key, number, read_keys, schema_of, table, up_to, word_of
 from nri_rdma.text.links import ANY_NETDEV, HOST_ADDRESS, IPV6, IPV6_MTU, MAC, NETDEV, NETWORK
@@ -237,21 +237,22 @@ def _flags(node: Node, where: str) -> tuple[tuple[str, bool], ...]:
 def network_misfits(request: DeviceRequest) -> Iterator[RequestError]:
     """Yield what routes, rules and neighbours of a request say that does not fit the rest of it."""
     yield from _misfits_of_interface(request)
-    netdevs = request.interface.addresses
+    netdevs, reach = request.interface.addresses, Reach(request.interface.addresses)
     is_one = request.count == 1
     for index, route in enumerate(request.routes):
         where = f"{request.where}.routes[{index}]"
-        if netdevs and route.source is not None and not having(route.source, netdevs):
+        if netdevs and route.source is not None and not reach.having(route.source):
             what = f"{route.source} is no address of the interface"
             yield refused(f"{where}.source", what, "write one of interface.addresses, or leave source out")
-        elif not is_one and route.is_over_netdev and netdev_of_route(route, netdevs) is None:
-            yield _of_no_netdev(route, where, netdevs)
+        elif not is_one and route.is_over_netdev and reach.netdev_of_route(route) is None:
+            yield _of_no_netdev(route, where, len(netdevs), reach)
         elif is_one and netdevs and not route.onlink:
-            yield from _unreached(request, route, where)
+            yield from _unreached(request, route, where, reach)
     for index, neighbour in enumerate(request.neighbours):
         where = f"{request.where}.neighbors[{index}].destination"
-        if not is_one and netdev_of_neighbour(neighbour.destination, netdevs) is None:
-            yield _ambiguous(where, f"neighbour {neighbour.destination}", reaching(neighbour.destination, netdevs))
+        if not is_one and reach.netdev_of_neighbour(neighbour.destination) is None:
+            fitting = reach.reaching(neighbour.destination)
+            yield _ambiguous(where, f"neighbour {neighbour.destination}", fitting, len(netdevs))
 
 
 def _misfits_of_interface(request: DeviceRequest) -> Iterator[RequestError]:
@@ -281,26 +282,28 @@ def _without_ipv6(where: str, what: str) -> RequestError:
     return refused(where, told, "write enableIPv6: true, or leave what is IPv6 out")
 
 
-def _unreached(request: DeviceRequest, route: RouteConfig, where: str) -> Iterator[RequestError]:
+def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Reach) -> Iterator[RequestError]:
     """Yield an error for a gateway that nothing in the request reaches."""
     on_link = [it.destination for it in request.routes if it.is_over_netdev and not it.gateways]
     for gateway in route.gateways:
         is_near = any(it.version == gateway.version and gateway in it for it in on_link)
-        if not (is_near or gateway.is_link_local or reaching(gateway, request.interface.addresses)):
+        if not (is_near or gateway.is_link_local or reach.reaching(gateway)):
             what = f"the gateway {gateway} is in none of the interface's networks"
             hint = "correct the addresses or the gateway, add a route to it with scope: 253, or write onlink: true"
             yield refused(f"{where}.gateway" if route.gateway is not None else f"{where}.multipath", what, hint)
 
 
-def _of_no_netdev(route: RouteConfig, where: str, netdevs: NetdevAddresses) -> RequestError:
+def _of_no_netdev(route: RouteConfig, where: str, netdevs: int, reach: Reach) -> RequestError:
     """Make the error for a route of which it is not clear which of several devices it is for."""
-    positions = [reaching(gateway, netdevs) for gateway in route.gateways]
-    fitting = frozenset.intersection(*positions) if positions else frozenset(range(len(netdevs)))
-    return _ambiguous(where, f"route {route}", fitting)
+    positions = [reach.reaching(gateway) for gateway in route.gateways]
+    fitting = frozenset.intersection(*positions) if positions else frozenset(range(netdevs))
+    return _ambiguous(where, f"route {route}", fitting, netdevs)
 
 
-def _ambiguous(where: str, what: str, fitting: frozenset[int]) -> RequestError:
+def _ambiguous(where: str, what: str, fitting: frozenset[int], netdevs: int) -> RequestError:
     why = f"{len(fitting)} of its devices reach it" if fitting else "no address of its devices reaches it"
+    if not netdevs:
+        why = "the request has several devices and no interface.addresses to tell them apart (those of the host do not)"
     return refused(
         where,
         f"it is not clear which device of the request the {what} is for: {why}",

@@ -137,9 +137,11 @@ def list_of(reader: Reader[T]) -> Reader[tuple[T, ...]]:
         if not node:
             raise refused(where, "the list is empty", "leave the key out, or name at least one")
         items = tuple(each_read(node, where, reader))
+        before: set[T] = set()
         for index, item in enumerate(items):
-            if item in items[:index]:
+            if item in before:
                 raise refused(f"{where}[{index}]", f"{item} is there twice", "name it once")
+            before.add(item)
         return items
 
     return read

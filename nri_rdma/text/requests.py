@@ -372,7 +372,8 @@ INTERFACE_KEYS = (
         "disableEbpfPrograms",
         "disables_ebpf",
         FLAG,
-        "Detach the eBPF programs that the host attached to the netdev (TC and TCX). They do not come back",
+        "Detach the eBPF programs that the host attached to the netdev by TCX. They do not come back. A netdev with "
+        "filters of TC does not move, whatever this says",
     ),
     Key(
         "forwarding",

@@ -70,7 +70,7 @@ class Scalar:
     @property
     def value(self) -> CoreValue:
         """Return the value by the YAML 1.2 core schema: ``on`` and ``0000:10:00.0`` are strings, ``010`` is 10."""
-        if not self.plain:
+        if not self.plain or not _IS_CORE.fullmatch(self.text):
             return self.text
         return next((resolve(self.text) for pattern, resolve in _CORE if pattern.fullmatch(self.text)), self.text)
 
@@ -86,6 +86,8 @@ _CORE: tuple[tuple[re.Pattern[str], Callable[[str], CoreValue]], ...] = (
     (re.compile(r"[-+]?\.(inf|Inf|INF)"), lambda text: float(text.replace(".", ""))),
     (re.compile(r"\.(nan|NaN|NAN)"), lambda text: float("nan")),
 )
+_IS_CORE = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in _CORE))
+"""Whatever is no string: most scalars are strings, and one look tells."""
 
 
 def read_yaml(text: str, where: str) -> Node | None:
@@ -197,10 +199,11 @@ class Builder(ABC, Generic[N]):
         """Build the node that begins with an event."""
         if isinstance(event, AliasEvent):
             return self.alias(event, path)
-        before, anchored = self._nodes, _Anchored[N]()
-        if isinstance(event, NodeEvent) and event.anchor is not None:
-            self._anchors[event.anchor] = anchored  # from here on: within itself it is no older one of that name
+        before = self._nodes
         self.check(event, path, depth)
+        if not isinstance(event, NodeEvent) or event.anchor is None:
+            return self._content(event, path, depth)
+        anchored = self._anchors[event.anchor] = _Anchored[N]()  # within itself it is no older one of that name
         built = self._content(event, path, depth)
         anchored.built, anchored.size = (built,), self._nodes - before
         return built

@@ -1,4 +1,4 @@
-"""rtnetlink's news about links, their queues, addresses and routes: bytes to values, no I/O.
+"""rtnetlink's news about links, their queues, addresses, routes and rules: bytes to values, no I/O.
 
 Only the links that a message concerns are read from it; their new state comes from a rescan.
 """
@@ -14,18 +14,20 @@ from nri_rdma.model.usage import Change
 from nri_rdma.wire.error import WireError
 from nri_rdma.wire.netlink import HEADER, read_attributes, read_messages
 
-GROUPS: Final = 0x1 | 0x8 | 0x10 | 0x40 | 0x100 | 0x400
-"""RTMGRP_LINK and RTMGRP_TC, and IFADDR and ROUTE of both families (include/uapi/linux/rtnetlink.h)."""
+GROUPS: Final = 0x1 | 0x8 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 0x40000
+"""RTMGRP_LINK and RTMGRP_TC, and IFADDR, ROUTE and RULE of both families (include/uapi/linux/rtnetlink.h)."""
 NEWROUTE, DELROUTE = 24, 25
 DST_LEN_AT: Final = 17
 """Offset of the destination's prefix length in a route message: 0 is a default route."""
 
 _NEWLINK, _DELLINK, _NEWADDR, _DELADDR = 16, 17, 20, 21
+_NEWRULE, _DELRULE = 32, 33
 _NEWQDISC, _DELQDISC, _NEWTFILTER, _DELTFILTER = 36, 37, 44, 45
 _TCMSG = struct.Struct("=BxxxiIII")
 _IFINFOMSG, _IFADDRMSG, _RTMSG = struct.Struct("=BxHiII"), struct.Struct("=BBBBI"), struct.Struct("=BBBBBBBBI")
 _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINK_NETNSID, _IFLA_PARENT_DEV_NAME = 3, 5, 10, 37, 56
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2  # include/uapi/linux/if_addr.h
+_FRA_TABLE = 15  # include/uapi/linux/fib_rules.h; struct fib_rule_hdr has the size of struct rtmsg
 _U32 = struct.Struct("=I")
 
 
@@ -71,6 +73,12 @@ def _route(payload: bytes) -> Change:
     return Change(is_default_route=not prefix)
 
 
+def _rule(payload: bytes) -> Change:
+    """Return the rule's table; beyond 255 an attribute says it."""
+    table = _fields(_RTMSG, payload)[4]
+    return Change(rule_table=_number(dict(read_attributes(payload[_RTMSG.size :])), _FRA_TABLE) or table)
+
+
 _READERS: Mapping[int, Callable[[bytes], Change]] = {
     _NEWLINK: _link,
     _DELLINK: _link,
@@ -82,6 +90,8 @@ _READERS: Mapping[int, Callable[[bytes], Change]] = {
     _DELTFILTER: _queue,
     NEWROUTE: _route,
     DELROUTE: _route,
+    _NEWRULE: _rule,
+    _DELRULE: _rule,
 }
 
 

@@ -29,6 +29,7 @@ from nri_rdma.attach.port import KernelError, Namespace
 from nri_rdma.model.device import CharKind, RdmaNetns
 from nri_rdma.model.link import STABLE_SECRET, LinkState, features_of, sysctls_of, tuning_of
 from nri_rdma.model.network import SCOPE_LINK, NeighbourConfig, NextHop, RouteConfig, RouteType, RoutingRule, VrfConfig
+from nri_rdma.model.routing import Routing
 from tests.contract.machines import HOST, POD, LinuxMachine, Machine, Seen
 from tests.rig.deadline import wait_until
 from tests.rig.linkops import (
@@ -93,7 +94,11 @@ def test_a_link_is_told_as_it_is(machine: Machine, rail: int) -> None:
     assert dict(state.settings)["addr_gen_mode"] == 0
     captured = capture(machine.kernel, machine.kernel.host, rail)
     assert captured.tcx == ()
-    assert replace(captured, sysctls="", features="", tuning="", private_flags="", tcx=None) == state
+    fixed = features_of(captured.fixed_features)
+    assert fixed["rx-lro"] is False
+    assert "" not in fixed
+    bare = replace(captured, sysctls="", features="", fixed_features="", tuning="", private_flags="", tcx=None)
+    assert bare == state
 
 
 def test_what_is_not_there_is_told_with_its_errno(machine: Machine, rail: int) -> None:
@@ -806,8 +811,27 @@ def test_links_of_default_routes_are_known(machine: Machine, rail: int) -> None:
     assert rail not in machine.kernel.host_use().default_route_links
     machine.set("rail0", up=True)
     machine.add_address("rail0", "10.0.0.1/24")
-    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
+    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9")
     assert machine.kernel.host_use().default_route_links == {rail}
+    assert machine.kernel.host_use().routing == Routing()
+
+
+def test_default_routes_in_other_tables_are_known_with_what_leads_to_them(machine: Machine, rail: int) -> None:
+    kernel = machine.kernel
+    machine.set("rail0", up=True)
+    machine.add_address("rail0", "10.0.0.1/24")
+    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 1000")
+    apply(kernel, kernel.host, rail, AddRule(rule=_ruled("10.0.0.1/32", 1000)))
+    for use in (kernel.host_use(), kernel.survey({rail}).use):
+        assert use.default_route_links == set()
+        (route,) = use.routing.routes[rail]
+        assert (str(route.destination), str(route.gateway), route.table) == ("0.0.0.0/0", "10.0.0.9", 1000)
+        assert _ruled("10.0.0.1/32", 1000) in {it.rule for it in use.routing.rules}
+        assert ip_interface("10.0.0.1/24") in use.routing.addresses[rail]
+
+
+def _ruled(source: str, table: int) -> RoutingRule:
+    return RoutingRule(version=4, priority=100, table=table, source=ip_network(source))
 
 
 def test_the_addresses_of_links_are_known(machine: Machine, rail: int) -> None:
@@ -825,12 +849,14 @@ def test_a_survey_tells_the_use_of_some_links_and_of_what_is_tied_to_them(machin
     kernel, host = machine.kernel, machine.kernel.host
     _configure(machine)
     other = machine.add_link("rail1", OTHER_MAC)
+    machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9")
     machine.add_route("rail0", "0.0.0.0/0 via 10.0.0.9 table 100")
     wait_until(lambda: LINK_LOCAL_ROUTE in machine.see()[rail].routes, "link-local", 5)
     survey, links = kernel.survey({rail, other, 4711}), {link.ifindex: link for link in kernel.links(host)}
     assert {link.ifindex: link for link in survey.use.links if link.ifindex in {rail, other}} == survey.links
     assert survey.links == {number: links[number] for number in (rail, other)}
     assert survey.use.default_route_links == kernel.host_use().default_route_links == {rail}
+    assert survey.use.routing == kernel.host_use().routing != Routing()
     assert kernel.survey(()).links == {}
 
 
@@ -913,6 +939,15 @@ def test_a_virtual_link_is_known_by_what_it_hangs_on(machine: Machine, rail: int
     machine.replace_in_pod("rdma0")
     assert not kernel.hangs_on(pod, 77, wanted)
     _refused({errno.ENODEV}, lambda: kernel.hangs_on(pod, 4711, wanted))
+    pod.close()
+
+
+def test_a_namespace_that_is_held_open_knows_whether_its_path_still_leads_to_it(machine: Machine) -> None:
+    kernel = machine.kernel
+    pod = kernel.open_namespace(machine.pod_path)
+    assert (pod.is_at_its_path, kernel.host.is_at_its_path) == (True, True)
+    machine.remove_pod()
+    assert not pod.is_at_its_path
     pod.close()
 
 

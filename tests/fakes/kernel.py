@@ -57,6 +57,8 @@ _DEFAULT_SETTINGS = {
     "group": 0,
     "gso_max_size": 65536,
     "gro_max_size": 65536,
+    "gso_ipv4_max_size": 65536,
+    "gro_ipv4_max_size": 65536,
     "addr_gen_mode": 0,
 }
 
@@ -463,6 +465,10 @@ class FakeNamespace:
     def is_host(self) -> bool:
         return self.netns is self._world.host
 
+    @property
+    def is_at_its_path(self) -> bool:
+        return self.identity.path in self.netns.paths
+
     def rest(self) -> None:
         """There are no threads and sockets here that could end."""
 
@@ -512,14 +518,24 @@ class FakeKernel:
                 replace(_state(link, whole=False), unreturnable=link.unreturnable if link.name in netdevs else ())
                 for link in links
             ),
-            default_route_links=frozenset(
-                link.ifindex for link in links if any(not route.to.prefixlen for route in link.routes)
-            ),
+            default_route_links=frozenset(link.ifindex for link in links if {254} & _default_tables(link)),
+            routing=self._routing_of_defaults(),
             addresses={ifindex: own for ifindex, own in addresses.items() if own},
             sockets=tuple(self._world.sockets),
             lifelines=self._world.lifelines,
             api_server_links=_links_to(links, api_server) if api_server is not None else frozenset(),
         )
+
+    def _routing_of_defaults(self) -> Routing:
+        links = self._world.host.links.values()
+        if not any(_default_tables(link) - {254} for link in links):
+            return Routing()
+        whole = self.routing(self.host)
+        own = {
+            number: tuple(it for it in routes if not it.destination.prefixlen and it.table != 254)
+            for number, routes in whole.routes.items()
+        }
+        return replace(whole, routes={number: routes for number, routes in own.items() if routes})
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         links, use = self._world.host.links, self.host_use()
@@ -1027,6 +1043,10 @@ def _link(namespace: Namespace, ifindex: int) -> Link:
     return link
 
 
+def _default_tables(link: Link) -> set[int]:
+    return {it.table for it in link.routes if not it.to.prefixlen}
+
+
 def _links_to(links: Collection[Link], address: IPv4Address | IPv6Address) -> frozenset[int]:
     """Where the narrowest of the main table's routes to an address leads."""
     fitting = [(route.to.prefixlen, link.ifindex) for link in links for route in link.routes if address in route.to]
@@ -1068,6 +1088,7 @@ def _bare(state: LinkState) -> LinkState:
         forwarding=nothing,
         sysctls="",
         features="",
+        fixed_features="",
         tuning="",
         private_flags="",
         dcb="",
@@ -1109,6 +1130,7 @@ def _state(link: Link, *, whole: bool) -> LinkState:
         tcx=link.tcx,
         sysctls=sysctls_text(link.sysctls),
         features=features_text(link.features.items()),
+        fixed_features="rx-lro off",
         tuning="\n".join(f"{name} {value}" for name, value in link.tuning.items()),
         unreturnable=link.unreturnable,
     )

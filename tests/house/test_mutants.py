@@ -87,6 +87,18 @@ def test_a_thread_that_never_ends_keeps_nobody_waiting(tmp_path: Path) -> None:
     assert "1 passed" in run(tmp_path, {chosen.FILE: str(listed)})
 
 
+def test_a_fixture_that_does_not_end_after_a_failure_keeps_nobody_waiting(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import threading\nimport pytest\nfrom tests.mutants import chosen\n\nchosen.AFTER_FAILURE_S = 0.2\n\n\n"
+        "@pytest.fixture\ndef stuck():\n    yield\n    threading.Event().wait()\n\n\n"
+        "def test_a(stuck):\n    assert False\n"
+    )
+    listed = tmp_path / "chosen"
+    listed.write_text("test_it.py::test_a")
+    run(tmp_path, {chosen.FILE: str(listed)}, "-x")
+    assert Path(str(listed) + chosen.FAILED).read_text() == "test_it.py::test_a\n"
+
+
 def test_a_mistake_is_tried_by_the_tests_of_its_module_first_and_by_those_that_run_its_line() -> None:
     """What is kept (`functools.cache`) or made at an import runs in one test, or in none, though many need it."""
     planted = replace(next(mutations(SOURCE)), first_line=7, last_line=7)

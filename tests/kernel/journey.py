@@ -148,15 +148,17 @@ def _rules_of_pod(linux: LinuxMachine) -> frozenset[str]:
 
 
 class Attach:
-    """One attach on a machine; `before` is what must be the same after it, `network` what the pod asks for."""
+    """One attach on a machine; `before` is what must be the same after it, `network` what the pod asks for, `netdevs`
+    what it has from earlier ones."""
 
     def __init__(
         self,
         linux: LinuxMachine,
         *names: str,
         before: hostlook.Look | None = None,
-        mtu: int = 1300,
+        mtu: int | None = 1300,
         network: DeviceRequest | None = None,
+        netdevs: frozenset[int] = frozenset(),
     ) -> None:
         self.linux = linux
         self.lost: list[tuple[str, str]] = []
@@ -167,7 +169,7 @@ class Attach:
         links = [link for link in self.kernel.links(self.kernel.host) if link.name in names]
         devices = tuple(make_device(f"mlx5_{number}", [link]) for number, link in enumerate(links))
         self.record: SandboxRecord = record_of(
-            self.kernel, self.namespace, make_placed(devices, mtu=mtu, network=network)
+            self.kernel, self.namespace, make_placed(devices, mtu=mtu, network=network), netdevs=netdevs
         )
 
     def do(self, kernel: Kernel) -> None:

@@ -10,9 +10,14 @@ from typing import Any  # Any: the JSON of `ip`
 
 import pytest
 
+from bench import configured
 from bench.collector import GROWN_MIB, STATES, TAKES, beside
 from bench.hosts import Host
+from bench.messages import ANNOTATION
 from bench.moves import Moves, compile_moves
+from nri_rdma.host.netlink.kernel import LinuxKernel
+from nri_rdma.model.link import features_of
+from nri_rdma.text.annotations import parse_pod_request
 from tests.rig.deadline import wait_until
 from tests.rig.node import load
 
@@ -73,6 +78,60 @@ def test_the_floor_moves_names_numbers_addresses_and_raises_its_links_and_brings
         wait_until(lambda: have_carrier(links(host.path)), "the links to have their carrier again")
         assert without_lifetimes(links(host.path)) == without_lifetimes(before)
         assert set(links(pod)) == {"lo"}
+
+
+def test_the_floor_gives_its_links_the_network_that_a_pod_writes(tmp_path: Path) -> None:
+    """What is written comes from the annotation, which the product's reader reads: both sides do the same."""
+    program = compile_moves(tmp_path)
+    nics = 2
+    request = parse_pod_request({ANNOTATION: configured.request(nics, MTU)})
+    assert request is not None
+    (asked,) = request.requests
+    with Host(tmp_path / "bare", load("sixteen")) as host:
+        pod = host.make_pod("pod")
+        words: list[str] = []
+        for at, (name, ifindex) in enumerate(list(host.ifindexes.items())[:nics]):
+            words += (f"{ifindex},{name},rdma{at},10.9.{at}.1/24", *configured.settings(at))
+        subprocess.run(
+            host.inside([str(program), "in", str(pod), str(MTU), *words]), capture_output=True, text=True, check=True
+        )
+        routes = {(it["dst"], it.get("gateway")) for it in shown(pod, "route", "show") if "gateway" in it}
+        assert routes == {(str(it.destination), str(it.gateway)) for it in asked.routes}
+        rules = {(it["priority"], it["src"], it["table"]) for it in shown(pod, "rule", "show") if it.get("dst")}
+        assert rules == {(it.priority, str(it.source).removesuffix("/32"), str(it.table)) for it in asked.rules}
+        assert len(asked.rules) == configured.RULES * nics
+        neighbours = {(it["dst"], it["lladdr"]) for it in shown(pod, "neighbour", "show", "nud", "permanent")}
+        assert neighbours == {(str(it.destination), it.mac) for it in asked.neighbours}
+        assert len(asked.routes) == configured.ROUTES * nics
+        assert [it["mtu"] for name, it in sorted(links(pod).items()) if name != "lo"] == [MTU] * nics
+        assert sysctls(pod, "rdma1", "arp_ignore", "arp_announce") == ["1", "2"]
+        assert features(pod, "rdma1") == {name: False for name, _ in asked.ethtool.features}
+        names = list(host.ifindexes)[:nics]
+        subprocess.run(host.inside([str(program), "home", str(pod), "1500", *words]), capture_output=True, check=True)
+        assert features(host.path, names[1]) == {name: True for name, _ in asked.ethtool.features}
+
+
+def shown(namespace: Path, *words: str) -> list[dict[str, Any]]:
+    command = ["nsenter", f"--net={namespace}", "ip", "-4", "-j", *words]
+    found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+def sysctls(namespace: Path, link: str, *names: str) -> list[str]:
+    files = [f"/proc/sys/net/ipv4/conf/{link}/{name}" for name in names]
+    command = ["nsenter", f"--net={namespace}", "cat", *files]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+def features(namespace: Path, link: str) -> dict[str, bool]:
+    """The features that the floor switches off."""
+    kernel = LinuxKernel(str(namespace))
+    try:
+        ifindex = next(it.ifindex for it in kernel.links(kernel.host) if it.name == link)
+        known = features_of(kernel.capture(kernel.host, [ifindex])[ifindex].features)
+    finally:
+        kernel.host.close()
+    return {name: known[name] for name in configured.FEATURES}
 
 
 def test_a_floor_that_fails_says_what_and_measures_nothing(tmp_path: Path) -> None:

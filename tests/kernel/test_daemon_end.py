@@ -70,6 +70,23 @@ def test_what_changed_before_anybody_listened_is_known_once_it_is_open(tmp_path:
         daemon.close()
 
 
+def test_a_record_that_cannot_be_read_is_logged_with_its_file_and_the_daemon_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    record = tmp_path / "state/journal/sandbox-1.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    daemon = _daemon(tmp_path)
+    try:
+        daemon.open()
+        assert ask_status(tmp_path / "state/control.sock")
+    finally:
+        gc.unfreeze()
+        daemon.close()
+    (told,) = (vars(it) for it in caplog.records if it.message == "journal record set aside")
+    assert str(record) in told["error"]
+
+
 def test_an_open_daemon_leaves_nothing_that_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No timer, no server of a pool; and what an earlier daemon refused is looked at once more before the end."""
     before = set(threading.enumerate())
@@ -140,6 +157,21 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
     assert running.wait(SOON)
     daemon.close()
     assert task.exception(SOON) is None
+
+
+def test_a_daemon_that_ended_has_no_descriptor_open(tmp_path: Path) -> None:
+    """Its listening sockets are closed with it, not when the collector comes to them."""
+    kept: list[Daemon] = []
+    descriptors: list[int] = []
+    for _ in range(2):  # the first one loads what stays open
+        kept.append(_daemon(tmp_path))
+        try:
+            kept[-1].open()
+        finally:
+            gc.unfreeze()
+            kept[-1].close()
+        descriptors.append(len([*Path("/proc/self/fd").iterdir()]))
+    assert descriptors[0] == descriptors[1]
 
 
 def test_the_daemon_hears_of_a_listener_that_dies_and_looks_at_everything(tmp_path: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon import service_manager
+from nri_rdma.daemon.daemon import Daemon
 from tests.fakes.runtime import FakeRuntime
 from tests.rig.node import load
 from tests.rig.systree import build_tree
@@ -70,7 +75,29 @@ def test_it_is_ready_when_the_runtime_has_reported_its_pods_and_says_when_it_end
         assert daemon.wait(SOON) == 0
 
 
-def test_without_a_runtime_it_is_ready_all_the_same(manager: socket.socket, daemon: subprocess.Popen[bytes]) -> None:
+def test_without_a_runtime_it_is_ready_all_the_same(
+    folder: Path, tmp_path: Path, manager: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else kubelet.service, which waits for it, would not start on a node whose runtime comes later."""
-    assert manager.recv(64) == b"READY=1"
-    assert daemon.poll() is None
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    monkeypatch.setattr(service_manager, "READY_WITHIN_S", 0.1)
+    build_tree(load("small"), tmp_path / "sys")
+    settings = Settings(
+        sysfs_root=tmp_path / "sys", cgroup_root=tmp_path, state_dir=folder / "state", nri_socket=folder / "nri.sock"
+    )
+    told: list[bytes] = []
+
+    def end_when_ready() -> None:
+        try:
+            told.append(manager.recv(64))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    watching = threading.Thread(target=end_when_ready)
+    watching.start()
+    try:
+        Daemon(settings, reread=lambda: settings).run()
+    finally:
+        gc.unfreeze()  # the daemon has it that all that is there lives as long as itself
+        watching.join()
+    assert [*told, manager.recv(64)] == [b"READY=1", b"STOPPING=1"]

@@ -83,6 +83,23 @@ def test_pods_that_come_and_go_leave_nothing_in_the_daemon(
     assert slope < times.most_kib_per_pod, told
 
 
+def test_no_thread_of_the_daemon_stays_in_the_namespace_of_a_pod_that_is_attached(tmp_path: Path) -> None:
+    with Subject.started(tmp_path, "rests", settings=UNTRACED) as subject:
+        netns = subject.host.make_pod("pod-1")
+        inode = netns.stat().st_ino
+        message = pod(1, {ANNOTATION: request(1)}, str(netns))
+        assert subject.start(message, 0.0).devices == 1
+        wait_until(lambda: not _threads_in(subject.pid, inode), "the threads to leave the namespace", 5)
+        subject.end(message)
+        subject.host.remove_pod(netns)
+
+
+def _threads_in(pid: int, netns: int) -> list[str]:
+    """The threads of a process in the network namespace with this inode."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [it.name for it in tasks if (it / "ns/net").exists() and (it / "ns/net").stat().st_ino == netns]
+
+
 def _live(subject: Subject, number: int) -> None:
     """A pod with one device alone, from its start to its end."""
     netns = subject.host.make_pod(f"pod-{number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ FILE = "NRI_RDMA_CHOSEN"
 """Environment variable with the path of a file that has one node id per line."""
 FAILED = ".failed"
 """Suffix of the file beside it that this plugin writes."""
+AFTER_FAILURE_S = 30.0
+"""How long after a failure pytest ends at the latest: a mistake can make the fixtures' end hang, too."""
 
 
 class Chosen:
@@ -43,6 +46,9 @@ class Chosen:
         if report.failed:
             with self._failed.open("a") as file:
                 file.write(report.nodeid + "\n")
+            late = threading.Timer(AFTER_FAILURE_S, os._exit, (pytest.ExitCode.TESTS_FAILED,))
+            late.daemon = True
+            late.start()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,6 +17,8 @@ from tests.rig.faults import Faults
 PROJECT = Path(__file__).resolve().parents[2]
 EXCLUSIVE_FIRST = ("--config", str(PROJECT / "tests/rig/exclusive_first.toml"))
 """Flags of a daemon with a pool `default` whose author put exclusive first."""
+ALL_RIGHTS = ("--config", str(PROJECT / "tests/rig/all_rights.toml"))
+"""Flags of a daemon whose rule lets every pod say everything about its netdevs."""
 MEMLOCK = 8 << 20
 """A host without CAP_SYS_RESOURCE cannot raise the hard limit above its own; this is what such hosts have."""
 

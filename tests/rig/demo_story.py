@@ -243,12 +243,14 @@ def _nothing(stage: Stage) -> None:
 def _refused(stage: Stage) -> None:
     page = stage.page
     page.heading("4. A device that is in use is refused")
-    page.text(f"The host itself routes over rail7: a default route in table {_TABLE}, made for this part.")
+    page.text(f"The host routes over rail7: a rule sends marked packets to a default route in table {_TABLE}.")
+    _ip("rule", "add", "fwmark", _TABLE, "table", _TABLE)
     _ip("route", "add", "default", "dev", "rail7", "table", _TABLE)
     try:
         text = _refusal(stage)
     finally:
         _ip("route", "delete", "default", "dev", "rail7", "table", _TABLE)
+        _ip("rule", "delete", "fwmark", _TABLE, "table", _TABLE)
     page.text("It is not started. What the kubelet gets as the error of RunPodSandbox:")
     page.quote(text)
     page.table("the error", expected="must hold", seen="holds")

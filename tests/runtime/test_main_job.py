@@ -87,6 +87,7 @@ def test_our_error_is_the_text_of_the_cri_error_and_the_same_request_succeeds_wh
     host_equal: None, node: Fabric, cri: Cri
 ) -> None:
     request = annotations("- {match: {device: mlx5_7}}")
+    subprocess.run(["ip", "rule", "add", "fwmark", "7777", "table", "7777"], check=True)
     subprocess.run(["ip", "route", "add", "default", "dev", "rail7", "table", "7777"], check=True)
     try:
         with pytest.raises(CriError) as refused:
@@ -96,6 +97,7 @@ def test_our_error_is_the_text_of_the_cri_error_and_the_same_request_succeeds_wh
         assert "Next: " in refused.value.text
     finally:
         subprocess.run(["ip", "route", "del", "default", "dev", "rail7", "table", "7777"], check=True)
+        subprocess.run(["ip", "rule", "del", "fwmark", "7777", "table", "7777"], check=True)
     pod = cri.run_pod("again", annotations=request)
     seen = look(cri, cri.run_container(pod, "main"))
     assert seen.macs["rdma0"] == described_mac(node, "rail7")

@@ -50,16 +50,16 @@ class Network:
     def __init__(self, cri: Cri, pod: Sandbox) -> None:
         netns = cri.pod_status(pod).netns
         assert netns is not None
-        self._netns = netns
+        self.netns = netns
 
     def ip(self, *words: str) -> list[dict[str, Any]]:
-        command = ["nsenter", f"--net={self._netns}", "ip", "-j", *words]
+        command = ["nsenter", f"--net={self.netns}", "ip", "-j", *words]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         return list(json.loads(done.stdout or "[]"))
 
     def run(self, *command: str) -> str:
         """A command in the namespace; what it printed."""
-        whole = ["nsenter", f"--net={self._netns}", *command]
+        whole = ["nsenter", f"--net={self.netns}", *command]
         return subprocess.run(whole, capture_output=True, text=True, check=True).stdout
 
     def routes(self) -> set[str]:

@@ -50,6 +50,7 @@ EXIT_REFUSED = 1
     "cgroup_root",
     "node_ip",
     "api_server",
+    "service_range",
     "allow_default_pool",
     "memlock",
     "annotation_prefix",
@@ -172,6 +173,8 @@ def _show_one(screen: Screen, item: Explanation, memlock_reason: str) -> None:
     if item.moves:
         screen.line()
         screen.table(_moves_table(item))
+        for line in _staying(item):
+            screen.line(line)
     for container in item.containers:
         if not item.requests and not container.container.resources and not container.container.claims:
             continue  # a pod that asks for nothing is told so above
@@ -245,6 +248,18 @@ def _moves_table(item: Explanation) -> TextTable:
         ),
         indent=2,
     )
+
+
+def _staying(item: Explanation) -> Iterator[str]:
+    """Yield what stays on the host of the netdevs' configuration, and what depends on the pod."""
+    for move in item.moves:
+        for left_out in item.left_out.get(move.link.ifindex, ()):
+            yield f"  {move.link.name} leaves on the host: {left_out}"
+    takes = any(it.takes.routes or it.takes.addresses for it in item.moves)
+    if takes and not item.left_out:
+        yield "  What they leave on the host is not known: this machine does not show these netdevs."
+    elif takes:
+        yield "  So do routes that cover the pod's own address or gateway: `nri-rdma status` has them once it runs."
 
 
 def _address_words(move: NetdevMove) -> str:
@@ -328,6 +343,7 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
                 "mtu": move.mtu or move.link.mtu,
                 "addresses": [str(address) for address in move.addresses],
                 "takes": list(move.takes.words),
+                "left_out": list(item.left_out[move.link.ifindex]) if move.link.ifindex in item.left_out else None,
             }
             for move in item.moves
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any  # Any: the daemon's JSON document
 import msgspec
 
 from nri_rdma.commands.cli.holders import taken_from
+from nri_rdma.commands.cli.host_network import read_host_network
 from nri_rdma.commands.cli.node import read_node
 from nri_rdma.commands.cli.status_check import look_through
 from nri_rdma.commands.explain import Away, Facts
@@ -60,7 +62,7 @@ def gather(settings: Settings, snapshot: Path | None = None, problem: SettingErr
             f"The daemon reads its hardware from {told}, not from {settings.sysfs_root}: what pods hold there is not"
             " counted.",
         )
-    return _from_daemon(document)
+    return _from_daemon(document, settings)
 
 
 def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) -> FactsSource:
@@ -73,6 +75,8 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
         annotation_prefix=settings.annotation_prefix,
         default_memlock=settings.memlock.bytes,
         adoption=settings.adopt,
+        lifelines=settings.lifelines(os.environ),
+        host=read_host_network(node) if snapshot is None else None,
     )
     reason = "or unlimited, where the runtime may raise it" if settings.memlock.automatic else MEMLOCK_IS_SET
     return FactsSource(
@@ -87,10 +91,12 @@ _NO_DEVICE = (
 )
 
 
-def _from_daemon(document: Mapping[str, Any]) -> FactsSource:
-    memlock = document["memlock"]
+def _from_daemon(document: Mapping[str, Any], settings: Settings) -> FactsSource:
+    memlock, node = document["memlock"], node_from(document)
     facts = Facts(
-        node=node_from(document),
+        node=node,
+        lifelines=settings.lifelines(os.environ),
+        host=read_host_network(node),
         policy=policy_from(document),
         taken=taken_from(document),
         away=_away(document),

@@ -148,6 +148,7 @@ def _side_by_side(use: HostUse, described: tuple[LinkState, ...]) -> HostUse:
         use,
         links=(*described, *kept),
         default_route_links=use.default_route_links - numbers,
+        routing=replace(use.routing, routes={it: own for it, own in use.routing.routes.items() if it not in numbers}),
         addresses={ifindex: own for ifindex, own in use.addresses.items() if ifindex not in numbers},
         sockets=tuple(item for item in use.sockets if item.ifindex not in numbers),
         api_server_links=use.api_server_links - numbers,

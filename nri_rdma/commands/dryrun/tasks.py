@@ -25,6 +25,7 @@ class Unopened:
 
     identity: NamespaceIdentity
     is_host: bool
+    is_at_its_path: bool = True
 
     def rest(self) -> None:
         """Nothing is open."""
@@ -72,6 +73,9 @@ class FindingOut:
             pod = planned.pod
             raise explained(error, device=planned.device_names, where=str(pod), path=pod.netns_path) from error
         attachment.change(record=replace(with_char_devices(planned, self._resolve), state=Phase.ATTACHED))
+
+    def rest(self, attachment: Attachment) -> None:
+        """No namespace is open."""
 
     def bring_home(self, attachment: Attachment) -> None:
         """Nothing left the host."""

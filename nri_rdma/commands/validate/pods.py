@@ -14,6 +14,7 @@ from typing import Any  # Any: a manifest before it is read
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.network import MAIN_TABLE
 from nri_rdma.model.request import DeviceRequest, PodRequest
 from nri_rdma.text.annotations import asks, meant_key, parse_pod_request
 from nri_rdma.text.manifest import PodManifest, no_text, read_pod, shared_addresses, unknown_containers
@@ -214,10 +215,23 @@ def _of_all(
         except RequestError as error:
             yield checked.problem(error, _key_of(error, pod))
         else:
-            for warning in shared_addresses(pod, request):
+            for warning in (*shared_addresses(pod, request), *_leading_all(request)):
                 yield replace(checked.problem(warning, _key_of(warning, pod)), is_warning=True)
     for unknown in unknown_containers(pod, PodRequest(requests=tuple(asked)), prefix):
         yield checked.problem(unknown, _key_of(unknown, pod))
+
+
+def _leading_all(request: PodRequest | None) -> Iterator[RequestError]:
+    """Yield a warning, as an error that nobody raises, for each default route of the table main: what else covers the
+    cluster network only a node knows."""
+    for item in request.requests if request is not None else ():
+        for index, route in enumerate(item.routes if item.interface.vrf is None else ()):
+            if route.is_over_netdev and not route.destination.prefixlen and route.table == MAIN_TABLE:
+                what = "a default route leads the API server, services and DNS over the netdev, too"
+                hint = (
+                    "write narrower routes, or a table and a rule; leave it so if the pod shall have no other network"
+                )
+                yield refused(f"{item.where}.routes[{index}].destination", what, hint)
 
 
 def _key_of(error: RequestError, pod: PodManifest) -> str:

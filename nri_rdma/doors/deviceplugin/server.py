@@ -32,6 +32,8 @@ KUBELET_SOCKET = "kubelet.sock"
 CALL_S = 5.0
 """Time limit of the registration; after it the call fails and is tried again."""
 _SERVICE = "v1beta1.DevicePlugin"
+_LONGEST_PATH = 107
+"""Bytes of a socket's path that Linux takes."""
 _THREADS = 4
 """One for ListAndWatch of this kubelet, one for that of a kubelet that has just ended, and two for the calls."""
 _OPTIONS = (
@@ -82,7 +84,7 @@ class PoolServer:
         try:
             server.add_insecure_port(f"unix:{quote(str(self._path))}")
         except RuntimeError as error:
-            raise _unreachable(f"cannot listen at {self._path}", self._folder, str(error)) from error
+            raise _cannot_listen(self._path, str(error)) from error
         server.start()
         self._server = server
         try:
@@ -209,6 +211,15 @@ def endpoint_of(pool: Pool) -> str:
 
 def _options(pool: Pool) -> pb.DevicePluginOptions:
     return pb.DevicePluginOptions(get_preferred_allocation_available=pool.gives is ShareGives.DEVICE)
+
+
+def _cannot_listen(path: Path, detail: str) -> KubeletError:
+    size = len(os.fsencode(path))
+    if size <= _LONGEST_PATH:
+        return _unreachable(f"cannot listen at {path}", path.parent, detail)
+    what = f"cannot listen at {path}: the path has {size} bytes, and Linux takes {_LONGEST_PATH}"
+    hint = "give the pool a shorter name, or the kubelet a shorter folder"
+    return KubeletError(ErrorCode.KUBELET_UNREACHABLE, what, where=str(path.parent), hint=hint)
 
 
 def _unreachable(what: str, where: Path, detail: str) -> KubeletError:

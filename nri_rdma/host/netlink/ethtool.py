@@ -40,7 +40,7 @@ _STRSET_GET, _FEATURES_GET, _FEATURES_SET, _PRIVFLAGS_GET, _PRIVFLAGS_SET = 1, 1
 _RINGS_GET, _CHANNELS_GET, _COALESCE_GET = 15, 17, 19
 _SET_AFTER_GET = 1  # the number of each request that sets follows that of the one that reads
 _HEADER, _DEV_INDEX, _FLAGS, _COMPACT_BITSETS = 1, 1, 3, 1
-_HW, _WANTED, _BITS, _VALUE = 2, 3, 3, 4
+_HW, _WANTED, _ACTIVE, _BITS, _VALUE = 2, 3, 4, 3, 4
 _BIT, _BIT_NAME, _BIT_IS_SET = 1, 2, 3
 _PRIVATE_FLAGS = 2
 _STRINGSETS, _STRINGSET, _SET_ID, _SET_STRINGS, _STRING_INDEX, _STRING_VALUE = 2, 1, 1, 3, 1, 2
@@ -87,6 +87,7 @@ class Shown:
     """The settings that ethtool shows of a link, as LinkState has them."""
 
     features: str = ""
+    fixed_features: str = ""
     tuning: str = ""
     private_flags: str = ""
 
@@ -127,7 +128,8 @@ class EthtoolSocket:
         answers = self._ask(f"ask ethtool for link {ifindex}", family, requests)
         shown = dict(zip(kinds, map(_or_nothing, answers), strict=True))
         return Shown(
-            features=features_text(_changeable(shown[_FEATURES_GET])),
+            features=features_text(_features(shown[_FEATURES_GET], _WANTED, fixed=False)),
+            fixed_features=features_text(_features(shown[_FEATURES_GET], _ACTIVE, fixed=True)),
             tuning="\n".join(line for kind in _TUNING for line in _sizes(kind, shown[kind])),
             private_flags=features_text(_named_bits(shown[_PRIVFLAGS_GET].get(_PRIVATE_FLAGS, b""))),
         )
@@ -264,16 +266,16 @@ def _or_nothing(answer: _Attributes | KernelError) -> _Attributes:
     raise answer
 
 
-def _changeable(shown: _Attributes) -> Iterator[tuple[str, bool]]:
-    """Yield the features that can be changed, each with whether it is wanted. Whether it is on also depends on others:
-    segmentation needs checksums."""
+def _features(shown: _Attributes, kind: int, *, fixed: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the features that can be changed, or those that are fixed, each with its bit of the bitset `kind`: whether
+    it is wanted, or on. Whether one that is wanted is on also depends on others: segmentation needs checksums."""
     family = _family()
     if not shown or family is None:
         return
-    can_change, wanted = (_mask(shown[kind]) for kind in (_HW, _WANTED))
+    can_change, bits = _mask(shown[_HW]), _mask(shown[kind])
     for bit, name in enumerate(_names(family)):
-        if can_change >> bit & 1:
-            yield name, bool(wanted >> bit & 1)
+        if name and (can_change >> bit & 1) != fixed:  # some bits have no name
+            yield name, bool(bits >> bit & 1)
 
 
 def _mask(bitset: bytes) -> int:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from nri_rdma.attach.port import KernelError, Survey
 from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
 from nri_rdma.host.netlink.links import UNREADABLE, parse_link, parse_start, read_links, tied_to
+from nri_rdma.host.netlink.pod_routing import routing_of_defaults
 from nri_rdma.host.netlink.queues import read_queues
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
@@ -60,8 +61,10 @@ class HostReader:
         returning = _returning(route, wanted, addresses, routes) if routes is not None else {}
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
         use = host_use(route, every, addresses, routes or (), self._lifelines)
+        use = replace(use, routing=routing_of_defaults(route, addresses, routes or ()))
         if routes is None:  # no attach relies on it: a survey asks again for links that are not in `returning`
-            use = replace(use, default_route_links=self._last.use.default_route_links)
+            last = self._last.use
+            use = replace(use, default_route_links=last.default_route_links, routing=last.routing)
         self._last = Survey(use=use, links=returning)
         return with_sockets(use)
 
@@ -76,7 +79,10 @@ class HostReader:
         routes = read_routes(wanted.keys(), _own_of(wanted, addresses))
         own = [address for address in addresses if address.ifindex in wanted]
         return Survey(
-            use=host_use(route, tied.values(), own, routes, self._lifelines),
+            use=replace(
+                host_use(route, tied.values(), own, routes, self._lifelines),
+                routing=routing_of_defaults(route, addresses, routes),
+            ),
             links=_returning(route, wanted, addresses, routes),
         )
 
@@ -165,8 +171,8 @@ def host_use(
     routes: Collection[Route],
     lifelines: Lifelines,
 ) -> HostUse:
-    """Return the use of these links without sockets, given the addresses and routes of the same reading. Raises
-    KernelError."""
+    """Return the use of these links without sockets and `routing`, given the addresses and routes of the same reading.
+    Raises KernelError."""
     addresses = _by_link(messages)
     return HostUse(
         links=tuple(links),

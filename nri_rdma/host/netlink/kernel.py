@@ -247,6 +247,7 @@ def _whole(
         forwarding=carried.forwarding,
         sysctls=sysctls,
         features=shown.features,
+        fixed_features=shown.fixed_features,
         tuning=shown.tuning,
         private_flags=shown.private_flags,
         dcb=read_dcb(route, link.name),

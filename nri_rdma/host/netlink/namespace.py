@@ -126,6 +126,16 @@ class HeldNamespace:
         return os.path.samestat(os.fstat(self._fd), os.fstat(other.fd))
 
     @property
+    def is_at_its_path(self) -> bool:
+        """Return whether its path still leads to it. Raises KernelError where it is closed."""
+        with self.descriptor() as fd:
+            own = os.fstat(fd)
+        try:
+            return os.path.samestat(own, Path(self._path).stat())
+        except OSError:  # there is nothing at the path
+            return False
+
+    @property
     def fd(self) -> int:
         """The descriptor; a caller that keeps using it asks for it with `descriptor`."""
         return self._fd

@@ -1,36 +1,52 @@
-"""How a pod's network namespace routes, before a netdev comes into it."""
+"""How a network namespace routes: a pod's, before a netdev comes into it, and the host's default routes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
 from nri_rdma.attach.port import KernelError
-from nri_rdma.host.netlink.link_contents import carried_interface, read_addresses
+from nri_rdma.host.netlink.link_contents import AddressMessage, carried_interface, read_addresses
 from nri_rdma.host.netlink.proc_sys import NET
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, read_all_routes
 from nri_rdma.host.netlink.rules import read_rules
 from nri_rdma.model.network import IpAddress, RouteConfig
-from nri_rdma.model.routing import LOCAL_TABLE, IpInterface, Routing
+from nri_rdma.model.routing import LOCAL_TABLE, SHARED_TABLES, IpInterface, Routing
 
+_IP_BYTES = (4, 16)
 _DISABLE_IPV6 = NET / "ipv6/conf/default/disable_ipv6"
 
 
 def read_routing(route: RouteSocket) -> Routing:
     """Return how the namespace routes that the calling thread is in. Raises KernelError, WireError."""
+    return replace(
+        _routing(route, read_addresses(route), _of_tables(read_all_routes())),
+        has_ipv6=_has_ipv6(),
+    )
+
+
+def routing_of_defaults(route: RouteSocket, addresses: Iterable[AddressMessage], routes: Iterable[Route]) -> Routing:
+    """Return what the namespace of the socket has of default routes outside the tables that all packets come to, with
+    all rules and addresses; nothing, and at no cost, without such a route. Raises KernelError, WireError."""
+    own = [it for it in routes if it.default_links and it.table_number not in SHARED_TABLES and not it.is_cached]
+    return _routing(route, addresses, own) if own else Routing()
+
+
+def _routing(route: RouteSocket, messages: Iterable[AddressMessage], found: Iterable[Route]) -> Routing:
     addresses: dict[int, list[IpInterface]] = {}
-    for message in read_addresses(route):
-        addresses.setdefault(message.ifindex, []).append(carried_interface(message))
+    for message in messages:
+        if len(message.own) in _IP_BYTES:
+            addresses.setdefault(message.ifindex, []).append(carried_interface(message))
     routes: dict[int, list[RouteConfig]] = {}
-    for it in _of_tables(read_all_routes()):
+    for it in found:
         for link in (it.paths | {it.link}) - {0}:
             routes.setdefault(link, []).append(_config(it))
     return Routing(
         rules=read_rules(route),
         addresses={link: tuple(own) for link, own in addresses.items()},
         routes={link: tuple(own) for link, own in routes.items()},
-        has_ipv6=_has_ipv6(),
     )
 
 
@@ -48,7 +64,7 @@ def _config(route: Route) -> RouteConfig:
 
 
 def _address(packed: bytes) -> IpAddress | None:
-    return ip_address(packed) if len(packed) in {4, 16} else None
+    return ip_address(packed) if len(packed) in _IP_BYTES else None
 
 
 def _has_ipv6() -> bool:

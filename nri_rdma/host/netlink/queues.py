@@ -173,7 +173,7 @@ def _filtered(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Ite
             body = _TCMSG.pack(0, ifindex, 0, parent, 0)
             if route.dump(_GETTFILTER, body, f"list the filters of link {ifindex}"):
                 where = side or f"at {_words(it.handle)}"
-                yield f"has tc filters ({where}), which could not be restored"
+                yield f"has tc filters ({where}), which its move would remove for good"
 
 
 def _node(raw: bytes) -> _Node:

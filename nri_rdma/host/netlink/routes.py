@@ -20,6 +20,7 @@ from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.dumps import DUMP_INTERRUPTED, read_whole
 from nri_rdma.host.netlink.replay import RTA_CACHEINFO, RTA_EXPIRES
 from nri_rdma.model.link import Captured
+from nri_rdma.model.routing import SHARED_TABLES
 from nri_rdma.wire.netlink import encode_u32, read_attributes
 
 _RTM_GETROUTE = 26
@@ -141,8 +142,9 @@ def read_all_routes() -> tuple[Route, ...]:
 
 
 def default_links(routes: Iterable[Route]) -> frozenset[int]:
-    """Return the ifindexes that any default route among these leads to."""
-    return frozenset().union(*(route.default_links for route in routes))
+    """Return the ifindexes that any default route among these leads to, of those in the tables that all packets come
+    to."""
+    return frozenset().union(*(it.default_links for it in routes if it.table_number in SHARED_TABLES))
 
 
 def parse_route(raw: bytes) -> Route:

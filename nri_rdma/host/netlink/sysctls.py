@@ -229,11 +229,15 @@ def _write_file(ifindex: int, key: str, value: str) -> None:
     """Write a file. The error's text has no value: one of them is a secret."""
     family, _, file = key.split("/")
     try:
-        path = (writable_net() or _ROOT) / family / "conf" / socket.if_indextoname(ifindex) / file
+        path = f"{writable_net() or _ROOT}/{family}/conf/{socket.if_indextoname(ifindex)}/{file}"
     except OSError as error:
         raise KernelError(f"set {key} of link {ifindex}", errno.ENODEV) from error
     try:
-        path.write_text(value)
+        fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(fd, value.encode())  # at once: a sysctl takes a value in one write
+        finally:
+            os.close(fd)
     except OSError as error:
         raise KernelError(f"write {path}", error.errno or 0, error.strerror or "") from error
 

@@ -26,7 +26,7 @@ def place(device: str) -> tuple[str, list[str], int | None]:
 
 
 def node() -> dict[str, Any]:
-    """RDMA devices and GPUs."""
+    """RDMA devices by name, and GPUs. The kernel has soft devices in the order in which they came."""
     links = {link["ifname"]: link for link in json.loads(_run("ip", "-j", "-d", "link"))}
     routes = [route for family in ("-4", "-6") for route in json.loads(_run("ip", "-j", family, "route") or "[]")]
     used = {route["dev"] for route in routes if route["dst"] == "default"} | {it.get("link") for it in links.values()}
@@ -34,8 +34,9 @@ def node() -> dict[str, Any]:
     netdevs = {port["ifname"]: links[port["netdev"]] for port in json.loads(_run("rdma", "-j", "link"))}
     devices = json.loads(_run("rdma", "-j", "-d", "dev"))
     gpus = sorted(slot for slot, record in functions().items() if record["Class"] in ("0302", "0380", "1200"))
+    described = (_device(it, netdevs[it["ifname"]], netdevs[it["ifname"]]["ifname"] in used) for it in devices)
     return {
-        "devices": [_device(it, netdevs[it["ifname"]], netdevs[it["ifname"]]["ifname"] in used) for it in devices],
+        "devices": sorted(described, key=lambda it: it["name"]),
         "gpus": {slot: place(f"/sys/bus/pci/devices/{slot}") for slot in gpus},
     }
 

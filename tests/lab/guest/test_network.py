@@ -18,7 +18,7 @@ from tests.contract.machines import HOST, POD, LinuxMachine, linux_machine
 from tests.fakes.kernel import CrashError, FaultyKernel
 from tests.kernel.journey import Attach, make_rich
 from tests.lab.guest.test_nldev import run
-from tests.lab.guest.test_property import VF, _given_away, _make_vf_rich
+from tests.lab.guest.test_property import VF, _make_vf_rich, given_away
 from tests.rig import hostlook
 from tests.unit.attach.networks import networks
 
@@ -38,7 +38,7 @@ def linux(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LinuxMachi
         if request.param == "veth":
             make_rich(machine, "veth")
         else:
-            stack.enter_context(_given_away(VF, machine))
+            stack.enter_context(given_away(VF, machine))
             _make_vf_rich(machine)
         yield machine
 

@@ -55,14 +55,14 @@ def linux(tmp_path: Path) -> Iterator[LinuxMachine]:
 
 @pytest.mark.machine("sriov")
 def test_a_virtual_function_comes_home_whatever_fails(linux: LinuxMachine) -> None:
-    with _given_away(VF, linux):
+    with given_away(VF, linux):
         _make_vf_rich(linux)
         _whatever_fails(linux, OF_A_VF)
 
 
 @pytest.mark.machine("sriov")
 def test_a_virtual_function_whose_namespace_died_comes_home_whole(linux: LinuxMachine) -> None:
-    with _given_away(VF, linux):
+    with given_away(VF, linux):
         _make_vf_rich(linux)
         attach = Attach(linux, "rail0")
         attach.do(attach.kernel)
@@ -123,7 +123,7 @@ def _make_vf_rich(linux: LinuxMachine) -> None:
 
 
 @contextmanager
-def _given_away(name: str, linux: LinuxMachine) -> Iterator[None]:
+def given_away(name: str, linux: LinuxMachine) -> Iterator[None]:
     """A link of the machine, as rail0 of the namespace that plays the host; the RDMA device on it is made again."""
     (device,) = (it["ifname"] for it in kernel.rdma_links() if it.get("netdev") == name)
     kernel.rdma("link", "delete", device)
@@ -133,7 +133,9 @@ def _given_away(name: str, linux: LinuxMachine) -> Iterator[None]:
         yield
     finally:
         linux.ip(HOST, "link set rail0 down")
-        linux.ip(HOST, "link property del dev rail0 altname enp1 altname enp2")
+        (shown,) = json.loads(linux.ip(HOST, "-j link show rail0"))
+        for other in shown.get("altnames", ()):
+            linux.ip(HOST, f"link property del dev rail0 altname {other}")
         linux.ip(HOST, f"link set rail0 mtu 1500 txqueuelen 1000 group default name {name} netns 1")
         run(f"ip link set {name} up")
         kernel.rdma("link", "add", device, "type", "rxe", "netdev", name)

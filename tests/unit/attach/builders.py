@@ -65,7 +65,11 @@ def make_placed(
     """A request of a pod, placed on these devices; what else it says of their network is that of `network`."""
     said = network or DeviceRequest(name="0", where="here")
     interface = replace(
-        said.interface, name=name, mtu=mtu, addresses=addresses or said.interface.addresses, inherit=inherit
+        said.interface,
+        name=name or said.interface.name,
+        mtu=mtu or said.interface.mtu,
+        addresses=addresses or said.interface.addresses,
+        inherit=inherit and said.interface.inherit,
     )
     request = replace(said, name="0", where="here", count=len(devices), interface=interface)
     return Placed(
@@ -78,7 +82,9 @@ def plan_of(placed: Placed, captured: Mapping[int, LinkState], pod_links: tuple[
     return plan_attach((placed,), captured, pod_links)
 
 
-def record_of(kernel: Kernel, namespace: Namespace, placed: Placed) -> SandboxRecord:
-    """The record that an attach of it would write before its first step."""
+def record_of(
+    kernel: Kernel, namespace: Namespace, placed: Placed, *, netdevs: frozenset[int] = frozenset()
+) -> SandboxRecord:
+    """The record that an attach of it would write before its first step, beside the netdevs of earlier ones."""
     record = prepare(kernel, namespace, make_pod(path=namespace.identity.path), (placed,), None)
-    return replace(record, plan=completed(kernel, namespace, record.plan), state=Phase.ATTACHING)
+    return replace(record, plan=completed(kernel, namespace, record.plan, netdevs=netdevs), state=Phase.ATTACHING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nri_rdma.model.reach import netdev_of_neighbour, netdev_of_route
+from nri_rdma.model.reach import Reach
 from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
 
@@ -58,6 +58,6 @@ def _for(request: DeviceRequest, devices: int) -> DeviceRequest:
         request,
         count=devices,
         interface=replace(request.interface, addresses=every[:devices]),
-        routes=tuple(it for it in request.routes if not it.is_over_netdev or netdev_of_route(it, every) in mine),
-        neighbours=tuple(it for it in request.neighbours if netdev_of_neighbour(it.destination, every) in mine),
+        routes=tuple(it for it in request.routes if not it.is_over_netdev or Reach(every).netdev_of_route(it) in mine),
+        neighbours=tuple(it for it in request.neighbours if Reach(every).netdev_of_neighbour(it.destination) in mine),
     )

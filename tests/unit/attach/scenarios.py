@@ -2,10 +2,8 @@
 
 import errno
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
-from typing import TypeVar
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_network
 
 from hypothesis import strategies as st
 
@@ -18,11 +16,15 @@ from nri_rdma.model.pci import parse_pci_address
 from tests.fakes.kernel import Address, FakeKernel, Forwarding, Link, Neighbour, Queue, Route, World
 from tests.rig.linkops import capture
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed
+from tests.unit.attach.grammar import Abilities, Choices, generated, keys_of, read
 from tests.unit.attach.meddlings import MEDDLINGS, Meddling
-from tests.unit.attach.networks import networks
 
-T = TypeVar("T")
-_CHOICES = 180  # more than any scenario needs
+_CHOICES = 600  # more than any scenario needs
+
+ABILITIES = Abilities(
+    features=("tx-tcp-segmentation", "tx-gso-partial"), private_flags=("legacy-rx", "rx cqe moderation")
+)
+"""Of the fake kernel and its links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class Scenario:
     world: bytes
     placed: Placed
     meddling: tuple[tuple[int, Meddling], ...]
+    keys: frozenset[str]
+    """The keys of what is asked."""
 
     def start(self) -> World:
         """A fresh copy of the world."""
@@ -50,26 +54,10 @@ def meddle(scenario: Scenario, kernel: Kernel, namespace: Namespace, ifindexes: 
 
 def scenarios() -> st.SearchStrategy[Scenario]:
     """Any scenario. Bytes shrink towards zero, and so towards the first choice of each list: the simplest."""
-    return st.binary(min_size=_CHOICES, max_size=_CHOICES).map(lambda choices: _scenario(_Choices(choices)))
+    return st.binary(min_size=_CHOICES, max_size=_CHOICES).map(lambda choices: _scenario(Choices(choices)))
 
 
-class _Choices:
-    """Choices from a list of bytes."""
-
-    def __init__(self, choices: bytes) -> None:
-        self._choices = iter(choices)
-
-    def one(self, options: Sequence[T]) -> T:
-        """One of them."""
-        return options[next(self._choices) % len(options)]
-
-    def some(self, options: Sequence[T], most: int) -> list[T]:
-        """Up to so many different ones."""
-        chosen = [next(self._choices) % len(options) for _ in range(self.one(range(most + 1)) if options else 0)]
-        return [options[number] for number in dict.fromkeys(chosen)]
-
-
-def _scenario(choices: _Choices) -> Scenario:
+def _scenario(choices: Choices) -> Scenario:
     world = World()
     world.add_link(world.host, "lo", ifindex=1, kind="")
     world.add_link(world.host, "uplink", kind="veth").raise_up()
@@ -86,12 +74,11 @@ def _scenario(choices: _Choices) -> Scenario:
     kernel = FakeKernel(world)
     states = [capture(kernel, kernel.host, link.ifindex) for link in links]
     devices = tuple(_device(number, state) for number, state in enumerate(states))
-    addresses = tuple((ip_interface(f"10.9.0.{number + 1}/24"),) for number in range(len(links)))
-    network = choices.one(networks(len(links)))
-    given = choices.one([(), addresses]) if network is None else ()
-    placed = make_placed(devices, mtu=choices.one([None, 9000]), addresses=given, network=network)
+    asked = generated(choices, len(links), ABILITIES) if choices.one([False, True, True, True]) else {}
+    network = read(asked) if asked else None
+    placed = make_placed(devices, mtu=choices.one([None, 9000]) if network is None else None, network=network)
     acts = choices.some([(number, act) for act in MEDDLINGS for number in range(3)], 4)
-    return Scenario(world=pickle.dumps(world), placed=placed, meddling=tuple(acts))
+    return Scenario(world=pickle.dumps(world), placed=placed, meddling=tuple(acts), keys=frozenset(keys_of(asked)))
 
 
 def _device(number: int, state: LinkState) -> RdmaDevice:
@@ -99,7 +86,7 @@ def _device(number: int, state: LinkState) -> RdmaDevice:
     return replace(make_device(f"mlx5_{number}", [state]), pci=pci, node_guid=f"0000:0000:0000:000{number}")
 
 
-def _link(choices: _Choices, world: World, number: int) -> Link:
+def _link(choices: Choices, world: World, number: int) -> Link:
     kind, parent, permanent = choices.one(
         [("veth", False, False), ("macvlan", False, False), ("", True, True), ("", True, False), ("ipoib", True, True)]
     )

@@ -3,6 +3,7 @@
 import errno
 from concurrent.futures import wait as wait_for
 from dataclasses import replace
+from ipaddress import ip_interface
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,11 @@ from nri_rdma.attach.news import process_ended
 from nri_rdma.attach.numbers import Resolve, Resolved
 from nri_rdma.attach.port import ProcessIdentity
 from nri_rdma.attach.record import Phase
+from nri_rdma.decide.inheritance import FIRST_OWN_TABLE
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.model.request import Mode
-from tests.fakes.kernel import FakeKernel, FaultyKernel
+from tests.fakes.kernel import Address, FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
@@ -44,6 +46,25 @@ def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> 
     assert (world.snapshot(), sandbox.state, rig.gone) == (before, Phase.GONE, ["sandbox-1"])
     assert_nothing_left(rig)
     assert rig.sandboxes.end("sandbox-1") is None
+
+
+def test_a_netdev_of_a_later_part_has_a_table_of_its_own_beside_the_first(start: Start) -> None:
+    world = make_world()
+    add_rail(world, "rail1")
+    for link in world.host.links.values():
+        link.add_address(Address(interface=ip_interface(f"10.0.0.{link.ifindex}/24")))
+    before = world.snapshot()
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    later = rig.sandboxes.begin(make_pod(), placed_on(world, "rail1"), None, part="trainer")
+    later.attach_done.result(SOON)
+    assert later.record is not None
+    (move,) = later.record.plan.moves
+    assert [(str(it.source), it.table) for it in move.inherited.rules] == [
+        (f"10.0.0.{move.link.ifindex}/32", FIRST_OWN_TABLE)
+    ]
+    end_sandbox(rig)
+    assert world.snapshot() == before
 
 
 def test_everybody_who_ends_a_sandbox_joins_one_undo(start: Start) -> None:

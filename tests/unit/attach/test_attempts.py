@@ -14,6 +14,7 @@ from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import NotReadyError, PlacementError
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
+from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import (
     Start,
@@ -59,6 +60,20 @@ def test_an_attach_that_fails_again_and_again_is_given_up(start: Start) -> None:
     assert isinstance(sandbox.attach_done.exception(SOON), RuntimeError)
     assert (sandbox.attempt, world.snapshot(), rig.gone) == (ATTEMPTS, before, ["sandbox-1"])
     assert_nothing_left(rig)
+
+
+def test_each_attempt_that_fails_is_logged_with_its_pod_and_number(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = start(make_world())
+    rig.gate.fail_at = "after move-netdev"
+    sandbox = begin_often(rig)
+    for _ in ATTEMPT_PAUSES_S:
+        rig.clock.pass_one()
+    assert sandbox.attach_done.exception(SOON) is not None
+    told = [vars(it) for it in caplog.records if it.message == "attach failed"]
+    assert [it["attempt"] for it in told] == list(range(1, ATTEMPTS + 1))
+    assert {(it["pod"], it["error"]) for it in told} == {("ml/train", "injected after move-netdev mlx5_rail0")}
 
 
 def test_a_sandbox_that_ends_between_two_attempts_is_not_tried_again(start: Start) -> None:
@@ -124,6 +139,21 @@ def test_a_refusal_by_the_plan_is_told_at_once_and_not_tried_again(start: Start)
     sandbox = begin_often(rig)
     assert isinstance(sandbox.planned.exception(SOON), PlacementError)
     assert isinstance(sandbox.attach_done.exception(SOON), PlacementError)
+    assert_nothing_left(rig)
+
+
+def test_a_pod_whose_namespace_was_removed_meanwhile_is_not_attached_before_the_news_come(start: Start) -> None:
+    world = make_world()
+    before = world.snapshot()
+    rig = start(world)
+    rig.gate.stop_at = "before resolve-numbers"
+    sandbox = begin_attach(rig)
+    assert rig.gate.reached.wait(SOON)
+    world.remove_namespace(POD_PATH)  # and nobody tells
+    rig.gate.open.set()
+    assert isinstance(sandbox.attach_done.exception(SOON), NotReadyError)
+    wait_until(lambda: rig.sandboxes.all() == (), "the undo", SOON)
+    assert world.snapshot() == before
     assert_nothing_left(rig)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.attach.configuration import (
-    config_of,
+    configs_of,
     ops_after_up,
     ops_before_addresses,
     refuse_unfit,
@@ -46,7 +46,7 @@ def described(config: NetworkConfig) -> list[str]:
 
 
 def test_a_request_that_says_nothing_takes_no_operation() -> None:
-    config = config_of(asked("{interface: {mtu: 9000, addresses: [10.0.0.2/24]}}"), 0, 1)
+    config = configs_of(asked("{interface: {mtu: 9000, addresses: [10.0.0.2/24]}}"), 1)[0]
     assert config == NetworkConfig()
     assert (ops_before_addresses(config), ops_after_up(config)) == ((), ())
 
@@ -60,7 +60,7 @@ routes:
 rules: [{table: 100, source: 10.0.0.0/8}, {table: 100, priority: 5}]
 neighbors: [{destination: 10.1.0.1, hardwareAddr: '02:00:00:00:00:01'}]
 """
-    config = config_of(asked(text), 0, 1)
+    config = configs_of(asked(text), 1)[0]
     assert described(config) == [
         "add neighbour 10.1.0.1 lladdr 02:00:00:00:00:01",
         "add route 10.1.0.0/24",
@@ -88,17 +88,17 @@ neighbors: [{destination: 10.0.1.1, hardwareAddr: '02:00:00:00:00:09'}]
 
 def test_each_of_several_netdevs_has_its_own_and_the_first_has_what_is_the_namespaces() -> None:
     request = asked(TWO)
-    assert described(config_of(request, 0, 2)) == [
+    assert described(configs_of(request, 2)[0]) == [
         "add route unreachable 10.7.0.0/16",
         "add route 10.9.0.0/16 via 10.0.0.1",
         "add IPv4 rule 0: from 10.0.0.0/8 lookup 100",
     ]
-    assert isinstance(ops_after_up(config_of(request, 0, 2))[0], AddRejectRoute)
-    assert described(config_of(request, 1, 2)) == [
+    assert isinstance(ops_after_up(configs_of(request, 2)[0])[0], AddRejectRoute)
+    assert described(configs_of(request, 2)[1]) == [
         "add neighbour 10.0.1.1 lladdr 02:00:00:00:00:09",
         "add route 10.8.0.0/16 via 10.0.1.1",
     ]
-    assert [config_of(request, number, 2).mac for number in (0, 1)] == ["02:00:00:00:00:01", "02:00:00:00:00:02"]
+    assert [configs_of(request, 2)[number].mac for number in (0, 1)] == ["02:00:00:00:00:01", "02:00:00:00:00:02"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_each_of_several_netdevs_has_its_own_and_the_first_has_what_is_the_names
 )
 def test_the_route_that_the_kernel_adds_with_an_address_is_not_added_again(route: str, is_added: bool) -> None:
     request = asked(f"{{interface: {{addresses: [10.0.0.2/24, 'fd00::2/64']}}, routes: [{route}]}}")
-    assert bool(config_of(request, 0, 1).routes) is is_added
+    assert bool(configs_of(request, 1)[0].routes) is is_added
 
 
 def test_routes_of_a_vrf_are_in_its_table() -> None:
@@ -124,7 +124,7 @@ def test_routes_of_a_vrf_are_in_its_table() -> None:
 interface: {addresses: [10.0.0.2/24], vrf: {name: red, table: 100}}
 routes: [{destination: 10.0.0.0/24, scope: 253}, {destination: 0.0.0.0/0, gateway: 10.0.0.1}]
 """
-    config = config_of(asked(text), 0, 1)
+    config = configs_of(asked(text), 1)[0]
     assert described(config) == ["add route 0.0.0.0/0 via 10.0.0.1 table 100"]
     assert ops_before_addresses(config) == (JoinVrf(vrf=VrfConfig(name="red", table=100)),)
 
@@ -142,7 +142,7 @@ interface:
   enableIPv6: true
 ethtool: {features: {rx-gro: false}, privateFlags: {legacy-rx: false}}
 """
-    assert ops_before_addresses(config_of(asked(text), 0, 1)) == (
+    assert ops_before_addresses(configs_of(asked(text), 1)[0]) == (
         SetLink(mac="02:00:00:00:00:01"),
         SetSettings(settings=(("gso_max_size", 65536), ("gro_ipv4_max_size", 65537))),
         SetFeatures(features=(("rx-gro", False),)),
@@ -157,7 +157,7 @@ ethtool: {features: {rx-gro: false}, privateFlags: {legacy-rx: false}}
 
 
 def test_a_netdev_without_ipv6_does_not_forward_it() -> None:
-    config = config_of(asked("{interface: {forwarding: true, enableIPv6: false}}"), 0, 1)
+    config = configs_of(asked("{interface: {forwarding: true, enableIPv6: false}}"), 1)[0]
     assert config.sysctls == (("ipv6/conf/disable_ipv6", "1"), ("ipv4/conf/forwarding", "1"))
 
 
@@ -196,9 +196,24 @@ def test_a_feature_has_the_name_of_the_kernel_or_a_word_of_ethtool(written: str,
 )
 def test_a_feature_that_the_link_cannot_change_is_refused(written: str, hint: str) -> None:
     with pytest.raises(PlacementError, match="cannot change the feature") as refused:
-        with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, False),)))
+        with_features_of("mlx5_0", LINK, NetworkConfig(features=((written, True),)))
     assert refused.value.code is ErrorCode.INTERFACE_UNFIT
     assert hint in refused.value.hint
+
+
+def test_a_feature_that_is_fixed_as_it_is_asked_for_is_no_error() -> None:
+    link = replace(LINK, fixed_features="rx-lro off\nloopback off\nnetns-local on")
+    wanted = (("lro", False), ("loopback", False), ("netns-local", True), ("rx-gro", False))
+    config = with_features_of("mlx5_0", link, NetworkConfig(features=wanted))
+    assert config.features == (("rx-gro", False),)
+    with pytest.raises(PlacementError, match="cannot change the feature lro"):
+        with_features_of("mlx5_0", link, NetworkConfig(features=(("lro", True),)))
+
+
+def test_a_feature_without_a_name_is_not_the_one_that_is_misspelt() -> None:
+    link = replace(LINK, fixed_features=" off\nrx-lro off")
+    with pytest.raises(PlacementError, match="cannot change the feature rx-lroo"):
+        with_features_of("mlx5_0", link, NetworkConfig(features=(("rx-lroo", False),)))
 
 
 def test_a_private_flag_that_the_driver_does_not_have_is_refused() -> None:

@@ -158,6 +158,16 @@ def test_what_only_placement_needs_is_not_written_and_a_daemon_that_does_not_kno
     assert decode_record(encode_record(record), where="memory") == record
 
 
+def test_a_daemon_that_does_not_know_routes_and_shares_reads_the_record_of_a_pod_without_them() -> None:
+    world = make_world()
+    kernel = FakeKernel(world)
+    record = record_of(kernel, kernel.open_namespace(POD_PATH), *placed_on(world, "rail0"))
+    (attached,) = json.loads(encode_record(record))["record"]["attached"]
+    request = attached["admitted"]["request"]
+    assert request.keys().isdisjoint({"shares", "routes", "rules", "neighbours", "ethtool"})
+    assert request["interface"].keys() == {"name", "mtu", "addresses"}
+
+
 @given(alias=st.text(st.characters(exclude_categories=[])), mtu=st.integers(-(1 << 63), (1 << 63) - 1))
 @example(alias="\x7f", mtu=0)
 @example(alias=os.fsdecode(b"caf\xe9"), mtu=0)

@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from nri_rdma.attach.plan import Plan, plan_attach, taken_by
+from nri_rdma.attach.plan import Plan, plan_attach, taken_by, with_carried
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.inherited import Takes
 from nri_rdma.model.link import LinkState
@@ -57,6 +57,15 @@ NEIGHBOUR = NeighbourConfig(destination=ip_address("10.0.0.9"), mac="02:aa:00:00
 def test_what_a_request_says_itself_does_not_come_along(request_: DeviceRequest, left: set[str]) -> None:
     everything = {"addresses", "routes", "rules", "neighbours"}
     assert taken_by(request_) == Takes(**dict.fromkeys(everything - left, True))
+
+
+def test_a_netdev_that_has_become_another_one_since_the_plan_is_not_moved() -> None:
+    (move,) = plan_of(make_placed(DEVICES[:1]), CAPTURED, ()).moves
+    assert with_carried(move, CAPTURED).link == RAILS[0]
+    for now in ({}, {RAILS[0].ifindex: replace(RAILS[0], mac="02:00:00:00:00:ff")}):
+        with pytest.raises(PlacementError, match="netdev rail0 of mlx5_0 is no longer what it was") as caught:
+            with_carried(move, now)
+        assert caught.value.code is ErrorCode.INVENTORY
 
 
 def test_default_names_are_counted_over_the_whole_pod() -> None:

@@ -326,23 +326,30 @@ def test_status_says_of_what_nobody_has_looked_at_yet_what_the_journal_says(star
     end_sandbox(again)
 
 
+@pytest.mark.parametrize("bugs", [1, 2])
 def test_a_bug_while_it_is_taken_up_keeps_nobody_waiting_and_is_tried_again(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bugs: int
 ) -> None:
     world = make_world()
     _attach_and_kill(start, world)
     again = start(world)
     find = again.work.find
 
+    left = [RuntimeError("a bug")] * bugs
+
     def stumble(sandbox: Attachment) -> Event:
-        monkeypatch.setattr(again.work, "find", find)
-        raise RuntimeError("a bug")
+        if left:
+            raise left.pop()
+        return find(sandbox)
 
     monkeypatch.setattr(again.work, "find", stumble)
     again.sandboxes.recover(lambda _record: None)
     (sandbox,) = again.sandboxes.all()
     assert sandbox.taken_up is not None
     assert isinstance(sandbox.taken_up.exception(SOON), RuntimeError)
-    again.clock.pass_one()
+    for _ in range(bugs):
+        again.clock.pass_one()
     sandbox.attach_done.result(SOON)
     end_sandbox(again)
+    told = [vars(it) for it in caplog.records if it.message == "not taken up yet"]
+    assert [(it["pod"], it["error"], it["exc_info"] is not None) for it in told] == [("ml/train", "a bug", True)] * bugs

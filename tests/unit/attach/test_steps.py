@@ -5,9 +5,12 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
+from nri_rdma.attach.journal import decode_record, encode_record
 from nri_rdma.attach.steps import steps_of
 from nri_rdma.attach.transaction import do_steps, undo_steps
 from nri_rdma.model.device import RdmaNetns
+from nri_rdma.model.network import RouteConfig
+from nri_rdma.model.request import DeviceRequest
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel, Neighbour, Route, World
 from tests.unit.attach.builders import POD_PATH, make_device, make_placed, record_of
@@ -55,6 +58,37 @@ def test_an_attach_and_its_undo_have_as_many_places_to_fail_as_ever() -> None:
     assert (attaching.operations, undoing.operations) == (7, 31)
     assert attaching.operations >= ATTACH_BEFORE_OPS
     assert undoing.operations >= UNDO_BEFORE_OPS
+
+
+def test_a_route_of_the_request_that_covers_the_pods_address_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """It is a right, and done; it is reported by the step, and in the log."""
+    world = _world()
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    eth0 = world.add_link(pod, "eth0")
+    eth0.raise_up()
+    eth0.add_address(Address(interface=ip_interface("10.20.0.7/24")))
+    kernel = FakeKernel(world)
+    namespace = kernel.open_namespace(POD_PATH)
+    rail = next(link for link in kernel.links(kernel.host) if link.name == "rail0")
+    device = replace(make_device("mlx5_0", [rail]), node_guid="0000:0000:0000:0001")
+    network = DeviceRequest(
+        name="0",
+        where="here",
+        routes=(
+            RouteConfig(destination=ip_network("10.20.0.0/16"), gateway=ip_address("172.16.0.1"), onlink=True),
+            RouteConfig(destination=ip_network("10.21.0.0/16"), gateway=ip_address("172.16.0.1"), onlink=True),
+        ),
+    )
+    record = record_of(kernel, namespace, make_placed((device,), network=network))
+    _, configure, *_ = steps = steps_of(record.plan)
+    told = "the route 10.20.0.0/16 via 172.16.0.1 onlink covers the pod's address 10.20.0.7"
+    assert configure.describe().endswith(f"; as asked, {told}")
+    do_steps(kernel, namespace, steps, SPANS)
+    message = "routes of the request lead the pod's cluster network over the netdev"
+    (logged,) = (it for it in caplog.records if it.message == message)
+    assert logged.__dict__["what"] == (told,)
+    assert decode_record(encode_record(record), where="memory").plan.moves[0].leads_away == ()
 
 
 def test_what_stays_on_the_host_is_told_by_the_step_and_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,9 @@
 NRI_RDMA_PLANS sets how many plans are tried (`NRI_RDMA_PLANS=1000 pytest tests/unit/attach/test_transaction.py`).
 """
 
+import logging
 import os
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -19,12 +21,37 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.observe.spans import Recorder
 from tests.fakes.kernel import CrashError, FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH, record_of
+from tests.unit.attach.grammar import keys_of_schema
 from tests.unit.attach.scenarios import Scenario, meddle, scenarios
 
 PLANS = int(os.environ.get("NRI_RDMA_PLANS", "60"))
+MANY = 300
+"""So many plans have every key of the grammar between them."""
 SPANS = Recorder(capacity=1)
 _RULES_OF_HOST = "rules of 1"
+pytestmark = pytest.mark.timeout(120 + 4 * PLANS)
 each_plan = settings(max_examples=PLANS, deadline=None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tally(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Report how much was tried, and that nothing of the grammar was missing where many plans are tried."""
+    _TRIED.clear()
+    begin, log = time.monotonic(), logging.getLogger("nri_rdma.attach.steps")
+    log.setLevel(logging.ERROR)  # what stays on the host is a warning, a million of them
+    yield
+    log.setLevel(logging.NOTSET)
+    if not _TRIED:
+        return
+    keys = frozenset[str]().union(*(it.keys for it in _TRIED))
+    missing = keys_of_schema() - keys
+    told = f"{len(_TRIED)} generated attaches, {len(keys)} keys, {time.monotonic() - begin:.0f} s"
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\n{told}{f', without {sorted(missing)}' if missing else ''}")
+    assert not (missing and len(_TRIED) >= MANY), missing
+
+
+_TRIED: list[Scenario] = []
 
 
 class _Case:
@@ -89,6 +116,7 @@ def _operations(kernel: FaultyKernel) -> Iterator[tuple[int, bool]]:
 @given(scenarios())
 def test_an_attach_that_fails_or_is_killed_anywhere_leaves_the_host_as_it_was(scenario: Scenario) -> None:
     case = _Case(scenario)
+    _TRIED.append(scenario)
     whole = FaultyKernel((run := _Run(case)).kernel)
     run.do(whole)
     for number, after in _operations(whole):

@@ -1,17 +1,20 @@
 """The undo of an attachment: its pauses, its words, and what it cancels."""
 
+import logging
+
 import pytest
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.undo import RETRY_SECONDS
 from nri_rdma.errors import AttachError
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH
 from tests.unit.attach.rig import SOON, make_world
-from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_attach, begin_often
+from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_attach, begin_often, end_sandbox
 
 
 def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = make_world(physical=True)
     before = world.snapshot()
@@ -42,8 +45,21 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
     rig.clock.pass_one()
     done.result(SOON)
     assert attachment.undo_error == ""
+    told = [vars(it) for it in caplog.records if it.message == "undo failed, trying again"]
+    assert len(told) == len(held)
+    assert all(it["pod"] == "ml/train" and "it is stuck" in it["error"] for it in told)
     assert world.snapshot() == before
     assert_nothing_left(rig)
+
+
+def test_the_log_says_which_devices_have_returned(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    rig = start(make_world())
+    begin_attach(rig).attach_done.result(SOON)
+    with caplog.at_level(logging.INFO):
+        end_sandbox(rig)
+        wait_until(lambda: "returned" in caplog.messages, "the log line", SOON)
+    (told,) = (vars(it) for it in caplog.records if it.message == "returned")
+    assert told["devices"] == "mlx5_rail0"
 
 
 def test_an_end_in_the_pause_before_another_attempt_cancels_it(start: Start) -> None:

@@ -113,6 +113,14 @@ def test_of_a_key_that_is_there_twice_the_last_one_counts_and_the_problem_is_kep
     assert [(problem.code, problem.line) for problem in problems.all] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
 
 
+def test_a_second_merge_key_is_one_key_twice_and_a_quoted_one_beside_it_is_not() -> None:
+    problems = Problems("FILE")
+    read("<<: {a: 1}\n'<<': 1\n", problems)
+    assert not problems
+    read("<<: {a: 1}\n<<: {b: 2}\n", problems)
+    assert [(problem.code, problem.line) for problem in problems.all] == [(ErrorCode.CDI_DUPLICATE_KEY, 2)]
+
+
 @pytest.mark.parametrize(
     ("data", "code", "line"),
     [

@@ -84,6 +84,13 @@ def test_a_device_belongs_to_the_vendor_whose_cdi_devices_have_its_nodes() -> No
     }
 
 
+def test_a_container_has_no_paths_of_a_cdi_device_whose_spec_is_gone() -> None:
+    """A driver removes the spec while the pod still has what was attached for it."""
+    made = index(one(uverbs_path(0)))
+    assert made.has_paths("net.example/vf=vf0", present(uverbs(0)))
+    assert not made.has_paths("net.example/vf=gone", present(uverbs(0)))
+
+
 # By device nodes
 
 

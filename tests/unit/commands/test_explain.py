@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
 
 from nri_rdma.commands.cli.node import read_local_node
-from nri_rdma.commands.explain import Away, Explanation, Facts, explain
+from nri_rdma.commands.explain import Away, Explanation, Facts, HostNetwork, explain
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.gpus import KnownGpus
 from nri_rdma.decide.placement import Holding
@@ -16,9 +17,14 @@ from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.capacity import RdmaCapacity
 from nri_rdma.model.device import DeviceId, Node
 from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.link import Captured
+from nri_rdma.model.network import RoutingRule
 from nri_rdma.model.pci import PciAddress
-from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
+from nri_rdma.model.pool import Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
+from nri_rdma.model.rights import InterfaceRight
+from nri_rdma.model.routing import KnownRule
+from nri_rdma.model.usage import Lifelines
 from nri_rdma.text.manifest import ContainerManifest, PodManifest, read_pods
 from tests.rig.node import load
 from tests.rig.systree import build_tree
@@ -360,6 +366,45 @@ def test_addresses_that_several_pods_would_have_are_noted(facts: Facts) -> None:
     assert explain(one, facts).notes == ()
     (note,) = explain(replace(one, kind="Deployment", is_of_several=True), facts).notes
     assert note.startswith("Every pod of this Deployment would have the same addresses (")
+
+
+SERVICES = Lifelines(service_range=(ip_network("10.96.0.0/12"),), api_server=ip_address("10.96.0.1"))
+
+
+def test_what_stays_on_the_host_is_told_with_its_reason(facts: Facts) -> None:
+    """The route that covers the service range, and the rule that names a link of the host."""
+    (explained,) = explain(pod("{mode: exclusive}"), facts).moves
+    route = Captured(text="10.0.0.0/8 type 1 proto 3 scope 0 tos 0 via 10.9.0.9 table 254", raw=b"", kernel_made=False)
+    own = Captured(text="10.9.0.1/24 peer 10.9.0.1 scope 0 flags 0x80", raw=b"", kernel_made=False)
+    link = replace(explained.link, addresses=(own,), routes=(route,))
+    rule = RoutingRule(version=4, priority=9, table=7, source=ip_network("10.9.0.1/32"), iif="eth7")
+    host = HostNetwork(carried={link.ifindex: link}, rules=(KnownRule(rule=rule),))
+    explanation = explain(pod("{mode: exclusive}"), replace(facts, host=host, lifelines=SERVICES))
+    assert explanation.left_out == {
+        link.ifindex: (
+            f"the rule {rule}: it names the host's link eth7",
+            "the route 10.0.0.0/8 via 10.9.0.9: it covers the service range 10.96.0.0/12",
+        )
+    }
+    assert explanation.moves == (explained,)
+    assert explain(pod("{mode: exclusive, interface: {inherit: false}}"), replace(facts, host=host)).left_out == {
+        link.ifindex: ()
+    }
+    assert explain(pod("{mode: exclusive}"), facts).left_out == {}
+
+
+def test_routes_of_the_request_that_cover_the_cluster_network_are_noted(facts: Facts) -> None:
+    text = "{mode: exclusive, interface: {addresses: [10.9.0.2/24]}, routes: [{destination: %s, gateway: 10.9.0.9}]}"
+    right = Rule(name="routes", where="here", interface=frozenset({InterfaceRight.ADDRESSES, InterfaceRight.ROUTES}))
+    policy = policy_of((*facts.policy.pools.values(),), (right,), allow_default_pool=False)
+    granted = replace(facts, policy=policy, lifelines=SERVICES)
+    explanation = explain(pod(text % "10.0.0.0/8"), granted)
+    assert explanation.refusal is None
+    assert explanation.notes == (
+        "The route 10.0.0.0/8 via 10.9.0.9 covers the service range 10.96.0.0/12, the API server 10.96.0.1: as asked,"
+        f" the pod reaches that over the netdev ({PREFIX}/pod).",
+    )
+    assert explain(pod(text % "10.9.0.0/16"), granted).notes == ()
 
 
 def test_shares_are_placed_as_the_daemon_would_and_those_that_others_have_count(facts: Facts) -> None:

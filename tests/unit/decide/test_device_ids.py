@@ -119,6 +119,12 @@ def test_devices_near_to_those_that_must_be_included_are_preferred() -> None:
     assert named(eight(), (0, 1, 5), must=(5, 0), count=3) == [5, 0, 1]
 
 
+def test_the_others_are_near_to_all_that_must_be_included_together() -> None:
+    """Three below one switch have three near pairs; two and two have two only."""
+    on = node(tuple(nic(number, root=root, numa=root) for number, root in enumerate((0, 1, 0, 1, 1))), ())
+    assert named(on, must=(0, 1), count=4) == [0, 1, 3, 4]
+
+
 def test_as_many_as_must_be_included_are_these() -> None:
     assert named(eight(), must=(6, 1)) == [6, 1]
 

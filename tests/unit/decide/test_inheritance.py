@@ -162,6 +162,21 @@ def test_a_rule_for_the_netdev_has_its_name_in_the_pod() -> None:
     assert found.left_out == (f"the rule {other}: it names the host's link bond0",)
 
 
+def test_an_address_that_only_the_host_uses_stays() -> None:
+    local = _thing("127.0.0.33/32 peer 127.0.0.33 scope 254 flags 0x80")
+    link = _link(addresses=("10.0.0.1/31",))
+    found = _one(replace(link, addresses=(*link.addresses, local)))
+    assert _texts(found.addresses) == ["10.0.0.1/31"]
+    assert found.left_out == ("127.0.0.33/32: only the host itself uses it (scope host)",)
+
+
+def test_a_rule_for_packets_that_the_netdev_passes_on_comes_along() -> None:
+    """Neither the host nor the pod has an address in its source."""
+    rule = _from("10.20.30.0/24", 100)
+    found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.9.0.0/16 via 10.0.0.0 table 100",)), rule)
+    assert (found.rules, found.left_out) == ((rule,), ())
+
+
 def test_rules_that_do_not_concern_the_netdev_stay_without_a_word() -> None:
     rules = (_from("10.5.0.1/32", 200), RoutingRule(version=4, priority=32766, table=254))
     found = _one(_link(addresses=("10.0.0.1/31",)), *rules)
@@ -300,6 +315,47 @@ def test_without_a_default_route_every_address_of_the_pod_counts() -> None:
     pod = Routing(addresses={2: (ip_interface("10.9.0.7/24"),)})
     found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.9.0.0/16 via 10.0.0.0 table 254",)), pod=pod)
     assert found.things == ()
+
+
+EARLIER = replace(
+    POD,
+    addresses={**POD.addresses, 7: (ip_interface("10.0.0.1/24"),)},
+    routes={**POD.routes, 7: (RouteConfig(destination=ip_network("10.1.0.0/16"), gateway=ip_address("10.0.0.9")),)},
+    netdevs=frozenset({7}),
+)
+
+
+def test_a_netdev_beside_one_that_came_earlier_has_a_table_of_its_own() -> None:
+    """Also with the route that the first one has in the table main."""
+    link = _link(addresses=("10.0.0.2/24",), routes=("10.1.0.0/16 via 10.0.0.9 table 254",))
+    found = _one(link, pod=EARLIER)
+    assert found.rules == (_from("10.0.0.2/32", FIRST_OWN_TABLE, priority=OWN_PRIORITY),)
+    assert found.sysctls == SEVERAL_SYSCTLS
+    assert [(it.table, it.is_alone) for it in (*found.addresses, *found.things)] == [
+        (0, False),
+        (FIRST_OWN_TABLE, False),
+    ]
+    assert found.left_out == (
+        "the route 10.1.0.0/16 via 10.0.0.9: the pod has such a route",
+        "a table for 10.0.0.1: the pod had that address before, on a netdev that came alone",
+    )
+
+
+def test_a_netdev_that_came_earlier_with_others_is_not_told_of() -> None:
+    own = KnownRule(rule=_from("10.0.0.1/32", FIRST_OWN_TABLE, priority=OWN_PRIORITY))
+    found = _one(_link(addresses=("10.0.0.2/24",)), pod=replace(EARLIER, rules=(own,)))
+    assert found.rules == (_from("10.0.0.2/32", FIRST_OWN_TABLE + 1, priority=OWN_PRIORITY),)
+    assert found.left_out == ()
+
+
+def test_a_netdev_that_came_earlier_is_no_part_of_the_cluster_network() -> None:
+    """Neither in a pod without a default route, nor with one of its own."""
+    default = RouteConfig(destination=ip_network("0.0.0.0/0"), table=101)
+    for pod in (replace(EARLIER, routes={}), replace(EARLIER, routes={7: (default,)})):
+        found = _one(_link(addresses=("10.0.0.2/24",)), pod=pod)
+        assert [it.is_alone for it in found.addresses] == [False]
+        blocked = _one(_link(addresses=("10.0.0.2/24",), routes=("10.244.0.0/16 via 10.0.0.9 table 254",)), pod=pod)
+        assert blocked.things == ()
 
 
 def test_much_that_stays_is_told_in_short() -> None:

@@ -1,7 +1,7 @@
 """Hardware joined with the netdevs that are on the host now: which there are, and which the host uses itself."""
 
 from dataclasses import replace
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,9 @@ from nri_rdma.decide.inventory import (
 from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import RdmaDevice, RdmaNetns
 from nri_rdma.model.link import LinkState
+from nri_rdma.model.network import RouteConfig
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
+from nri_rdma.model.routing import Routing
 from nri_rdma.model.usage import Change, HostSocket, HostUse, Lifelines, Watched
 from tests.rig import node as description
 from tests.rig.systree import build_tree
@@ -316,7 +318,9 @@ def test_the_device_of_an_rdma_lag_is_in_use_whichever_netdev_the_kernel_names(t
 
 
 _HERE, _ELSEWHERE = bytes((10, 7, 0, 1)), bytes((10, 7, 0, 2))
-_FOLLOWED = Watched(ifindexes=frozenset({5}), names=frozenset({"rail0"}), addresses={5: frozenset({_HERE})})
+_FOLLOWED = Watched(
+    ifindexes=frozenset({5}), names=frozenset({"rail0"}), addresses={5: frozenset({_HERE})}, tables=frozenset({101})
+)
 
 
 @pytest.mark.parametrize(
@@ -330,11 +334,22 @@ _FOLLOWED = Watched(ifindexes=frozenset({5}), names=frozenset({"rail0"}), addres
         (Change(ifindexes=frozenset({6}), is_physical=True), True),
         (Change(is_default_route=True), True),
         (Change(), False),
+        (Change(rule_table=101), True),
+        (Change(rule_table=0), True),
+        (Change(rule_table=254), False),
     ],
-    ids=["known address", "new address", "of it", "another's", "by name", "physical", "default route", "route"],
+    ids=[
+        *("known address", "new address", "of it", "another's", "by name", "physical", "default route", "route"),
+        *("rule to its table", "rule of VRFs", "another rule"),
+    ],
 )
 def test_a_change_matters_that_may_make_another_node(change: Change, does: bool) -> None:
     assert matters(change, _FOLLOWED) is does
+
+
+def test_a_rule_does_not_matter_where_no_default_route_is_in_a_table_of_its_own() -> None:
+    """Some CNI plugins make rules for every pod."""
+    assert not matters(Change(rule_table=0), replace(_FOLLOWED, tables=frozenset()))
 
 
 def test_of_a_node_that_was_read_only_what_is_new_about_its_own_links_matters(tmp_path: Path) -> None:
@@ -342,9 +357,13 @@ def test_of_a_node_that_was_read_only_what_is_new_about_its_own_links_matters(tm
     build_tree(description.load("small"), tmp_path)
     found = scan(tmp_path, tmp_path)
     links = (_link(50, "soft0"), _link(60, "cali0"))
-    use = HostUse(links=links, addresses={50: frozenset({OWN, V6}), 60: frozenset({OTHER})})
+    aside = {50: (RouteConfig(destination=ip_network("0.0.0.0/0"), table=101),)}
+    use = HostUse(
+        links=links, routing=Routing(routes=aside), addresses={50: frozenset({OWN, V6}), 60: frozenset({OTHER})}
+    )
     seen = watched(found, assemble(found, use, None, rdma_cgroup=True), use)
     assert (set(seen.ifindexes), set(seen.names)) == ({50}, {"soft0", "soft1"})
+    assert seen.tables == {101}
     own, others = frozenset({50}), frozenset({60})
     assert not matters(Change(ifindexes=own, address=OWN.packed), seen)
     assert matters(Change(ifindexes=own, address=OTHER.packed), seen)

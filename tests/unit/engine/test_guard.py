@@ -79,13 +79,17 @@ def test_a_container_that_an_earlier_daemon_answered_for_is_complete_by_what_it_
     assert guard.verify(subject(pod, edits)) == ""
 
 
-def test_a_container_that_was_made_without_us_is_refused_with_what_it_lacks(daemon: InsideDaemon, guard: Guard) -> None:
+def test_a_container_that_was_made_without_us_is_refused_with_what_it_lacks(
+    daemon: InsideDaemon, guard: Guard, caplog: pytest.LogCaptureFixture
+) -> None:
     pod = daemon.start_pod("one", TWO)
     line = guard.verify(subject(pod, ContainerEdits()))
     assert line.startswith("nri-rdma: NOT-SERVED: the container was made without /dev/infiniband/uverbs2, ")
     assert "RDMA_DEVICES_0" in line
     assert "the runtime did not ask us for it, default/one, container a. Next: " in line
     assert "\n" not in line
+    (told,) = (vars(it) for it in caplog.records if it.message == "the guard keeps a container from starting")
+    assert (told["pod"], told["container"], told["error"]) == ("default/one", "a", line)
 
 
 def test_an_answer_for_an_earlier_container_of_that_name_does_not_count(daemon: InsideDaemon, guard: Guard) -> None:

@@ -33,12 +33,16 @@ def test_a_cdi_device_that_is_none_of_ours_is_no_grant(node: Node, kubelet: Kube
     assert node.evidence.kubelet.grants(node.evidence.kubelet.ask(make_pod()).allocation) == ()
 
 
-def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(node: Node, kubelet: Kubelet) -> None:
+def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(
+    node: Node, kubelet: Kubelet, caplog: pytest.LogCaptureFixture
+) -> None:
     assert node.evidence.kubelet.ask(make_pod()).is_unknown_pod
     kubelet.is_late = True
     word = node.evidence.kubelet.ask(make_pod())
     assert (word.allocation, word.is_unknown_pod) == (None, False)
     assert "KUBELET-LATE" in word.problem
+    (line,) = (vars(it) for it in caplog.records if it.message == "the kubelet does not tell what it allocated")
+    assert (line["pod"], "KUBELET-LATE" in line["error"]) == ("ml/train", True)
     told = node.evidence.kubelet.gpus_told(word)
     assert told is not None
     assert told.unanswered == word.problem

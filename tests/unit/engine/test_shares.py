@@ -21,6 +21,8 @@ from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from nri_rdma.text.shares import guarded_annotation, share_annotation
 from tests.rig.deadline import wait_until
+from tests.rig.node import load
+from tests.rig.systree import build_tree
 from tests.unit.adopting import Kubelet
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
@@ -131,9 +133,28 @@ def test_a_daemon_that_did_not_hear_of_the_allocation_learns_it_from_the_contain
     assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
 
 
+def test_on_a_node_without_gpus_the_kubelet_is_not_asked_about_them_when_a_container_tells_of_its_share(
+    tmp_path: Path,
+) -> None:
+    """CreateContainer would wait for the answer."""
+    build_tree(load("small"), tmp_path / "sys")
+    with InsideDaemon(tmp_path, tmp_path / "sys", "small") as inside:
+        node = Node(inside)
+        assert node.create(node.start("a"), "hcas-05").names == ["uverbs0", "rdma_cm"]
+        assert node.kubelet.asked == 0
+
+
 def test_a_share_that_the_kubelet_did_not_tell_is_attached_beside_those_that_it_told(node: Node) -> None:
     pod = node.start("a", "hcas-05")
     assert node.create(pod, "hcas-05", "hcas-06").names == ["uverbs0", "rdma_cm", "uverbs1"]
+
+
+def test_a_share_that_a_pod_has_stays_on_its_device_though_a_device_before_it_has_fewer_shares(node: Node) -> None:
+    other = node.start("b", "hcas-00")
+    pod = node.start("a", "hcas-05")
+    assert node.create(pod, "hcas-05").names == ["uverbs1", "rdma_cm"]
+    node.handlers.stop_pod(other)
+    assert node.create(pod, "hcas-05", container="first").names == ["uverbs1", "rdma_cm"]
 
 
 def test_an_init_container_has_the_device_of_the_share_that_the_kubelet_gives_to_the_next_one(node: Node) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from nri_rdma.engine.specs import SpecCache
 from nri_rdma.errors import NotReadyError
 from tests.unit.attach.builders import make_pod
 from tests.unit.cdi.specs import KEY, one, registry, uverbs_path
-from tests.unit.model.hardware import eight, node
+from tests.unit.model.hardware import eight, nic, node, umad, uverbs
 
 VF0 = "net.example/vf=vf0"
 
@@ -69,6 +70,13 @@ def test_the_major_number_of_a_device_that_is_gone_stays_known() -> None:
     made = SpecCache(node=lambda: nodes[0], registry=lambda: Registry(devices={}), prefix=KEY)
     nodes[0] = node(())
     made.read_again()
+    assert made.now.majors == frozenset({231})
+
+
+def test_only_the_major_numbers_of_verbs_are_those_of_rdma_devices() -> None:
+    """A kernel with many devices gives umad nodes a number that another driver may have had before."""
+    device = nic(0, chars=(uverbs(0), replace(umad(0), major=510)))
+    made = SpecCache(node=lambda: node((device,)), registry=lambda: Registry(devices={}), prefix=KEY)
     assert made.now.majors == frozenset({231})
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from nri_rdma.attach.record import Phase
 from nri_rdma.engine.container import Listed, ListedContainer
+from nri_rdma.engine.specs import specs_not_read
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.pod import Pod
 from tests.fakes.kernel import World
@@ -97,6 +98,40 @@ def test_a_pod_that_started_while_the_daemon_was_away_gets_its_devices_before_it
     later.result(SOON)
     assert daemon.edits().char_devices
     assert daemon.engine.unserved == ()
+
+
+def test_pods_are_compared_without_specs_that_take_too_long_and_the_log_says_so(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def never(_pod: Pod | None, _deadline: float) -> None:
+        raise specs_not_read(None)
+
+    monkeypatch.setattr(daemon.evidence.specs, "await_ready", never)
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert [str(item.pod) for item in daemon.engine.unserved] == [str(make_pod())]
+    (told,) = (vars(it) for it in caplog.records if it.message == "pods are looked at without CDI specs")
+    assert "the CDI specs of the node are still being read" in told["error"]
+
+
+def test_a_bug_in_the_comparison_is_logged_and_keeps_no_container_waiting(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(_pods: object, _known: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(daemon.engine.synchronizer, "reconcile", stumble)
+    assert isinstance(
+        daemon.engine.synchronize((make_listed(make_pod(), containers=()),)).exception(SOON), RuntimeError
+    )
+    wait_until(lambda: "the runtime's pods were not compared to their end" in caplog.messages, "the log line", SOON)
+    assert refusal(NotReadyError, daemon.edits).code is ErrorCode.NOT_ATTACHED
+
+
+def test_a_pod_that_has_containers_without_devices_gets_none_any_more(daemon: Daemon) -> None:
+    """They run, and would not see a device that came now."""
+    daemon.engine.synchronize((make_listed(make_pod()),)).result(SOON)
+    assert (daemon.rig.sandboxes.all(), daemon.holders) == ((), set())
+    assert len(daemon.engine.unserved) == 1
 
 
 @pytest.mark.parametrize("path", ["", "/run/netns/gone"])

@@ -30,6 +30,13 @@ def test_an_address_says_its_network_and_whether_a_route_leads_there(
     assert carried_address(_thing(text)) == expected
 
 
+@pytest.mark.parametrize(("scope", "is_hosts"), [("254", True), ("253", False), ("0", False)])
+def test_an_address_says_whether_only_the_host_uses_it(scope: str, is_hosts: bool) -> None:
+    found = carried_address(_thing(f"10.0.0.1/24 peer 10.0.0.1 scope {scope} flags 0x80"))
+    assert found is not None
+    assert found.is_hosts is is_hosts
+
+
 def _said(text: str) -> CarriedRoute:
     said = carried_route(_thing(text))
     assert said is not None

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from nri_rdma.model.network import NextHop, RouteConfig
-from nri_rdma.model.reach import having, netdev_of_neighbour, netdev_of_route, reaching, request_of_one
+from nri_rdma.model.reach import Reach, request_of_one
 from tests.unit.text.asking import requests
 
 TWO = (
@@ -27,11 +27,11 @@ def route(*, gateway: str = "", source: str = "", via: tuple[str, ...] = (), onl
 
 
 def test_a_netdev_reaches_what_is_in_its_networks_and_has_its_addresses() -> None:
-    assert reaching(ip_address("10.0.0.1"), TWO) == {0}
-    assert reaching(ip_address("10.0.0.200"), TWO) == {0, 1}
-    assert reaching(ip_address("fd00::1"), TWO) == {0}
-    assert reaching(ip_address("10.9.0.1"), TWO) == set()
-    assert having(ip_address("10.0.1.2"), TWO) == {1}
+    assert Reach(TWO).reaching(ip_address("10.0.0.1")) == {0}
+    assert Reach(TWO).reaching(ip_address("10.0.0.200")) == {0, 1}
+    assert Reach(TWO).reaching(ip_address("fd00::1")) == {0}
+    assert Reach(TWO).reaching(ip_address("10.9.0.1")) == set()
+    assert Reach(TWO).having(ip_address("10.0.1.2")) == {1}
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_a_netdev_reaches_what_is_in_its_networks_and_has_its_addresses() -> Non
     ],
 )
 def test_a_route_is_for_the_one_netdev_that_reaches_its_gateways(one: RouteConfig, position: int | None) -> None:
-    assert netdev_of_route(one, TWO) == position
+    assert Reach(TWO).netdev_of_route(one) == position
 
 
 def test_a_single_netdev_has_every_route_and_every_neighbour() -> None:
-    assert netdev_of_route(route(gateway="10.9.0.1"), TWO[:1]) == 0
-    assert netdev_of_neighbour(ip_address("10.9.0.1"), TWO[:1]) == 0
-    assert netdev_of_neighbour(ip_address("10.0.1.9"), TWO) == 1
-    assert netdev_of_neighbour(ip_address("10.0.0.200"), TWO) is None
+    assert Reach(TWO[:1]).netdev_of_route(route(gateway="10.9.0.1")) == 0
+    assert Reach(TWO[:1]).netdev_of_neighbour(ip_address("10.9.0.1")) == 0
+    assert Reach(TWO).netdev_of_neighbour(ip_address("10.0.1.9")) == 1
+    assert Reach(TWO).netdev_of_neighbour(ip_address("10.0.0.200")) is None
 
 
 TEXT = """

@@ -205,9 +205,9 @@ def test_the_number_of_requests_in_a_pod_is_bounded() -> None:
     assert refusal_of(many).code is ErrorCode.ANNOTATION_SIZE
 
 
-def test_short_annotations_of_many_pods_are_read_once_and_long_ones_are_not_kept() -> None:
-    most = 8192 - len(POD)
-    for length, is_kept in ((1, True), (most, True), (most + 1, False)):
+def test_annotations_of_many_pods_are_read_once_and_those_beyond_32_kib_are_not_kept() -> None:
+    short, most = 8 * 1024 - len(POD), 32 * 1024 - len(POD)
+    for length, is_kept in ((1, True), (short, True), (short + 1, True), (most, True), (most + 1, False)):
         text = "1" + " " * (length - 1)
         first, second = (parse_pod_request({POD: text, "other": number}) for number in "12")
         assert first == second

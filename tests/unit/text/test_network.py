@@ -103,13 +103,26 @@ def test_a_route_that_cannot_be_is_refused_where_it_stands(text: str, where: str
             ".routes[0].gateway",
             "the gateway 10.1.0.1 is in none of the interface's networks",
         ),
+        *(
+            (
+                f"{{interface: {{addresses: [10.0.0.2/24]}}, routes: [{{destination: 10.1.0.0/16, {leads}}},"
+                " {destination: 10.9.0.0/16, gateway: 10.1.0.1}]}",
+                ".routes[1].gateway",
+                "the gateway 10.1.0.1 is in none of the interface's networks",
+            )
+            for leads in ("gateway: 10.0.0.1", "type: blackhole")
+        ),
         (
             "{interface: {addresses: [10.0.0.2/24]},"
             " routes: [{destination: 10.9.0.0/16, scope: 253, source: 10.0.0.3}]}",
             ".routes[0].source",
             "10.0.0.3 is no address of the interface",
         ),
-        ("{count: 2, routes: [{destination: 10.9.0.0/16, gateway: 10.0.0.1}]}", ".routes[0]", "not clear which device"),
+        (
+            "{count: 2, routes: [{destination: 10.9.0.0/16, gateway: 10.0.0.1}]}",
+            ".routes[0]",
+            "is for: the request has several devices and no interface.addresses to tell them apart",
+        ),
         (f"{{{TWO}, routes: [{{destination: 10.9.0.0/16, gateway: 10.2.0.1}}]}}", ".routes[0]", "no address"),
         (f"{{{TWO}, routes: [{{destination: 10.9.0.0/16, scope: 253}}]}}", ".routes[0]", "2 of its devices reach it"),
         (

@@ -37,6 +37,11 @@ PEERS = message(20, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _PEER) 
 NO_ADDRESS = message(21, struct.pack("=BBBBI", 2, 24, 0, 0, 5) + attribute(1, _OWN))
 DEFAULT = message(24, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 3, 0, 1, 0))
 OTHER = message(25, struct.pack("=BBBBBBBBI", 2, 16, 0, 0, 254, 3, 0, 1, 0))
+RULE = message(32, struct.pack("=BBBBBBBBI", 2, 0, 32, 0, 101, 0, 0, 1, 0))
+RULE_GONE = message(
+    33, struct.pack("=BBBBBBBBI", 10, 0, 0, 0, 252, 0, 0, 1, 0) + attribute(15, struct.pack("=I", 4711))
+)
+RULE_OF_VRFS = message(32, struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 0, 0, 0, 1, 0) + attribute(19, b"\1"))
 QDISC = message(36, struct.pack("=BxxxiIII", 0, 5, 0x10000, 0xFFFFFFFF, 0))
 FILTER = message(45, struct.pack("=BxxxiIII", 0, 5, 1, 0xFFFFFFF2, 0))
 SHARED_FILTER = message(44, struct.pack("=BxxxiIII", 0, -1, 1, 7, 0))
@@ -54,6 +59,9 @@ SHARED_FILTER = message(44, struct.pack("=BxxxiIII", 0, -1, 1, 7, 0))
         (NO_ADDRESS, [Change(ifindexes=frozenset({5}))]),
         (DEFAULT, [Change(is_default_route=True)]),
         (OTHER, [Change()]),
+        (RULE, [Change(rule_table=101)]),
+        (RULE_GONE, [Change(rule_table=4711)]),
+        (RULE_OF_VRFS, [Change(rule_table=0)]),
         (QDISC, [Change(ifindexes=frozenset({5}))]),
         (FILTER, [Change(ifindexes=frozenset({5}))]),
         (SHARED_FILTER, [Change()]),
@@ -71,6 +79,9 @@ SHARED_FILTER = message(44, struct.pack("=BxxxiIII", 0, -1, 1, 7, 0))
         "no address",
         "default route",
         "route",
+        "rule",
+        "rule gone",
+        "rule of VRFs",
         "qdisc",
         "filter",
         "shared filter",

@@ -41,6 +41,7 @@ def test_it_shows_devices_reasons_netdevs_and_what_each_container_gets(eight: Pa
         "  mlx5_3  0000:81:00.0  0     GIVEN  nearest free device to GPU 0000:80:00.0 (PHB, same root complex)",
         "  mlx5_0  0000:19:00.0  0     left   free; from GPU 0000:80:00.0 it is NODE, same NUMA node",
         "  mlx5_5  rail5        rdma1       4200  10.0.1.2/24  routes, rules, neighbours",
+        "  What they leave on the host is not known: this machine does not show these netdevs.",
         "  nodes     /dev/infiniband/uverbs3  231:195  mode 0666",
         '            RDMA_NETDEVS_RAILS="rdma0,rdma1"',
         "  env kept  NCCL_IB_HCA: the container sets it itself",

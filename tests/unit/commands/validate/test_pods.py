@@ -230,6 +230,15 @@ def test_the_addresses_of_several_pods_are_a_warning_with_its_place_and_no_probl
     assert str(warning).startswith("warning: every pod")
 
 
+def test_a_default_route_of_the_table_main_is_a_warning() -> None:
+    text = "{mode: exclusive, interface: {addresses: [10.0.0.2/24]}, routes: [{destination: %s, gateway: 10.0.0.9%s}]}"
+    (warning,) = checked(pod(f"{PREFIX}: '{text % ('0.0.0.0/0', '')}'")).warnings
+    assert warning.path == f"{PREFIX}.routes[0].destination"
+    assert warning.what == "a default route leads the API server, services and DNS over the netdev, too"
+    for others in (("10.0.0.0/8", ""), ("0.0.0.0/0", ", table: 100")):
+        assert checked(pod(f"{PREFIX}: '{text % others}'")).warnings == ()
+
+
 @pytest.mark.parametrize(
     "text",
     [

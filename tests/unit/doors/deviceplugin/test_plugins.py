@@ -64,7 +64,7 @@ def test_each_pool_is_registered_and_an_allocation_makes_the_next_pod_worth_a_qu
 
 
 def test_a_kubelet_that_comes_later_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "kubelet/device-plugins"
+    folder = tmp_path / "later/it"  # short: a socket's path has 107 bytes, and pytest's folder some 70
     with plugins(folder, pool()), FakeDeviceManager(folder) as manager:
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
 
@@ -175,7 +175,9 @@ def test_a_folder_that_cannot_be_watched_costs_no_descriptor(tmp_path: Path, mon
     assert not now.is_symlink() or str(now.readlink()) != "anon_inode:inotify"
 
 
-def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     failing = [True]
     serve = PoolServer.serve
 
@@ -187,3 +189,5 @@ def test_a_bug_does_not_end_the_service(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(PoolServer, "serve", break_once)
     with FakeDeviceManager(tmp_path) as manager, plugins(tmp_path, pool()):
         wait_until(lambda: RESOURCE in manager.plugins, "the registration")
+    (told,) = (it for it in caplog.records if it.message == "the shares are not served")
+    assert told.exc_info is not None

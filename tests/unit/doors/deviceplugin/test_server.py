@@ -109,6 +109,15 @@ def test_without_a_kubelet_nobody_listens_and_the_error_names_its_socket(folder:
     assert not server.is_there
 
 
+def test_a_socket_whose_path_is_too_long_is_told_with_its_length(tmp_path: Path) -> None:
+    folder = tmp_path / ("f" * 100)
+    folder.mkdir()
+    server = PoolServer(pool(), folder, lambda: supply(pool(), node=eight()), lambda _resource, _shares: None)
+    size = len(str(folder / "nri-rdma_hcas.sock"))
+    with pytest.raises(KubeletError, match=rf"the path has {size} bytes, and Linux takes 107.* Next: give the pool a"):
+        server.serve()
+
+
 @pytest.mark.parametrize("place", ["plugins/hca_shared.sock", "plugins_registry/hca_shared.sock"])
 def test_a_resource_that_the_shared_device_plugin_serves_is_not_served_until_it_has_ended(
     tmp_path: Path, folder: Path, manager: FakeDeviceManager, place: str

@@ -102,10 +102,10 @@ def test_what_could_not_be_restored_is_named(raw: bytes, reason: str) -> None:
 
 def test_filters_are_named_by_where_they_stand() -> None:
     assert read(queue(b"clsact", 0xFFFF0000, INGRESS), filters=(FILTER,)).unreturnable == (
-        "has tc filters (ingress), which could not be restored",
-        "has tc filters (egress), which could not be restored",
+        "has tc filters (ingress), which its move would remove for good",
+        "has tc filters (egress), which its move would remove for good",
     )
     assert read(queue(b"htb", 0x10000), filters=(FILTER,)).unreturnable == (
-        "has tc filters (at 1:), which could not be restored",
+        "has tc filters (at 1:), which its move would remove for good",
     )
     assert read(filters=(FILTER,)).unreturnable == ()

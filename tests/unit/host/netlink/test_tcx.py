@@ -1,42 +1,19 @@
 """Programs of TCX follow a link through namespaces, until they are detached."""
 
-import ctypes
 import errno
-import os
-import struct
 
 import pytest
 
 from nri_rdma.attach.ops import DetachTcx
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.namespace import inside
-from nri_rdma.host.netlink.tcx import _CALL, TCX_EGRESS, TCX_INGRESS, programs_of
+from nri_rdma.host.netlink.tcx import programs_of
 from tests.contract.machines import POD, LinuxMachine
 from tests.kernel.journey import Attach
+from tests.rig import ebpf
 from tests.rig.linkops import apply
 
 pytestmark = pytest.mark.root
-
-_PROG_LOAD, _PROG_ATTACH, _LINK_CREATE = 5, 8, 28  # enum bpf_cmd
-_SCHED_CLS = 3
-_PASS = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
-"""r0 = 0; exit"""
-
-
-def _bpf(command: int, attributes: bytes) -> int:
-    """As the kernel's manual has it; -1 and errno."""
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = int(libc.syscall(_CALL[os.uname().machine], command, buffer, len(attributes)))
-    if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-
-
-def _load() -> int:
-    code, licence = ctypes.create_string_buffer(_PASS, len(_PASS)), ctypes.create_string_buffer(b"GPL")
-    own = struct.pack("=IIQQIIQII", _SCHED_CLS, 2, ctypes.addressof(code), ctypes.addressof(licence), 0, 0, 0, 0, 0)
-    return _bpf(_PROG_LOAD, own)
 
 
 @pytest.fixture
@@ -44,13 +21,13 @@ def rail(linux: LinuxMachine) -> int:
     """A link of the host with a program of each direction, one of them held by an eBPF link."""
     rail = linux.add_link("rail0", "02:11:00:00:00:01")
     try:
-        program = _load()
+        program = ebpf.load()
     except OSError as error:
         pytest.skip(f"no eBPF here: {error}")
 
     def attach(_route: object) -> int:
-        _attach(rail, program)
-        return _bpf(_LINK_CREATE, struct.pack("=IIII", program, rail, TCX_EGRESS, 0) + bytes(16))
+        ebpf.attach_tcx(rail, program)
+        return ebpf.link_tcx(rail, program)
 
     try:
         inside(linux.kernel.host, "attach", attach)
@@ -59,10 +36,6 @@ def rail(linux: LinuxMachine) -> int:
             pytest.skip("this kernel has no TCX")
         raise
     return rail
-
-
-def _attach(rail: int, program: int) -> int:
-    return _bpf(_PROG_ATTACH, struct.pack("=IIII", rail, program, TCX_INGRESS, 0))
 
 
 def _ids(linux: LinuxMachine, place: str, rail: int) -> tuple[int, ...]:
@@ -95,8 +68,8 @@ def test_a_program_that_a_pod_leaves_on_the_netdev_is_detached_and_the_hosts_sta
     attach = Attach(linux, "rail0")
     attach.do(attach.kernel)
     (move,) = attach.record.plan.moves
-    own = _load()
-    inside(attach.namespace, "attach", lambda _route: _attach(move.pod_ifindex, own))
+    own = ebpf.load()
+    inside(attach.namespace, "attach", lambda _route: ebpf.attach_tcx(move.pod_ifindex, own))
     assert _count(linux, POD, move.pod_ifindex) == 3
     attach.assert_home()
     assert _ids(linux, "host", rail) == hosts

@@ -1,0 +1,37 @@
+"""What the netdevs of this host carry, as far as a pod may take it along. Needs no root."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nri_rdma.commands.explain import HostNetwork
+from nri_rdma.model.device import Node
+
+
+def read_host_network(node: Node) -> HostNetwork | None:
+    """Return what the node's netdevs carry and the host's rules; None where this host does not have these netdevs, or
+    does not tell."""
+    from nri_rdma.attach.port import KernelError
+    from nri_rdma.host.netlink.link_contents import captured_addresses, read_addresses, read_neighbours
+    from nri_rdma.host.netlink.links import parse_readable, read_links
+    from nri_rdma.host.netlink.route_socket import RouteSocket
+    from nri_rdma.host.netlink.routes import captured_routes, read_routes_of
+    from nri_rdma.host.netlink.rules import read_rules
+    from nri_rdma.wire import WireError
+
+    of_node = {(it.ifindex, it.mac) for device in node.devices for it in device.netdevs}
+    try:
+        with RouteSocket() as route:
+            links = [it for it in parse_readable(read_links(route)) if (it.ifindex, it.mac) in of_node]
+            carried = {
+                it.ifindex: replace(
+                    it,
+                    addresses=captured_addresses(read_addresses(route, it.ifindex)),
+                    routes=captured_routes(read_routes_of(it.ifindex), it.ifindex),
+                    neighbours=read_neighbours(route, it.ifindex),
+                )
+                for it in links
+            }
+            return HostNetwork(carried=carried, rules=read_rules(route)) if links else None
+    except (OSError, WireError, KernelError):
+        return None

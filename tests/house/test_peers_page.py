@@ -1,0 +1,45 @@
+"""The tables beside DRANET and runc name tests that exist, and all tests of those files."""
+
+import ast
+import re
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE = (PROJECT / "docs/peers.md").read_text()
+LATER = "with the DRA driver"
+FILES = (
+    "tests/runtime/test_peer_behaviours.py",
+    "tests/runtime/test_peer_move.py",
+    "tests/cluster/test_peer_behaviours.py",
+    "tests/lab/guest/test_vrfs.py",
+)
+
+
+def _tests(file: str) -> set[str]:
+    tree = ast.parse((PROJECT / file).read_text())
+    names = (node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+    return {name for name in names if name.startswith("test_")}
+
+
+def _rows() -> list[list[str]]:
+    lines = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| behaviour ")]
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+def test_every_named_test_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+    assert len(named) > 25
+    assert [f"{file}::{name}" for file, name in named if name not in _tests(file)] == []
+
+
+def test_every_behaviour_has_a_test_or_waits_for_the_driver() -> None:
+    rows = _rows()
+    assert len(rows) == 23 + 9, "DRANET has 23 tests, runc 9 behaviours"
+    assert [
+        row[0] for row in rows if "::" not in row[2] and LATER not in row[2] and "the same test" not in row[2]
+    ] == []
+
+
+def test_every_test_beside_a_peer_is_in_a_table() -> None:
+    for file in FILES:
+        assert {name for name in _tests(file) if f"{file}::{name}" not in PAGE} == set()

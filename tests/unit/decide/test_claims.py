@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
 from nri_rdma.decide.placement import Holding
-from nri_rdma.decide.policy import Policy, policy_of
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.decide.policy import Policy, admit, policy_of
+from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
-from nri_rdma.model.pool import Pool, PoolDoor, Rule
-from nri_rdma.model.request import Mode, RdmaLimits
+from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
 from tests.unit.model.hardware import eight
 
 RAILS = Pool(name="rails", modes=(Mode.SHARED, Mode.EXCLUSIVE), door=PoolDoor.CLAIMS)
@@ -121,3 +122,21 @@ def test_who_holds_a_device_is_said_and_only_when_it_is_in_the_way() -> None:
     assert holder_of(devices, taken, Mode.EXCLUSIVE) == "mlx5_1 is still held by ns/old"
     assert holder_of(devices, taken, Mode.SHARED) == ""
     assert holder_of(devices[:1], taken, Mode.EXCLUSIVE) == ""
+
+
+def test_only_a_claim_may_ask_a_pool_of_claims() -> None:
+    on = eight()
+    asked = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.SHARED, pool="rails")
+    with pytest.raises(PlacementError, match="POOL-DOOR: pool rails is asked by a resource claim, not by an") as caught:
+        admit(policy(), on, PodRequest(requests=(asked,)), Asker(namespace="team"))
+    assert "write a ResourceClaim for a DeviceClass of the pool, or ask for another pool" in str(caught.value)
+    of_claim = replace(asked, cdi_device="rails")
+    (told,) = admit(policy(), on, PodRequest(requests=(of_claim,)), Asker(namespace="team"))
+    assert told.mode is Mode.SHARED
+
+
+def test_a_cdi_device_opens_no_pool_of_a_resource() -> None:
+    hcas = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=4)
+    asked = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.SHARED, pool="hcas", cdi_device="hcas")
+    with pytest.raises(PlacementError, match="POOL-DOOR: pool hcas is asked by the resource rdma/hca"):
+        admit(policy(pools=(hcas,)), eight(), PodRequest(requests=(asked,)), Asker(namespace="team"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_link_that_flaps_costs_at_most_one_write_in_the_quiet_time(
     times = [it.at for it in server.writes]
     assert flaps > 20
     assert len(times) >= 3
-    assert all(later - earlier > 0.9 * QUIET_S for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier > 0.9 * QUIET_S for earlier, later in pairwise(times))
 
 
 def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, publisher: Publisher) -> None:
@@ -142,7 +143,7 @@ def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, pu
     wait_until(lambda: len(server.seen) >= 5, "some tries")
     assert "403" in publisher.error
     times = [it.at for it in server.seen if "watch" not in it.query][:4]
-    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses[0] >= 0.09
     assert pauses[1] >= 0.18
     assert pauses[2] >= 0.36

@@ -42,13 +42,19 @@ def registry() -> Iterator[Path]:
 
 
 @pytest.fixture
-def door(node: Claimed, api_server: Server, registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClaimsDoor]:
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def door(
+    node: Claimed, api_server: Server, registry: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ClaimsDoor]:
     monkeypatch.setattr(module, "LOOK_S", 0.1)
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
     api = ApiServer(api_server.kubeconfig(registry.parent))
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
     server = DraServer(registry.parent / "plugins", node.preparer, lambda _: None)
-    workers = Workers()
     made = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
     yield made
     workers.close(5)
@@ -90,8 +96,9 @@ def test_a_kubelet_that_comes_later_is_waited_for_and_said_once(
     assert caplog.text.count("claims are not served") == 1
 
 
-def test_what_was_closed_does_not_open(door: ClaimsDoor, registry: Path, api_server: Server) -> None:
+def test_what_was_closed_does_not_open(door: ClaimsDoor, registry: Path, api_server: Server, workers: Workers) -> None:
     door.close()
     door.open_later()
+    workers.close(5)
     assert not socket_of(registry).exists()
     assert not api_server.seen

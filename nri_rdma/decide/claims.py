@@ -49,7 +49,8 @@ def admit_claim(
     _admitted(policy, node, asker, pool, request.from_claim, len(devices), where)
     trusting = Policy(pools=policy.pools)
     admitted = _admitted(trusting, node, asker, pool, request.parameters, len(devices), where)
-    text = json.dumps(_asked(claim, request, admitted))
+    named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
+    text = json.dumps(_asked(named, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
 
 

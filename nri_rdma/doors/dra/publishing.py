@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 
 from nri_rdma.decide.advertised import Advertised
 from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, selector, specs_of
-from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
 
 log = logging.getLogger(__name__)
@@ -105,18 +104,21 @@ class Publisher:
         log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
 
     def _watch(self) -> None:
-        """Have slices compared whenever they changed, and after each watch, which may have missed something."""
+        """Have slices compared whenever they changed, and after each watch, which may have missed something. A watch
+        that ends early is repeated after growing pauses, also where it ends without an error."""
         pause_s = FIRST_PAUSE_S
         while not self._is_closed:
+            began = time.monotonic()
             try:
                 for event in self._api.watch(PATH, selector(self._node), WATCH_S):
-                    pause_s = FIRST_PAUSE_S
                     if event["type"] != "BOOKMARK":
                         self.look()
-            except ApiServerError as error:
+            except Exception as error:  # noqa: BLE001 - tried again: the thread must not end
                 log.debug("the watch of slices ended", extra={"error": str(error)})
-                self._pause(pause_s)
-                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            if time.monotonic() - began > LAST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
             self.look()
 
     def _pause(self, seconds: float) -> None:

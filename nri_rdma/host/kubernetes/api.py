@@ -86,20 +86,28 @@ class ApiServer:
         self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, timeout_s: float
     ) -> Any:
         """Return the answer; its body is not read yet."""
+        answer = self._answer(method, path, query, body, timeout_s)
+        if answer.status == _UNAUTHORIZED:  # the library reads some credentials once, and they may be renewed by now
+            self.close()
+            answer = self._answer(method, path, query, body, timeout_s)
+        if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
+            what = f"the API server answers {answer.status} to {method}"
+            raise ApiServerError(what, where=path, hint=_HINT, status=answer.status, detail=_message(answer))
+        return answer
+
+    def _answer(
+        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, timeout_s: float
+    ) -> Any:
+        """Return the answer, whatever it is."""
         try:
             client = self._connected()
             headers = {"Accept": "application/json", "Content-Type": "application/json"}
             client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = f"{client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
             sent = dict(body) if body is not None else None
-            answer = client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=timeout_s)
+            return client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=timeout_s)
         except Exception as error:
             raise self._unreachable("the API server does not answer", path, error) from error
-        if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
-            told = _message(answer.read())
-            what = f"the API server answers {answer.status} to {method}"
-            raise ApiServerError(what, where=path, hint=_HINT, status=answer.status, detail=told)
-        return answer
 
     def _connected(self) -> Any:
         with self._lock:
@@ -125,11 +133,15 @@ class ApiServer:
         return ApiServerError(what, where=path, hint=_HINT, detail=f"{type(error).__name__}: {error}"[:300])
 
 
-_FIRST_GOOD, _FIRST_BAD, _GONE = 200, 300, 404
+_FIRST_GOOD, _FIRST_BAD, _UNAUTHORIZED, _GONE = 200, 300, 401, 404
 
 
-def _message(data: bytes) -> str:
+def _message(answer: Any) -> str:
     """Return the sentence in the API server's refusal."""
+    try:
+        data: bytes = answer.read()
+    except Exception as error:  # noqa: BLE001 - it broke off; the status says enough
+        return f"{type(error).__name__}: {error}"[:300]
     try:
         return str(json.loads(data).get("message", ""))[:300]
     except (ValueError, AttributeError):  # a proxy between may answer with anything

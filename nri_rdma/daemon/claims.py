@@ -35,7 +35,7 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> Cl
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
-    server = DraServer(settings.kubelet_plugins_dir, preparer, lambda _: publisher.look())
+    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start)
     door = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
     cache.on_read.append(door.node_was_read)
     return door

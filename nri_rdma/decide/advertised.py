@@ -6,6 +6,7 @@ lacks comes beside them. Kubernetes takes at most 32 attributes and capacities o
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ DeviceAttribute: TypeAlias = Mapping[str, str | int | bool]
 """One of `string`, `int` and `bool`, with its value."""
 
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
+_MAX_LABEL = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +40,14 @@ class Advertised:
 
 def slice_name(device: DeviceId) -> str:
     """Return the name of a device in slices, which is DRANET's where the device has a PCI address:
-    ``pci-0000-8a-00-0``."""
-    label = _NO_LABEL.sub("-", device.lower()).strip("-")[: MAX_TEXT - 4].strip("-")
-    return f"pci-{label}" if ":" in device else label
+    ``pci-0000-8a-00-0``. Any other name that is no DNS label ends with a hash: ``rxe_0`` is not ``rxe-0``."""
+    label = _NO_LABEL.sub("-", device.lower()).strip("-")
+    if ":" in device:
+        return f"pci-{label}"
+    if label == device and len(label) <= _MAX_LABEL:
+        return label
+    digits = hashlib.sha256(device.encode()).hexdigest()[:8]
+    return f"{label[: _MAX_LABEL - 1 - len(digits)].strip('-')}-{digits}"
 
 
 def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[Advertised, ...]:

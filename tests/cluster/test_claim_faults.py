@@ -70,7 +70,7 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_claim_and_gives_no_dev
         if number % 2:
             served.wait("a prepared claim", lambda: _prepared(served) > number // 2, 60)  # noqa: B023
         node.kill("nri-rdma")
-        node.start_daemon()
+        node.start_driver()
     for name in names:
         served.wait(name, lambda: runs(served, name), 120)  # noqa: B023
     found = [verbs(served, name) for name in names]
@@ -80,8 +80,6 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_claim_and_gives_no_dev
         assert mac_of(number) in macs(served, name)
     for name in names:
         served.kubectl("delete", "pod", name, "--wait=false")
-    node.kill("nri-rdma")
-    node.start_daemon()
     for name in names:
         served.kubectl("wait", "--for=delete", f"pod/{name}", "--timeout=90s")
     start(served, on("n1", claiming("all", {"rdma": "rail"})))

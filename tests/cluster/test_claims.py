@@ -89,9 +89,17 @@ def named(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
 
 
-def allocated(cluster: Cluster, request: str) -> list[int]:
-    """The numbers of the devices that the only claim was allocated for a request."""
-    (claim,) = cluster.get("resourceclaims")["items"]
+def claims_of(cluster: Cluster, name: str) -> list[dict[str, Any]]:
+    """The claims of a pod; those of pods that were deleted may still be there."""
+    asked = cluster.get("pod", name)
+    made = [it["resourceClaimName"] for it in asked["status"].get("resourceClaimStatuses") or ()]
+    given = [it["resourceClaimName"] for it in asked["spec"]["resourceClaims"] if "resourceClaimName" in it]
+    return [cluster.get("resourceclaim", it) for it in (*made, *given)]
+
+
+def allocated(cluster: Cluster, name: str, request: str) -> list[int]:
+    """The numbers of the devices that the only claim of a pod was allocated for a request."""
+    (claim,) = claims_of(cluster, name)
     results = claim["status"]["allocation"]["devices"]["results"]
     return [NAMES[it["device"]] for it in results if it["request"] == request]
 
@@ -124,13 +132,7 @@ def served(cluster: Cluster) -> Cluster:
 def test_a_pod_has_exactly_the_device_that_its_claim_was_allocated(served: Cluster) -> None:
     make(served, template("one", claim_spec({"nic": {}}, {"interface": {"name": "rail0", "mtu": 4000}})))
     start(served, claiming("one", {"rdma": "one"}))
-    (claim,) = served.get("resourceclaims")["items"]
-    (result,) = claim["status"]["allocation"]["devices"]["results"]
-    (index,) = [
-        number
-        for number, it in enumerate(EIGHT.rdma)
-        if result["device"] == "pci-" + str(it.function).replace(":", "-").replace(".", "-")
-    ]
+    (index,) = allocated(served, "one", "nic")
     assert verbs(served, "one") == [index]
     shown = execute(served, "one", "cat /sys/class/net/rail0/address /sys/class/net/rail0/mtu").split()
     assert shown == [mac_of(index), "4000"]
@@ -145,10 +147,10 @@ def test_containers_have_the_devices_of_their_requests_and_the_next_pod_gets_the
     right = {"resources": {"claims": [{"name": "rdma", "request": "right"}]}}
     for name in ("first", "second"):
         start(served, claiming(name, {"rdma": "parts"}, [left, right, {"resources": {}}]))
-        assert sorted(verbs(served, name, "c0")) == sorted(allocated(served, "left"))
-        assert verbs(served, name, "c1") == allocated(served, "right")
+        assert sorted(verbs(served, name, "c0")) == sorted(allocated(served, name, "left"))
+        assert verbs(served, name, "c1") == allocated(served, name, "right")
         assert verbs(served, name, "c2") == []
-        wanted = {mac_of(it) for it in (*allocated(served, "left"), *allocated(served, "right"))}
+        wanted = {mac_of(it) for it in (*allocated(served, name, "left"), *allocated(served, name, "right"))}
         assert wanted <= set(macs(served, name))
         delete(served, name)
 
@@ -159,7 +161,7 @@ def test_pods_share_a_named_claim_and_the_devices_go_with_the_last_of_them(serve
         asked = claiming(name, {"rdma": ""})
         asked["spec"]["resourceClaims"] = [{"name": "rdma", "resourceClaimName": "both"}]
         start(served, asked)
-    assert verbs(served, "s1") == verbs(served, "s2") == allocated(served, "nic")
+    assert verbs(served, "s1") == verbs(served, "s2") == allocated(served, "s2", "nic")
     assert "RDMA_DEVICES_BOTH_NIC=" in execute(served, "s2", "env")
     for name in ("s1", "s2"):
         delete(served, name)
@@ -172,7 +174,7 @@ def test_a_nic_and_a_gpu_of_one_root_are_matched_by_attribute(served: Cluster) -
     make(served, template("near", spec))
     start(served, claiming("near", {"rdma": "near"}))
     homes = {it.address: it.numa_node for it in EIGHT.functions}
-    chosen = [*allocated(served, "a"), *allocated(served, "b")]
+    chosen = [*allocated(served, "near", "a"), *allocated(served, "near", "b")]
     assert len({homes[EIGHT.rdma[it].function] for it in chosen}) == 1
     assert sorted(verbs(served, "near")) == sorted(chosen)
     delete(served, "near")
@@ -213,7 +215,7 @@ def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_afte
     asked["spec"]["restartPolicy"] = "Always"
     asked["spec"]["containers"][0]["command"] = ["sh", "-c", "until [ -e /end ]; do sleep 0.1; done"]
     start(served, asked)
-    (number,) = allocated(served, "nic")
+    (number,) = allocated(served, "guarded", "nic")
     node.kill("nri-rdma")
     execute(served, "guarded", "touch /end")
     served.wait("the guard's refusal", lambda: any("DAEMON-ABSENT" in it for it in events(served, "guarded")), 60)
@@ -229,9 +231,9 @@ def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_afte
 def test_with_the_rights_of_its_manifests_the_daemon_works_and_writes_no_slice_of_another_node(served: Cluster) -> None:
     node = served.nodes["n1"]
     manifests = node.nri_rdma("claims", "manifests", "--config", str(node.machine.folder / "config.toml"))
-    served.kubectl(
-        "create", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": [*yaml.safe_load_all(manifests)]}
-    )
+    items = [*yaml.safe_load_all(manifests)]
+    served.kubectl("delete", "deviceclass", "nics")  # theirs is the one that counts
+    served.kubectl("create", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
     uid = served.get("node", "n1")["metadata"]["uid"]
     bound = ("--bound-object-kind=Node", "--bound-object-name=n1", f"--bound-object-uid={uid}")
     token = served.kubectl("create", "token", "nri-rdma", "-n=kube-system", *bound).strip()
@@ -248,7 +250,7 @@ def test_with_the_rights_of_its_manifests_the_daemon_works_and_writes_no_slice_o
     node.credentials = node.machine.folder / "account.kubeconfig"
     node.credentials.write_text(json.dumps(config))
     served.kubectl("delete", "resourceslices", "--all")
-    node.start_daemon()
+    node.start_driver()
     wait_until(lambda: len(published(served)) == 8, "the slice", 30)
     start(served, claiming("account", {"rdma": "one"}))
     assert len(verbs(served, "account")) == 1

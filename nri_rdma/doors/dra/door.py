@@ -49,12 +49,11 @@ class ClaimsDoor:
         self._error = ""
 
     def open_later(self) -> None:
-        """Have a worker serve claims and publish the node's devices. Again is no error."""
+        """Have a worker serve claims. Again is no error."""
         with self._lock:
             if self._is_open or self._is_closed:
                 return
             self._is_open = True
-        self._publisher.start()
         self._look_later()
 
     def node_was_read(self) -> None:

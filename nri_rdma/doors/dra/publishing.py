@@ -42,9 +42,13 @@ class Publisher:
         """Why the slices are not as they shall be; "" where they are."""
 
     def start(self) -> None:
-        """Begin. Once."""
-        self._writer.start()
-        self._watcher.start()
+        """Begin: the kubelet calls us from now on. A pod that came before would wait a minute for its next attempt.
+        Again, the slices are compared."""
+        with self._changed:
+            if self._writer.ident is None and not self._is_closed:
+                self._writer.start()
+                self._watcher.start()
+        self.look()
 
     def look(self) -> None:
         """Have the slices compared: the devices, or the slices, may have changed."""
@@ -93,6 +97,7 @@ class Publisher:
             return
         specs = specs_of(self._node, devices, next_generation(found))
         uid = self._api.get(f"/api/v1/nodes/{self._node}")["metadata"]["uid"]
+        self._written = time.monotonic()  # also where one of the next calls fails: then some were made
         for number, spec in enumerate(specs):
             if number < len(found):
                 self._api.replace(f"{PATH}/{found[number]['metadata']['name']}", {**found[number], "spec": spec})
@@ -100,7 +105,6 @@ class Publisher:
                 self._api.create(PATH, new_slice(spec, self._node, uid, number))
         for old in found[len(specs) :]:
             self._api.delete(f"{PATH}/{old['metadata']['name']}")
-        self._written = time.monotonic()
         log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
 
     def _watch(self) -> None:

@@ -37,8 +37,8 @@ _STOP_S = 5.0
 class DraServer:
     """Serves until closed."""
 
-    def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[str], None]) -> None:
-        """`plugins` is the kubelet's folder; `on_registered` gets "" or why the kubelet refuses us."""
+    def __init__(self, plugins: Path, preparer: Preparer, on_registered: Callable[[], None]) -> None:
+        """`plugins` is the kubelet's folder; `on_registered` is called whenever the kubelet has taken us."""
         self._endpoint = plugins / DRIVER / "dra.sock"
         self._registrar = plugins.parent / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._preparer = preparer
@@ -102,7 +102,7 @@ class DraServer:
             log.error("the kubelet refuses the driver of claims", extra={"error": error})
         else:
             log.info("registered with the kubelet", extra={"driver": DRIVER})
-        self._on_registered(error)
+            self._on_registered()
         return b""
 
     def _prepare(self, data: bytes, context: Any) -> bytes:

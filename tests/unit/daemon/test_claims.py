@@ -14,7 +14,7 @@ from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import pool
-from tests.unit.doors.dra.claimed import OURS, RAILS, kubelet_folder
+from tests.unit.doors.dra.claimed import OURS, RAILS, kubelet_folder, register
 from tests.unit.host.kubernetes.server import running
 
 
@@ -38,7 +38,9 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(daemon:
         assert door is not None
         try:
             door.open_later()
-            wait_until((folder / "plugins_registry" / f"{OURS}-reg.sock").is_socket, "the socket")
+            registrar = folder / "plugins_registry" / f"{OURS}-reg.sock"
+            wait_until(registrar.is_socket, "the socket")
+            register(registrar)
             wait_until(lambda: bool(server.slices), "the slice")
             (told,) = server.slices.values()
             assert (told["spec"]["nodeName"], len(told["spec"]["devices"])) == ("node-a", 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,7 +63,7 @@ def test_what_is_not_known_is_left_out() -> None:
         "numaNode",
     }
     assert not names & (absent | {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"})
-    assert (told.name, told.capacity) == ("rxe-0", {})
+    assert (told.name, told.capacity) == ("rxe-0-c9aa4121", {})
 
 
 def test_the_richest_device_is_within_the_limits_of_kubernetes() -> None:
@@ -92,12 +93,19 @@ def test_the_richest_device_is_within_the_limits_of_kubernetes() -> None:
     [
         ("0000:8a:00.0", "pci-0000-8a-00-0"),
         ("0000:8A:00.0", "pci-0000-8a-00-0"),
-        ("_rxe__0_", "rxe-0"),
-        ("x" * 100, "x" * 60),
+        ("rxe0", "rxe0"),
+        ("x" * 63, "x" * 63),
     ],
 )
 def test_a_name_in_slices_is_a_dns_label(told: str, name: str) -> None:
     assert slice_name(DeviceId(told)) == name
+
+
+def test_devices_whose_names_differ_only_in_what_a_label_lacks_have_names_of_their_own() -> None:
+    told = ("rxe-0", "rxe_0", "rxe.0", "_rxe_0_", "RXE_0", "x" * 64, "x" * 65, "x" * 54 + "_" * 10)
+    names = {slice_name(DeviceId(it)) for it in told}
+    assert len(names) == len(told)
+    assert all(re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", it) and len(it) <= 63 for it in names)
 
 
 def test_devices_are_told_by_their_index() -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.dra.preparing import ClaimName, Preparer
@@ -17,13 +19,27 @@ from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
+from nri_rdma.pb import pluginregistration_pb2 as registration
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.host.kubernetes.server import running, send
 
 OURS = "rdma.noderesource.dev"
+NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
 RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
 NAME = ClaimName(namespace="team", name="rails", uid="u1")
 PATH = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/rails"
+
+
+def call(path: Path, method: str, data: bytes) -> bytes:
+    """Ask a socket, as the kubelet does, and return its answer."""
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        answer: bytes = channel.unary_unary(method)(data, timeout=10)
+        return answer
+
+
+def register(registrar: Path) -> None:
+    """Tell the socket that the kubelet has taken the driver."""
+    call(registrar, NOTIFY, registration.RegistrationStatus(plugin_registered=True).SerializeToString())
 
 
 @dataclass

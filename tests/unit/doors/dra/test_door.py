@@ -18,7 +18,7 @@ from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.tasks.workers import Workers
 from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.doors.dra.claimed import OURS, Claimed, claimed, kubelet_folder
+from tests.unit.doors.dra.claimed import OURS, Claimed, claimed, kubelet_folder, register
 from tests.unit.host.kubernetes.server import Server, running
 
 
@@ -55,7 +55,7 @@ def door(
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
     api = ApiServer(api_server.kubeconfig(registry.parent))
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
-    server = DraServer(registry.parent / "plugins", node.preparer, lambda _: None)
+    server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
     made = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
     yield made
     workers.close(5)
@@ -70,6 +70,8 @@ def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registr
     door.open_later()
     door.open_later()
     wait_until(socket_of(registry).is_socket, "the socket")
+    assert not api_server.slices  # no pod comes before the kubelet knows the driver
+    register(socket_of(registry))
     wait_until(lambda: bool(api_server.slices), "the slice")
     (told,) = api_server.slices.values()
     assert len(told["spec"]["devices"]) == 8

@@ -14,10 +14,10 @@ from nri_rdma.errors import KubeletError
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.doors.dra.claimed import OURS, Claimed, claimed, kubelet_folder
+from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, claimed, kubelet_folder
 
 PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
-INFO, NOTIFY = (f"/pluginregistration.Registration/{it}" for it in ("GetInfo", "NotifyRegistrationStatus"))
+INFO = "/pluginregistration.Registration/GetInfo"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraServer]:
-    server = DraServer(folder, node.preparer, registered.append)
+    server = DraServer(folder, node.preparer, lambda: registered.append("registered"))
     server.serve()
     yield server
     server.close()
@@ -50,13 +50,6 @@ def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraSe
 
 def registrar(folder: Path) -> Path:
     return folder.parent / "plugins_registry" / f"{OURS}-reg.sock"
-
-
-def call(path: Path, method: str, data: bytes) -> bytes:
-    """Ask a socket, and return its answer."""
-    with grpc.insecure_channel(f"unix:{path}") as channel:
-        answer: bytes = channel.unary_unary(method)(data, timeout=10)
-        return answer
 
 
 def asked(kind: Any, *claims: tuple[str, str]) -> bytes:
@@ -77,11 +70,15 @@ def test_the_kubelet_is_told_name_version_and_endpoint(served: DraServer, folder
     assert Path(told.endpoint).is_socket()
 
 
-def test_a_registration_is_heard_with_its_error(served: DraServer, folder: Path, registered: list[str]) -> None:
-    for status in ({"plugin_registered": True}, {"plugin_registered": False, "error": "too old"}, {}):
+def test_a_registration_is_heard_and_a_refusal_is_logged_with_its_error(
+    served: DraServer, folder: Path, registered: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for status in ({"plugin_registered": False, "error": "too old"}, {}, {"plugin_registered": True}):
         data = registration.RegistrationStatus(**status).SerializeToString()
         call(registrar(folder), NOTIFY, data)
-    assert registered == ["", "too old", "the kubelet does not say why"]
+        assert len(registered) == (1 if status.get("plugin_registered") else 0)
+    told = [vars(it)["error"] for it in caplog.records if it.levelname == "ERROR"]
+    assert told == ["too old", "the kubelet does not say why"]
 
 
 def test_each_claim_has_its_own_answer(served: DraServer, folder: Path, node: Claimed) -> None:
@@ -147,7 +144,7 @@ def test_closing_removes_both_sockets_and_again_is_no_error(served: DraServer, f
 
 def test_without_the_kubelets_registry_nobody_listens(node: Claimed, folder: Path) -> None:
     registrar(folder).parent.rmdir()
-    server = DraServer(folder, node.preparer, lambda _: None)
+    server = DraServer(folder, node.preparer, lambda: None)
     with pytest.raises(KubeletError, match="cannot listen for the kubelet"):
         server.serve()
     assert not server.is_there

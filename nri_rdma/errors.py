@@ -74,6 +74,8 @@ class ErrorCode(StrEnum):
     KUBELET_UNREACHABLE = "KUBELET-UNREACHABLE"
     KUBELET_LATE = "KUBELET-LATE"
     KUBELET_ANSWER = "KUBELET-ANSWER"
+    API_SERVER = "API-SERVER"
+    CLAIM_CHANGED = "CLAIM-CHANGED"
     DAEMON_ABSENT = "DAEMON-ABSENT"
     DAEMON_LATE = "DAEMON-LATE"
     OCI_STATE = "OCI-STATE"
@@ -192,6 +194,18 @@ class InventoryError(NriRdmaError):
 
 class KubeletError(NriRdmaError):
     """The kubelet did not tell which devices it gave to a pod; that is not the same as none."""
+
+
+class ApiServerError(NriRdmaError):
+    """The API server did not do what it was asked; `status` is its HTTP status, 0 where it did not answer."""
+
+    def __init__(self, what: str, *, where: str, hint: str, status: int = 0, detail: str = "") -> None:
+        super().__init__(ErrorCode.API_SERVER, what, where=where, hint=hint, detail=detail)
+        self.status = status
+
+
+class ClaimError(NriRdmaError):
+    """A claim is not the one that the kubelet means."""
 
 
 class CdiError(NriRdmaError):

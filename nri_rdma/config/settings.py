@@ -291,6 +291,21 @@ class Settings:
         _path,
         "DIR",
     )
+    kubelet_plugins_dir: Path = _setting(
+        Path("/var/lib/kubelet/plugins"),
+        "The kubelet's folder for sockets of drivers, where pools with door = claims are served; plugins_registry"
+        " beside it has the socket by which the kubelet finds them.",
+        _path,
+        "DIR",
+    )
+    node_name: str = _setting("", "The node's name in the cluster; empty: that of the host.", _text, "NAME")
+    kubeconfig: Path | None = _setting(
+        None,
+        "File with the API server and the credentials for it, with pools with door = claims; empty: the service account"
+        " of the daemon's pod.",
+        _path_or_none,
+        "PATH",
+    )
     guard_hook: Path | None = _setting(
         Path("/usr/local/lib/nri-rdma/nri-rdma-hook"),
         "The guard's hook on the host, which containers with shares get if it is there when the daemon starts. Empty:"

@@ -21,7 +21,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
-from nri_rdma.daemon.device_plugins import make_device_plugins
+from nri_rdma.daemon.kubelet_doors import KubeletDoors
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
@@ -157,7 +157,7 @@ class Daemon:
             waits=settings.waits,
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
-        self._device_plugins = make_device_plugins(
+        self._kubelet_doors = KubeletDoors(
             settings, self._engine, self._workers, self._listeners, lambda: self._sessions.view().name
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
@@ -232,7 +232,7 @@ class Daemon:
         by = time.monotonic() + CLOSE_WORKERS_S
         pools = (self._planners, self._workers, self._readers)
         running = tuple(key for pool in pools for key in pool.close(max(0.0, by - time.monotonic())))
-        self._device_plugins.close()
+        self._kubelet_doors.close()
         self._sources.close()
         self._leftovers.close(LAST_LOOK_S)
         if running:  # the journal has what they do: the next daemon goes on from there
@@ -265,7 +265,7 @@ class Daemon:
         self._workers.submit("preload", preload_grammar)
         self._sources.open_later()  # before what may be much: containers wait for it
         # A share that the kubelet allocates before the devices have told their capacity would have no limits.
-        self._host.capacities.settled.add_done_callback(lambda _: self._device_plugins.open_later())
+        self._host.capacities.settled.add_done_callback(lambda _: self._kubelet_doors.open_later())
         self._attachments.take_up()
         self._service_manager.ready()
 

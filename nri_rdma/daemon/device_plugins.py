@@ -63,7 +63,7 @@ def _write_guard(settings: Settings, shares: ShareBook, runtime: Callable[[], st
         return Guarding.NO_HOOK
     if runtime() == _CONTAINERD and not _reads_cdi_specs(settings):
         return Guarding.NO_CDI
-    spec = guarded(shares.pools.values(), hook, tuple(_options(settings)))
+    spec = guarded(shares.pools.values(), hook, tuple(hook_options(settings)))
     write_spec(spec, settings.cdi_dirs[-1], file_name(KIND))
     return Guarding.ON
 
@@ -77,8 +77,8 @@ def _reads_cdi_specs(settings: Settings) -> bool:
         raise OSError(f"containerd does not say whether it reads CDI specs: {error}") from error
 
 
-def _options(settings: Settings) -> Iterator[str]:
-    """Yield the flags of the hook that its defaults do not say."""
+def hook_options(settings: Settings) -> Iterator[str]:
+    """Yield the flags of the guard's hook that its defaults do not say."""
     plain = Settings()
     if settings.control_path != plain.control_path:
         yield from ("--control-socket", str(settings.control_path))

@@ -271,14 +271,19 @@ def _denied(request: DeviceRequest, asker: Asker, rule: Rule | None) -> Placemen
 
 
 def _door_is_the_pools(question: _Question) -> NriRdmaError | None:
-    pool = question.pool
-    if pool.door is PoolDoor.ANNOTATIONS or question.request.shares:
+    pool, request = question.pool, question.request
+    if pool.door is PoolDoor.ANNOTATIONS or request.shares or (pool.door is PoolDoor.CLAIMS and request.cdi_device):
         return None
+    if pool.door is PoolDoor.CLAIMS:
+        asked_by, hint = "a resource claim", "write a ResourceClaim for a DeviceClass of the pool"
+    else:
+        asked_by = f"the resource {pool.resource}"
+        hint = f"write {pool.resource}: 1 into resources.limits of the container"
     return PlacementError(
         ErrorCode.POOL_DOOR,
-        f"pool {pool.name} is asked by the resource {pool.resource}, not by an annotation",
-        where=question.request.where,
-        hint=f"write {pool.resource}: 1 into resources.limits of the container, or ask for another pool",
+        f"pool {pool.name} is asked by {asked_by}, not by an annotation",
+        where=request.where,
+        hint=f"{hint}, or ask for another pool",
     )
 
 

@@ -33,7 +33,8 @@ SEEN_FILE = "guard"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The container to verify, as its hook sees it: `pod` is namespace/name, `devices` and `env` are the nodes by path
-    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some."""
+    and the names of the variables in its OCI configuration, `pool` the pool of whose shares it has some, `cdi_device`
+    the CDI device of a claim that it has."""
 
     sandbox_id: str
     pod: str
@@ -43,6 +44,7 @@ class Subject:
     devices: Mapping[str, DeviceNumbers]
     env: frozenset[str]
     pool: str = ""
+    cdi_device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,13 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
             hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
         )
     rdma_cm = next((record.rdma_cm for record in records if record.rdma_cm is not None), None)
+    if subject.cdi_device and not any(_is_of_claim(item, subject) for item in attached):
+        raise NotReadyError(
+            ErrorCode.NOT_ATTACHED,
+            f"this container has the claimed device {subject.cdi_device} and nothing is attached for it",
+            where=where,
+            hint="nothing to do: the kubelet makes the container again; if it stays so delete the pod",
+        )
     lacking = tuple(_lacking(subject, attached, rdma_cm))
     if lacking:
         raise NotReadyError(
@@ -162,6 +171,11 @@ def refuse_incomplete(subject: Subject, parts: tuple[Attachment, ...], prefix: s
 def _is_share(item: AttachedRequest, subject: Subject) -> bool:
     request = item.admitted.request
     return bool(request.shares) and request.pool == subject.pool and request.scope.covers(subject.container)
+
+
+def _is_of_claim(item: AttachedRequest, subject: Subject) -> bool:
+    request = item.admitted.request
+    return request.cdi_device == subject.cdi_device and request.scope.covers(subject.container)
 
 
 def _refuse_unready(sandbox: Attachment, where: str) -> None:

@@ -20,6 +20,7 @@ class PoolDoor(StrEnum):
 
     ANNOTATIONS = "annotations"
     RESOURCE = "resource"
+    CLAIMS = "claims"
 
 
 class ShareGives(StrEnum):

@@ -376,7 +376,8 @@ POOL_KEYS = (
         "door",
         "door",
         word_of(PoolDoor),
-        "What it is asked through: annotations of pods, or a resource of containers; default: annotations",
+        "What it is asked through: annotations of pods, a resource of containers, or claims (ResourceClaims);"
+        " default: annotations",
     ),
     Key(
         "resource",

@@ -21,6 +21,7 @@ from tests.rig.node import load
 CRI = Path("/run/containerd/containerd.sock")
 _CTR = (str(cache.CTR), "-a", str(CRI), "-n", "k8s.io")
 _START_S = 60.0
+_REGISTERED = "registered with the kubelet"
 
 
 class Node:
@@ -43,6 +44,8 @@ class Node:
         self.name = machine.name
         self._programs = programs
         self._kubeconfig = kubeconfig
+        self.credentials = kubeconfig
+        """The file with which nri-rdma reaches the API server; the kubelet's, unless a test has another one."""
         self._address = address
         self._pods = pods
         self._described = described
@@ -67,20 +70,31 @@ class Node:
         """Start `nri-rdma run`, with defaults but for the described hardware and for its patience with the
         kubelet, which starts 64 pods at once here on two processors."""
         roots = [f"--{name}-root={path}" for name, path in self._hardware.items()]
-        before = self._synchronized()
+        before = self._told("synchronized")
         file = self.machine.folder / "config.toml"
-        file.write_text(self._config)
+        file.write_text(self._written())
         offers = ["--config", str(file)] if self._config else ["--allow-default-pool"]
         daemon = self.machine.start(
             "nri-rdma", sys.executable, "-m", "nri_rdma", "run", *roots, "--memlock", "8388608", *PATIENT, *offers
         )
-        wait_until(lambda: self._synchronized() > before, f"nri-rdma on {self.name} ({daemon.log})", _START_S)
+        wait_until(lambda: self._told("synchronized") > before, f"nri-rdma on {self.name} ({daemon.log})", _START_S)
         return daemon
 
-    def _synchronized(self) -> int:
-        """How often daemons of this node were told the runtime's pods."""
+    def start_driver(self) -> None:
+        """Start `nri-rdma run` with a configuration that has pools for claims, and wait until the kubelet has
+        registered their driver: it prepares nothing before, and tries again after a minute."""
+        before = self._told(_REGISTERED)
+        self.start_daemon()
+        wait_until(lambda: self._told(_REGISTERED) > before, f"the driver of claims on {self.name}", _START_S)
+
+    def _written(self) -> str:
+        """Return the configuration's text; THIS_NODE and KUBECONFIG stand for the node's name, and its credentials."""
+        return self._config.replace("THIS_NODE", self.name).replace("KUBECONFIG", str(self.credentials))
+
+    def _told(self, words: str) -> int:
+        """How often daemons of this node have logged these words."""
         log = self.machine.folder / "log/nri-rdma.log"
-        return log.read_text().count("synchronized") if log.exists() else 0
+        return log.read_text().count(words) if log.exists() else 0
 
     def _start_hardware(self) -> None:
         """Make the described node's links and trees; they are the machine's for as long as that program runs."""

@@ -19,6 +19,7 @@ import click
 from nri_rdma import __version__
 from nri_rdma.attach.port import KernelError
 from nri_rdma.commands.cli.cdi import cdi
+from nri_rdma.commands.cli.claims import claims
 from nri_rdma.commands.cli.completion import completion
 from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
@@ -133,7 +134,20 @@ def run(loaded: Loaded, dry_run: bool, output: str) -> None:
     Daemon(settings, reread=loaded.again).run()
 
 
-for command in (doctor, cdi, inventory, topology, explain, validate, snapshot, status, trace, config, completion):
+for command in (
+    doctor,
+    cdi,
+    claims,
+    inventory,
+    topology,
+    explain,
+    validate,
+    snapshot,
+    status,
+    trace,
+    config,
+    completion,
+):
     commands.add_command(command)
 
 

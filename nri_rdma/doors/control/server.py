@@ -117,6 +117,7 @@ def subject_from(message: Any) -> Subject:
         devices={node.path: (node.major, node.minor) for node in message.devices},
         env=frozenset(message.env),
         pool=message.pool,
+        cdi_device=message.cdi_device,
     )
 
 

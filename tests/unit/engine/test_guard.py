@@ -12,7 +12,8 @@ import pytest
 
 from nri_rdma.attach.states import State
 from nri_rdma.doors.control.client import ask_status
-from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject
+from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
+from nri_rdma.errors import NotReadyError
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
@@ -250,3 +251,32 @@ def test_a_word_on_an_earlier_container_of_that_name_guards_no_later_one(daemon:
     given(daemon, pod)
     daemon.engine.start_container(pod.sandbox_id, "a", PATH)
     assert ask_status(daemon.settings.control_path)["guard"]["unguarded"] == ["default/one, container a"]
+
+
+def test_a_container_with_a_claimed_device_that_is_not_attached_for_it_is_refused(
+    daemon: InsideDaemon, guard: Guard
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    claimed = replace(subject(pod, given(daemon, pod)), cdi_device="rdma.noderesource.dev/claim=u1-nic")
+    line = guard.verify(claimed)
+    assert line.startswith("nri-rdma: NOT-ATTACHED: this container has the claimed device ")
+    assert "rdma.noderesource.dev/claim=u1-nic and nothing is attached for it, default/one, container a" in line
+
+
+def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_this_container(
+    daemon: InsideDaemon,
+) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits, device = given(daemon, pod), "rdma.noderesource.dev/claim=u1-nic"
+    (part,) = daemon.sandboxes.of(pod.sandbox_id)
+    record = part.now.record
+    assert record is not None
+    (item,) = record.attached
+    request = replace(item.admitted.request, cdi_device=device)
+    of_claim = replace(item, admitted=replace(item.admitted, request=request))
+    part.now = replace(part.now, record=replace(record, attached=(of_claim,)))
+    refuse_incomplete(replace(subject(pod, edits), cdi_device=device), (part,), PREFIX)
+    with pytest.raises(NotReadyError, match="the claimed device other/claim=x and nothing is attached"):
+        refuse_incomplete(replace(subject(pod, edits), cdi_device="other/claim=x"), (part,), PREFIX)
+    with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
+        refuse_incomplete(replace(subject(pod, edits, container="b"), cdi_device=device), (part,), PREFIX)

@@ -151,6 +151,16 @@ def test_a_container_with_shares_asks_whatever_its_pod_says(daemon: InsideDaemon
     assert run(pause, *own, "--pool", "hcas") == Ended(code=0, error="")
 
 
+def test_a_container_with_a_claim_asks_whatever_its_pod_says(daemon: InsideDaemon, tmp_path: Path) -> None:
+    state, device = Container(tmp_path, CONTAINERD).state(), "rdma.noderesource.dev/claim=u1-nic"
+    own = socket_of(daemon.settings.control_path)
+    ended = run(state, *own, "--device", device)
+    assert ended.refused_with == "NOT-ATTACHED"
+    assert run(state, *socket_of(tmp_path / "nobody.sock"), f"--device={device}").refused_with == "DAEMON-ABSENT"
+    pause = Container(tmp_path / "pause", {**CONTAINERD, "io.kubernetes.cri.container-type": "sandbox"}).state()
+    assert run(pause, *own, "--device", device) == Ended(code=0, error="")
+
+
 @pytest.mark.parametrize("value", ["\u00a0null", "\u3000[]", "\x1c", "\x0bnull", "\t[]", "\t"])
 def test_only_what_the_daemon_takes_for_blank_is_blank(tmp_path: Path, value: str) -> None:
     state = Container(tmp_path, {**CONTAINERD, PREFIX: value}).state()

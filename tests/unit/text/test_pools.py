@@ -117,6 +117,11 @@ def test_every_key_of_a_pool_is_read() -> None:
     )
 
 
+def test_a_pool_of_claims_needs_its_door_and_its_modes_only() -> None:
+    (pool,) = pools('[pools.a]\nmodes = ["shared"]\ndoor = "claims"')
+    assert pool == Pool(name="a", where="pools.a", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+
+
 def test_every_key_of_a_rule_is_read() -> None:
     (rule,) = rules(
         """
@@ -200,6 +205,8 @@ def test_what_is_no_vendors_name_is_refused(name: str) -> None:
         (f"{A}select = {{ minSpeedGbps = true }}", "pools.a.select.minSpeedGbps", "'true' is not allowed"),
         (f"{A}shares = 8", "pools.a.shares", "pool a is asked through annotations"),
         (f'{A}gives = "all"', "pools.a.gives", "pool a is asked through annotations"),
+        (f'{A}door = "claims"\nshares = 8', "pools.a.shares", "pool a is asked through claims"),
+        (f'{A}door = "claims"\nresource = "rdma/a"', "pools.a.resource", "pool a is asked through claims"),
         (f'{A}door = "resource"\nshares = 8', "pools.a", "resource is missing"),
         (f'{A}door = "resource"\nresource = "rdma/a"', "pools.a", "shares is missing"),
         (f'{A}door = "resource"\nresource = "a"\nshares = 8', "pools.a.resource", "'a' is not allowed"),

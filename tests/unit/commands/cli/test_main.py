@@ -19,6 +19,7 @@ COMMANDS = (
     *("run", "doctor", "cdi", "inventory", "topology", "explain", "validate", "snapshot", "status", "trace"),
     "config",
     "completion",
+    "claims",
 )
 HEAVY = ("rich", "pyroute2", "google.protobuf", "opentelemetry", "yaml", "nri_rdma.daemon", "nri_rdma.doors.control")
 

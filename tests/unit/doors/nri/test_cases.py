@@ -13,7 +13,16 @@ import nri_rdma
 from nri_rdma import errors
 from nri_rdma.doors.nri.link import Link
 from nri_rdma.doors.nri.session import status_code
-from nri_rdma.errors import AttachError, CdiError, ErrorCode, LimitsError, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.errors import (
+    ApiServerError,
+    AttachError,
+    CdiError,
+    ErrorCode,
+    LimitsError,
+    NotReadyError,
+    NriRdmaError,
+    PlacementError,
+)
 from nri_rdma.pb import nri_pb2 as nri
 from nri_rdma.ttrpc import Code, RpcError
 from tests.fakes.runtime import FakeRuntime
@@ -158,6 +167,7 @@ def _errors() -> list[NriRdmaError]:
         AttachError("what", device="d", hint="this is a test"),
         LimitsError("what", where="w", hint="h"),
         CdiError(ErrorCode.CDI_SYNTAX, "what", file="f", hint="h"),
+        ApiServerError("what", where="w", hint="h"),
     ]
     return made + [kind(code, "what") for kind in kinds - {type(error) for error in made} for code in ErrorCode]
 

@@ -1,0 +1,53 @@
+"""`nri-rdma claims`: what a cluster needs for pools with door = claims."""
+
+from __future__ import annotations
+
+import click
+
+from nri_rdma.commands.cli.options import loaded_options
+from nri_rdma.config.settings import Loaded
+from nri_rdma.errors import ErrorCode, SettingError
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def claims(context: click.Context) -> None:
+    """Pools that pods ask by ResourceClaims: what the cluster needs for them.
+
+    \b
+    Example:
+      nri-rdma claims manifests | kubectl apply -f -
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@claims.command()
+@loaded_options()
+@click.option(
+    "--namespace", default="kube-system", show_default=True, help="Namespace of the daemons' service account."
+)
+def manifests(loaded: Loaded, namespace: str) -> None:
+    """Print the manifests for the pools with door = claims: service account, rights, and a DeviceClass per pool.
+
+    A DeviceClass has the name of its pool. An admission policy lets a daemon write the ResourceSlices of its own node
+    only. Needs neither root, nor a daemon, nor the cluster.
+
+    \b
+    Example:
+      nri-rdma claims manifests --config /etc/nri-rdma/config.toml | kubectl apply -f -
+    """
+    import yaml
+
+    from nri_rdma.commands.claims_manifests import claims_manifests
+    from nri_rdma.model.pool import PoolDoor
+
+    pools = loaded.settings.pools
+    if not any(pool.door is PoolDoor.CLAIMS for pool in pools):
+        raise SettingError(
+            ErrorCode.SETTING,
+            "no pool of this configuration has door = claims",
+            where="pools",
+            hint='write door = "claims" into a pool, or name the file with --config',
+        )
+    click.echo(yaml.safe_dump_all(claims_manifests(pools, namespace), sort_keys=False), nl=False)

@@ -1,0 +1,51 @@
+"""The driver of claims of a daemon, wired."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from nri_rdma.attach.timers import start_timer
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.device_plugins import hook_options
+from nri_rdma.doors.dra.door import ClaimsDoor
+from nri_rdma.doors.dra.preparing import Preparer
+from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.server import DraServer
+from nri_rdma.doors.dra.specs import SpecStyle
+from nri_rdma.engine.claims import Claims
+from nri_rdma.engine.engine import Engine
+from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.pool import PoolDoor
+from nri_rdma.tasks.workers import Workers
+
+
+def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
+    if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
+        return None
+    claims, api = Claims(engine), ApiServer(settings.kubeconfig)
+    cache = engine.placer.node.cache
+    preparer = Preparer(
+        api.get,
+        claims.prepare,
+        lambda: cache.current.rdma_cm,
+        folder=settings.cdi_dirs[-1],
+        style=lambda: _style(settings),
+    )
+    node = settings.node_name or socket.gethostname().lower()
+    publisher = Publisher(api, node, claims.advertise)
+    server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start)
+    door = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
+    cache.on_read.append(door.node_was_read)
+    return door
+
+
+def _style(settings: Settings) -> SpecStyle:
+    hook = settings.guard_hook
+    return SpecStyle(
+        prefix=settings.annotation_prefix,
+        hook=hook if hook is not None and hook.is_file() else None,
+        options=tuple(hook_options(settings)),
+        has_numbers=settings.dev_root != Path("/dev"),
+    )

@@ -1,0 +1,35 @@
+"""The doors of a daemon through which the kubelet comes: its device plugins, and its driver of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nri_rdma.config.settings import Settings
+from nri_rdma.daemon.claims import make_claims_door
+from nri_rdma.daemon.device_plugins import make_device_plugins
+from nri_rdma.engine.engine import Engine
+from nri_rdma.tasks.listeners import Listeners
+from nri_rdma.tasks.workers import Workers
+
+
+class KubeletDoors:
+    """Both doors; without pools that are asked through them nothing happens. The creator closes them."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, workers: Workers, listeners: Listeners, runtime: Callable[[], str]
+    ) -> None:
+        """`runtime` returns the name of the container runtime that has connected."""
+        self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime)
+        self._claims = make_claims_door(settings, engine, workers)
+
+    def open_later(self) -> None:
+        """Have a worker serve what is not served."""
+        self._device_plugins.open_later()
+        if self._claims is not None:
+            self._claims.open_later()
+
+    def close(self) -> None:
+        """End all servers. After the workers; again is no error."""
+        self._device_plugins.close()
+        if self._claims is not None:
+            self._claims.close()

@@ -1,0 +1,97 @@
+"""Whether a claim may have its devices as it asks for them, and the words with which its CDI spec asks. Pure.
+
+The scheduler has chosen the devices. A pool's rules apply by the claim's namespace. What the device class says is the
+administrator's; what the claim says needs the rights that a pod's annotation needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any  # Any: JSON
+
+from nri_rdma.decide.placement import Taken
+from nri_rdma.decide.policy import Admitted, Policy, admit
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
+from nri_rdma.model.device import Node, RdmaDevice
+from nri_rdma.model.pool import Asker, Pool, PoolDoor
+from nri_rdma.model.request import Isolation, Mode, PodRequest
+from nri_rdma.text.claims import main_request
+from nri_rdma.text.pools import node_of
+from nri_rdma.text.requests import read_parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedClaim:
+    """A request of a claim that may be served: its devices, in their order, and the text under our key of its CDI
+    device."""
+
+    request: ClaimRequest
+    devices: tuple[RdmaDevice, ...]
+    pool: str
+    mode: Mode
+    text: str
+
+
+def admit_claim(
+    policy: Policy, node: Node, claim: Claim, request: ClaimRequest, devices: tuple[RdmaDevice, ...]
+) -> AdmittedClaim:
+    """Return the request with what its pool adds. Raise RequestError or PlacementError as for an annotation, with the
+    claim and the key."""
+    where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
+    if request.is_admin:
+        what = "adminAccess is not supported yet"
+        raise PlacementError(ErrorCode.POLICY_DENIED, what, where=where, hint="leave it out of the claim")
+    pool = _pool_of(policy, devices, where)
+    asker = Asker(namespace=claim.namespace)
+    _admitted(policy, node, asker, pool, request.from_claim, len(devices), where)
+    trusting = Policy(pools=policy.pools)
+    admitted = _admitted(trusting, node, asker, pool, request.parameters, len(devices), where)
+    named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
+    text = json.dumps(_asked(named, request, admitted))
+    return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
+
+
+def holder_of(devices: tuple[RdmaDevice, ...], taken: Taken, mode: Mode) -> str:
+    """Return a device that cannot be given in this mode yet, and who has it; "" when all of them can."""
+    for device in devices:
+        for holding in taken.get(device.id, ()):
+            if holding.bars(mode):
+                return f"{device.name} is still held by {holding.owner}"
+    return ""
+
+
+def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Pool:
+    pools = {pool.name: pool for pool in policy.pools.values() if pool.door is PoolDoor.CLAIMS}
+    found = [pool for pool in pools.values() if all(pool.has(device) for device in devices)]
+    if not found:
+        what = f"no pool with door = claims has {' and '.join(device.name for device in devices)}"
+        raise PlacementError(
+            ErrorCode.NOT_IN_POOL, what, where=where, hint="delete the claim: the configuration of the node has changed"
+        )
+    return found[0]
+
+
+def _admitted(
+    policy: Policy, node: Node, asker: Asker, pool: Pool, parameters: Parameters, count: int, where: str
+) -> Admitted:
+    request = read_parameters(node_of(parameters), f"{where}, parameters", count)
+    asked = replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
+    (admitted,) = admit(policy, node, PodRequest(requests=(asked,)), asker)
+    return admitted
+
+
+def _asked(claim: Claim, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
+    """Return the parameters with all that the pool adds to them."""
+    name = f"{claim.label}-{main_request(request.name)}"[:63].strip("-")
+    asked = {"name": name, **request.parameters}
+    asked["mode"] = str(admitted.mode)
+    limits = admitted.request.limits
+    if limits is not None:
+        told = {"hcaHandles": limits.hca_handles, "hcaObjects": limits.hca_objects}
+        asked["limits"] = {key: value for key, value in told.items() if value is not None}
+    if admitted.request.isolation is Isolation.HARD:
+        asked["isolation"] = str(Isolation.HARD)
+    return asked

@@ -1,0 +1,91 @@
+"""The driver of claims, for as long as the daemon lives: its sockets, and the node's slices.
+
+The kubelet finds the sockets by itself, and keeps them through its own restart; a socket that somebody removed is made
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.server import DraServer
+from nri_rdma.errors import KubeletError
+from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.tasks.workers import Workers
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN_S = 1.0
+"""Pause before sockets that could not be made are tried again."""
+LOOK_S = 10.0
+"""Between two looks for sockets that somebody removed."""
+
+
+class ClaimsDoor:
+    """The creator closes it. A worker opens it, because that imports grpc."""
+
+    def __init__(
+        self,
+        server: DraServer,
+        publisher: Publisher,
+        api: ApiServer,
+        *,
+        workers: Workers,
+        schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
+    ) -> None:
+        """`schedule` calls something after a pause, and returns what cancels that."""
+        self._server = server
+        self._publisher = publisher
+        self._api = api
+        self._workers = workers
+        self._schedule = schedule
+        self._cancel: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
+        self._is_open = False
+        self._is_closed = False
+        self._error = ""
+
+    def open_later(self) -> None:
+        """Have a worker serve claims. Again is no error."""
+        with self._lock:
+            if self._is_open or self._is_closed:
+                return
+            self._is_open = True
+        self._look_later()
+
+    def node_was_read(self) -> None:
+        """Publish what the node has now."""
+        self._publisher.look()
+
+    def close(self) -> None:
+        """End the sockets and the threads. After the workers; again is no error."""
+        with self._lock:
+            self._is_closed = True
+            cancel = self._cancel
+        cancel()
+        self._server.close()
+        self._publisher.close()
+        self._api.close()
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _look_later(self) -> None:
+        self._workers.submit("claims", self._look)
+
+    def _look(self) -> None:
+        pause_s = LOOK_S
+        try:
+            if not self._server.is_there:
+                self._server.serve()
+            self._error = ""
+        except KubeletError as error:
+            pause_s = TRY_AGAIN_S
+            if str(error) != self._error:
+                log.warning("claims are not served", extra={"error": str(error)})
+            self._error = str(error)
+        with self._lock:
+            if not self._is_closed:
+                self._cancel = self._schedule(pause_s, self._look_later)

@@ -1,0 +1,130 @@
+"""Keeps the node's ResourceSlices as they shall be: a thread that compares, writes what differs, and watches.
+
+The kubelet deletes all slices of its node when it starts, and those of a driver whose socket is away for 30 s: the
+watch tells of that, and they are written again. Without news nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from nri_rdma.decide.advertised import Advertised
+from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, selector, specs_of
+from nri_rdma.host.kubernetes.api import ApiServer
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 300.0
+"""Length of a watch; after it slices are compared anew."""
+QUIET_S = 5.0
+"""Least time between two writes: a link that flaps must not keep the API server busy."""
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 30.0
+"""Pauses after errors: twice as long each time."""
+
+
+class Publisher:
+    """Publishes until closed."""
+
+    def __init__(self, api: ApiServer, node: str, devices: Callable[[], Sequence[Advertised]]) -> None:
+        self._api = api
+        self._node = node
+        self._devices = devices
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._is_due = True
+        self._written = -QUIET_S
+        self._watcher = threading.Thread(target=self._watch, name="slices-watch", daemon=True)
+        self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
+        self.error = ""
+        """Why the slices are not as they shall be; "" where they are."""
+
+    def start(self) -> None:
+        """Begin: the kubelet calls us from now on. A pod that came before would wait a minute for its next attempt.
+        Again, the slices are compared."""
+        with self._changed:
+            if self._writer.ident is None and not self._is_closed:
+                self._writer.start()
+                self._watcher.start()
+        self.look()
+
+    def look(self) -> None:
+        """Have the slices compared: the devices, or the slices, may have changed."""
+        with self._changed:
+            self._is_due = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End both threads; the slices stay, for they are true until the kubelet misses us. The watch may be in a call
+        and ends with the process."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._writer.ident is not None:
+            self._writer.join(QUIET_S)
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _write_when_due(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while self._await_due():
+            try:
+                self._publish()
+                self.error, pause_s = "", FIRST_PAUSE_S
+            except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
+                if str(error) != self.error:
+                    log.warning("the node's devices are not published", extra={"error": str(error)})
+                self.error = str(error)
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, LAST_PAUSE_S)
+                self.look()
+
+    def _await_due(self) -> bool:
+        """Wait for news, and after a write until others may be made; return False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_due or self._is_closed)
+            quiet = self._written + QUIET_S
+            self._changed.wait_for(lambda: self._is_closed, max(0.0, quiet - time.monotonic()))
+            self._is_due = False
+            return not self._is_closed
+
+    def _publish(self) -> None:
+        devices = self._devices()
+        found = self._api.get(PATH, selector(self._node))["items"]
+        if is_published(found, self._node, devices):
+            return
+        specs = specs_of(self._node, devices, next_generation(found))
+        uid = self._api.get(f"/api/v1/nodes/{self._node}")["metadata"]["uid"]
+        self._written = time.monotonic()  # also where one of the next calls fails: then some were made
+        for number, spec in enumerate(specs):
+            if number < len(found):
+                self._api.replace(f"{PATH}/{found[number]['metadata']['name']}", {**found[number], "spec": spec})
+            else:
+                self._api.create(PATH, new_slice(spec, self._node, uid, number))
+        for old in found[len(specs) :]:
+            self._api.delete(f"{PATH}/{old['metadata']['name']}")
+        log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
+
+    def _watch(self) -> None:
+        """Have slices compared whenever they changed, and after each watch, which may have missed something. A watch
+        that ends early is repeated after growing pauses, also where it ends without an error."""
+        pause_s = FIRST_PAUSE_S
+        while not self._is_closed:
+            began = time.monotonic()
+            try:
+                for event in self._api.watch(PATH, selector(self._node), WATCH_S):
+                    if event["type"] != "BOOKMARK":
+                        self.look()
+            except Exception as error:  # noqa: BLE001 - tried again: the thread must not end
+                log.debug("the watch of slices ended", extra={"error": str(error)})
+            if time.monotonic() - began > LAST_PAUSE_S:
+                pause_s = FIRST_PAUSE_S
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            self.look()
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, seconds)

@@ -1,0 +1,65 @@
+"""The node's ResourceSlices: made from its devices, and compared with what the API server has. Pure.
+
+All slices of a node are one pool, which has the node's name. A slice whose content changes gets the next generation,
+and so do all others of the pool: the scheduler ignores a pool that is not complete in its newest generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any  # Any: JSON
+
+from nri_rdma.decide.advertised import DRIVER, MAX_DEVICES, Advertised
+
+API_VERSION = "resource.k8s.io/v1"
+PATH = f"/apis/{API_VERSION}/resourceslices"
+
+
+def selector(node: str) -> dict[str, str]:
+    """Return the query for this node's slices."""
+    return {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={node}"}
+
+
+def specs_of(node: str, devices: Sequence[Advertised], generation: int) -> list[dict[str, Any]]:
+    """Return the `spec` of each slice; one without devices where there are none."""
+    parts = [devices[at : at + MAX_DEVICES] for at in range(0, len(devices), MAX_DEVICES)] or [()]
+    pool = {"name": node, "generation": generation, "resourceSliceCount": len(parts)}
+    return [
+        {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [_device(it) for it in part]} for part in parts
+    ]
+
+
+def is_published(found: Sequence[Mapping[str, Any]], node: str, devices: Sequence[Advertised]) -> bool:
+    """Return whether these slices say exactly that of the devices."""
+    generations = {it["spec"]["pool"]["generation"] for it in found}
+    if len(generations) != 1:
+        return False
+    wanted = specs_of(node, devices, generations.pop())
+    return _comparable([it["spec"] for it in found]) == _comparable(wanted)
+
+
+def next_generation(found: Sequence[Mapping[str, Any]]) -> int:
+    """Return the generation after all of these."""
+    return max((it["spec"]["pool"]["generation"] for it in found), default=0) + 1
+
+
+def new_slice(spec: Mapping[str, Any], node: str, uid: str, number: int) -> dict[str, Any]:
+    """Return a slice that the API server removes with the node."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid, "controller": True}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ResourceSlice",
+        "metadata": {"generateName": f"{node}-{DRIVER}-{number}-", "ownerReferences": [owner]},
+        "spec": spec,
+    }
+
+
+def _device(it: Advertised) -> dict[str, Any]:
+    device: dict[str, Any] = {"name": it.name, "attributes": dict(it.attributes)}
+    if it.capacity:
+        device["capacity"] = {name: {"value": value} for name, value in it.capacity.items()}
+    return device
+
+
+def _comparable(specs: Sequence[Mapping[str, Any]]) -> list[Any]:
+    return sorted(((it["pool"], it.get("devices") or []) for it in specs), key=repr)

@@ -1,0 +1,85 @@
+"""The CDI spec of a claim: a device for each of its requests, with our key and the guard. Pure.
+
+A container gets the CDI devices of the requests that it asks for. Each has the nodes of its RDMA devices, and under our
+key what they are given with, so that they are attached as any driver's (docs/cdi.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, NodeType, Spec, Version
+from nri_rdma.cdi.version import minimum_version
+from nri_rdma.decide.advertised import DRIVER
+from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.model.device import CharDevice, CharKind
+from nri_rdma.text.claims import main_request
+from nri_rdma.text.shares import GUARD_HOOK
+
+KIND = Kind(vendor=DRIVER, device_class="claim")
+HOOK_TIMEOUT_S = 10
+"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecStyle:
+    """The choices that all specs of a daemon have in common: `prefix` is that of our annotations, `hook` None: there is
+    no guard, `options` are flags of the hook that differ from its defaults.
+
+    `has_numbers`: the runtime cannot look for the nodes in the host's /dev. Elsewhere it has to, because the kernel
+    gives a node other numbers when its device changes namespace.
+    """
+
+    prefix: str
+    hook: Path | None
+    options: Sequence[str] = ()
+    has_numbers: bool = False
+
+
+def claim_spec(uid: str, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle) -> Spec:
+    """Return the spec of a claim with these requests."""
+    devices = tuple(_device(uid, it, rdma_cm, style) for it in requests)
+    spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices)
+    return replace(spec, version=minimum_version(spec))
+
+
+def cdi_device(uid: str, request: str) -> str:
+    """Return the qualified name of a request's CDI device."""
+    return KIND.qualified(_name(uid, request))
+
+
+def spec_file(uid: str) -> str:
+    """Return the name of the file with a claim's spec."""
+    return f"{KIND.vendor}-{KIND.device_class}-{uid}.json"
+
+
+def _name(uid: str, request: str) -> str:
+    return f"{uid}-{main_request(request)}"
+
+
+def _device(uid: str, it: AdmittedClaim, rdma_cm: CharDevice | None, style: SpecStyle) -> Device:
+    chars = [char for device in it.devices for char in device.char_devices if char.kind is CharKind.UVERBS]
+    nodes = [*chars, *([rdma_cm] if rdma_cm is not None else ())]
+    name = _name(uid, it.request.name)
+    guard = () if style.hook is None else (_guard(KIND.qualified(name), style.hook, style.options),)
+    return Device(
+        name=name,
+        annotations=((style.prefix, it.text),),
+        edits=Edits(device_nodes=tuple(_node(char, style.has_numbers) for char in nodes), hooks=guard),
+    )
+
+
+def _node(char: CharDevice, has_numbers: bool) -> DeviceNode:
+    node = DeviceNode(path=char.path, type=NodeType.CHARACTER, permissions="rw")
+    return replace(node, major=char.major, minor=char.minor) if has_numbers else node
+
+
+def _guard(device: str, hook: Path, options: Sequence[str]) -> Hook:
+    return Hook(
+        hook_name=HookName.CREATE_RUNTIME,
+        path=str(hook),
+        args=(GUARD_HOOK, "verify", *options, "--device", device),
+        timeout=HOOK_TIMEOUT_S,
+    )

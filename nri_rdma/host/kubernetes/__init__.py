@@ -1,0 +1,1 @@
+"""The API server of Kubernetes; the only importer of its client library."""

@@ -1,0 +1,87 @@
+"""Reads a ResourceClaim (resource.k8s.io/v1) that the scheduler has allocated. Pure.
+
+The API server has checked its form. Parameters stand in the order in which Kubernetes copies them: those of the device
+class first. A later one changes what an earlier one says: an object key by key, anything else as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any  # Any: JSON
+
+from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
+
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim that was made from a template: its name in the pod's spec."""
+EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
+"""Annotation of a claim that the scheduler made of a resource in the limits of containers."""
+_FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
+
+
+def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
+    """Return the claim with what it was allocated of the driver's devices: no request where that is nothing."""
+    metadata = claim["metadata"]
+    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    by_request: dict[str, list[Mapping[str, Any]]] = {}
+    for result in devices.get("results") or ():
+        if result["driver"] == driver:
+            by_request.setdefault(result["request"], []).append(result)
+    configs = devices.get("config") or ()
+    return Claim(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        label=_label(metadata["name"], metadata.get("annotations") or {}),
+        requests=tuple(
+            ClaimRequest(
+                name=name,
+                devices=tuple(it["device"] for it in results),
+                pool=results[0]["pool"],
+                parameters=merged(
+                    [
+                        *_parameters(configs, name, driver, _FROM_CLASS),
+                        *_parameters(configs, name, driver, _FROM_CLAIM),
+                    ]
+                ),
+                from_claim=merged(_parameters(configs, name, driver, _FROM_CLAIM)),
+                is_admin=any(it.get("adminAccess") for it in results),
+            )
+            for name, results in by_request.items()
+        ),
+    )
+
+
+def _label(name: str, annotations: Mapping[str, str]) -> str:
+    """Return the name by which the pod's author knows the claim; "" where there is none but that of its requests."""
+    return "" if EXTENDED_RESOURCE in annotations else annotations.get(POD_CLAIM_NAME, name)
+
+
+def merged(parameters: list[Parameters] | Iterator[Parameters]) -> Parameters:
+    """Return these parameters as one, the later ones over the earlier ones."""
+    whole: dict[str, Any] = {}
+    for one in parameters:
+        whole = _over(whole, one)
+    return whole
+
+
+def main_request(name: str) -> str:
+    """Return the request that a name in an allocation is about: after a slash stands the alternative that was chosen
+    of its `firstAvailable`."""
+    return name.partition("/")[0]
+
+
+def _parameters(configs: Any, request: str, driver: str, source: str) -> Iterator[Parameters]:
+    """Yield the driver's parameters from that source that are for a request, in their order."""
+    for config in configs:
+        opaque, named = config.get("opaque") or {}, config.get("requests")
+        is_meant = not named or request in named or main_request(request) in named
+        if config.get("source") == source and opaque.get("driver") == driver and is_meant:
+            yield opaque.get("parameters") or {}
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    changed = dict(below)
+    for key, value in above.items():
+        old = changed.get(key)
+        changed[key] = _over(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return changed

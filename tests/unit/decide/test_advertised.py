@@ -1,0 +1,114 @@
+"""What a slice says of a device, within Kubernetes' limits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from nri_rdma.decide.advertised import Advertised, advertised, slice_name
+from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
+from nri_rdma.model.pci import PciAddress
+from tests.unit.model.hardware import eight, nic, node
+
+OURS = "rdma.noderesource.dev/"
+
+
+def one(device: RdmaDevice, on: Node | None = None) -> Advertised:
+    (told,) = advertised(on or node((device,)), [(device, "rails")])
+    return told
+
+
+def test_a_device_is_told_with_dranets_names_and_values() -> None:
+    told = one(nic(3, numa=1))
+    assert told.name == "pci-0000-13-00-3"
+    values = {name.removeprefix(OURS): value for name, value in told.attributes.items()}
+    expected = {
+        "ifName": {"string": "eth3"},
+        "mac": {"string": "02:00:00:00:00:03"},
+        "mtu": {"int": 1500},
+        "state": {"string": "up"},
+        "encapsulation": {"string": "ether"},
+        "pciAddress": {"string": "0000:13:00.3"},
+        "numaNode": {"int": 1},
+        "virtual": {"bool": False},
+        "rdma": {"bool": True},
+        "rdmaDevice": {"string": "mlx5_3"},
+        "pool": {"string": "rails"},
+        "active": {"bool": True},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:03"},
+        "resource.kubernetes.io/numaNode": {"int": 1},
+    }
+    assert {name: values.get(name) for name in expected} == expected
+    assert told.capacity == {f"{OURS}bandwidth": "400G"}
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    bare = replace(
+        nic(0, has_netdev=False, speed_gbps=0), pci=None, pci_root="", vendor="", driver="", id=DeviceId("rxe_0")
+    )
+    told = one(bare, replace(node((bare,)), rdma_netns=RdmaNetns.NONE))
+    names = {name.removeprefix(OURS) for name in told.attributes}
+    absent = {
+        "ifName",
+        "mac",
+        "mtu",
+        "state",
+        "pciAddress",
+        "pciVendor",
+        "driver",
+        "speedGbps",
+        "rdmaNetns",
+        "numaNode",
+    }
+    assert not names & (absent | {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"})
+    assert (told.name, told.capacity) == ("rxe-0-c9aa4121", {})
+
+
+def test_the_richest_device_is_within_the_limits_of_kubernetes() -> None:
+    device = nic(0, numa=0, link_layer=LinkLayer.INFINIBAND)
+    netdev = replace(device.netdevs[0], name="i" * 80, mac=":".join(["80"] * 20))
+    rich = replace(
+        device,
+        name="m" * 100,
+        driver="d" * 100,
+        netdevs=(netdev,),
+        device_id="1023",
+        virtual=VirtualFunction(pf=PciAddress(0, 0x10, 0, 0), number=7),
+    )
+    told = one(rich)
+    assert len(told.attributes) <= 28
+    assert len(told.capacity) <= 4
+    assert len(told.name) <= 63
+    for value in told.attributes.values():
+        ((kind, content),) = value.items()
+        assert kind in {"string", "int", "bool"}
+        assert kind != "string" or 0 < len(str(content)) <= 64
+    assert told.attributes[f"{OURS}encapsulation"] == {"string": "infiniband"}
+
+
+@pytest.mark.parametrize(
+    ("told", "name"),
+    [
+        ("0000:8a:00.0", "pci-0000-8a-00-0"),
+        ("0000:8A:00.0", "pci-0000-8a-00-0"),
+        ("rxe0", "rxe0"),
+        ("x" * 63, "x" * 63),
+    ],
+)
+def test_a_name_in_slices_is_a_dns_label(told: str, name: str) -> None:
+    assert slice_name(DeviceId(told)) == name
+
+
+def test_devices_whose_names_differ_only_in_what_a_label_lacks_have_names_of_their_own() -> None:
+    told = ("rxe-0", "rxe_0", "rxe.0", "_rxe_0_", "RXE_0", "x" * 64, "x" * 65, "x" * 54 + "_" * 10)
+    names = {slice_name(DeviceId(it)) for it in told}
+    assert len(names) == len(told)
+    assert all(re.fullmatch("[a-z0-9]([a-z0-9-]*[a-z0-9])?", it) and len(it) <= 63 for it in names)
+
+
+def test_devices_are_told_by_their_index() -> None:
+    on = eight()
+    told = advertised(on, [(device, "rails") for device in reversed(on.devices)])
+    assert [it.attributes[f"{OURS}rdmaDevice"]["string"] for it in told] == [f"mlx5_{number}" for number in range(8)]

@@ -1,0 +1,142 @@
+"""A claim's rights and words: what its class says is trusted, what it says itself is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nri_rdma.decide.claims import AdmittedClaim, admit_claim, holder_of
+from nri_rdma.decide.placement import Holding
+from nri_rdma.decide.policy import Policy, admit, policy_of
+from nri_rdma.errors import NriRdmaError, PlacementError
+from nri_rdma.model.claim import Claim, ClaimRequest
+from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
+from tests.unit.model.hardware import eight
+
+RAILS = Pool(name="rails", modes=(Mode.SHARED, Mode.EXCLUSIVE), door=PoolDoor.CLAIMS)
+
+
+def request(
+    from_class: dict[str, Any] | None = None,
+    from_claim: dict[str, Any] | None = None,
+    name: str = "nic",
+    is_admin: bool = False,
+) -> ClaimRequest:
+    return ClaimRequest(
+        name=name,
+        devices=("pci-a",),
+        pool="node-a",
+        parameters={**(from_class or {}), **(from_claim or {})},
+        from_claim=from_claim or {},
+        is_admin=is_admin,
+    )
+
+
+def claim(*requests: ClaimRequest, namespace: str = "team", label: str = "rails") -> Claim:
+    return Claim(namespace=namespace, name="rails-x7k", uid="u1", label=label, requests=requests)
+
+
+def policy(*rules: Rule, pools: tuple[Pool, ...] = (RAILS,)) -> Policy:
+    return policy_of(pools, rules, allow_default_pool=False)
+
+
+def admitted(
+    asked: ClaimRequest, of: Policy | None = None, namespace: str = "team", label: str = "rails", count: int = 1
+) -> AdmittedClaim:
+    on = eight()
+    whose = claim(asked, namespace=namespace, label=label)
+    return admit_claim(of or policy(), on, whose, asked, on.devices[:count])
+
+
+def refusal(asked: ClaimRequest, of: Policy | None = None, namespace: str = "team") -> str:
+    with pytest.raises(NriRdmaError) as caught:
+        admitted(asked, of, namespace)
+    return str(caught.value)
+
+
+def test_the_text_has_the_parameters_the_mode_and_a_name_of_claim_and_request() -> None:
+    told = admitted(request({"interface": {"mtu": 9000}}, {"mode": "exclusive"}, name="req/sub"))
+    assert json.loads(told.text) == {"name": "rails-req", "mode": "exclusive", "interface": {"mtu": 9000}}
+    assert (told.mode, told.pool, [it.name for it in told.devices]) == (Mode.EXCLUSIVE, "rails", ["mlx5_0"])
+    assert json.loads(admitted(request()).text)["mode"] == "shared"
+
+
+@pytest.mark.parametrize("namespace", ["team", "other"])
+def test_what_a_claim_says_needs_the_rights_of_its_namespace_and_what_its_class_says_does_not(namespace: str) -> None:
+    rules = policy(
+        Rule(name="trusted", where="rules[0]", namespaces=("trusted",)),
+        Rule(name="shared", where="rules[1]", modes=(Mode.SHARED,)),
+    )
+    exclusive = {"mode": "exclusive"}
+    assert "claim " + namespace in refusal(request(from_claim=exclusive), rules, namespace)
+    assert admitted(request(from_class=exclusive), rules, namespace).mode is Mode.EXCLUSIVE
+    assert admitted(request(from_claim=exclusive), rules, "trusted").mode is Mode.EXCLUSIVE
+
+
+def test_a_namespace_that_may_have_nothing_of_the_pool_gets_no_device_by_a_class_either() -> None:
+    nobody = Rule(name="nobody", where="rules[0]", namespaces=("out",), allow=False)
+    rules = policy(nobody, Rule(name="all", where="rules[1]"))
+    assert "POLICY-DENIED" in refusal(request({"mode": "shared"}), rules, "out")
+    assert admitted(request({"mode": "shared"}), rules, "team").mode is Mode.SHARED
+
+
+def test_admin_access_is_refused_by_name() -> None:
+    told = refusal(request(is_admin=True))
+    assert "POLICY-DENIED: adminAccess is not supported yet, claim team/rails-x7k, request nic" in told
+
+
+def test_a_device_that_no_pool_of_claims_has_is_refused() -> None:
+    annotations = Pool(name="rails", modes=(Mode.SHARED,))
+    told = refusal(request(), policy(pools=(annotations,)))
+    assert "NOT-IN-POOL: no pool with door = claims has mlx5_0" in told
+
+
+def test_a_key_that_nobody_knows_is_refused_with_the_claim() -> None:
+    told = refusal(request(from_claim={"mood": "exclusive"}))
+    assert "mood" in told
+    assert "claim team/rails-x7k, request nic" in told
+
+
+def test_the_limits_of_the_pool_are_in_the_text() -> None:
+    limited = Pool(
+        name="rails", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS, limits=RdmaLimits(hca_handles=8, hca_objects=None)
+    )
+    assert json.loads(admitted(request(), policy(pools=(limited,))).text)["limits"] == {"hcaHandles": 8}
+
+
+@pytest.mark.parametrize("label", ["rails.of.team", "r" * 253, "x" * 62 + "-y"])
+def test_the_text_of_a_claim_with_any_name_can_be_read_again(label: str) -> None:
+    told = admitted(request(), label=label)
+    name = json.loads(told.text)["name"]
+    again = admitted(request(from_claim={"name": name}))  # what the engine does with it later
+    assert json.loads(again.text)["name"] == name
+
+
+def test_who_holds_a_device_is_said_and_only_when_it_is_in_the_way() -> None:
+    devices = eight().devices[:2]
+    taken = {devices[1].id: frozenset({Holding(owner="ns/old", mode=Mode.SHARED)})}
+    assert holder_of(devices, taken, Mode.EXCLUSIVE) == "mlx5_1 is still held by ns/old"
+    assert holder_of(devices, taken, Mode.SHARED) == ""
+    assert holder_of(devices[:1], taken, Mode.EXCLUSIVE) == ""
+
+
+def test_only_a_claim_may_ask_a_pool_of_claims() -> None:
+    on = eight()
+    asked = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.SHARED, pool="rails")
+    with pytest.raises(PlacementError, match="POOL-DOOR: pool rails is asked by a resource claim, not by an") as caught:
+        admit(policy(), on, PodRequest(requests=(asked,)), Asker(namespace="team"))
+    assert "write a ResourceClaim for a DeviceClass of the pool, or ask for another pool" in str(caught.value)
+    of_claim = replace(asked, cdi_device="rails")
+    (told,) = admit(policy(), on, PodRequest(requests=(of_claim,)), Asker(namespace="team"))
+    assert told.mode is Mode.SHARED
+
+
+def test_a_cdi_device_opens_no_pool_of_a_resource() -> None:
+    hcas = Pool(name="hcas", modes=(Mode.SHARED,), door=PoolDoor.RESOURCE, resource="rdma/hca", shares=4)
+    asked = DeviceRequest(name="0", where="HERE[0]", count=1, mode=Mode.SHARED, pool="hcas", cdi_device="hcas")
+    with pytest.raises(PlacementError, match="POOL-DOOR: pool hcas is asked by the resource rdma/hca"):
+        admit(policy(pools=(hcas,)), eight(), PodRequest(requests=(asked,)), Asker(namespace="team"))

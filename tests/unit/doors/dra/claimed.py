@@ -1,0 +1,102 @@
+"""A node whose claims are prepared for real: an API server on loopback, the inside of a daemon, a folder of specs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from nri_rdma.decide.advertised import slice_name
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.dra.preparing import ClaimName, Preparer
+from nri_rdma.doors.dra.specs import SpecStyle
+from nri_rdma.engine.claims import Claims
+from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
+from nri_rdma.pb import pluginregistration_pb2 as registration
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.host.kubernetes.server import running, send
+
+OURS = "rdma.noderesource.dev"
+NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
+RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
+NAME = ClaimName(namespace="team", name="rails", uid="u1")
+PATH = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/rails"
+
+
+def call(path: Path, method: str, data: bytes) -> bytes:
+    """Ask a socket, as the kubelet does, and return its answer."""
+    with grpc.insecure_channel(f"unix:{path}") as channel:
+        answer: bytes = channel.unary_unary(method)(data, timeout=10)
+        return answer
+
+
+def register(registrar: Path) -> None:
+    """Tell the socket that the kubelet has taken the driver."""
+    call(registrar, NOTIFY, registration.RegistrationStatus(plugin_registered=True).SerializeToString())
+
+
+@dataclass
+class Claimed:
+    """`told` are the claims that the API server has, by their paths."""
+
+    daemon: InsideDaemon
+    preparer: Preparer
+    folder: Path
+    told: dict[str, dict[str, Any]]
+
+    def allocate(self, *devices: str, uid: str = "u1", driver: str = OURS, request: str = "nic", **more: Any) -> None:
+        """Have the claim these devices, by their RDMA names; `more` is said of each."""
+        names = {it.name: slice_name(it.id) for it in self.daemon.node.devices}
+        results = [
+            {"request": request, "driver": driver, "pool": "node-a", "device": names.get(it, it), **more}
+            for it in devices
+        ]
+        self.told[PATH] = {
+            "metadata": {"namespace": "team", "name": "rails", "uid": uid},
+            "status": {"allocation": {"devices": {"results": results}}},
+        }
+
+    def serve_annotations(self) -> None:
+        self.daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+
+    def serve_claims(self) -> None:
+        self.daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+
+    @property
+    def specs(self) -> list[str]:
+        return sorted(it.name for it in self.folder.iterdir()) if self.folder.exists() else []
+
+
+@contextmanager
+def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
+    """Have the node for a while."""
+    told: dict[str, dict[str, Any]] = {}
+    with running() as server:
+        server.answer = lambda handler, seen: (
+            send(handler, 200, told[seen.path]) if seen.path in told else send(handler, 404, {"message": "not found"})
+        )
+        api = ApiServer(server.kubeconfig(folder))
+        preparer = Preparer(
+            api.get,
+            Claims(daemon.engine).prepare,
+            lambda: None,
+            folder=folder / "cdi",
+            style=lambda: SpecStyle(prefix=OURS, hook=None),
+        )
+        yield Claimed(daemon=daemon, preparer=preparer, folder=folder / "cdi", told=told)
+        api.close()
+
+
+@contextmanager
+def kubelet_folder() -> Iterator[Path]:
+    """A kubelet's folder, which has its registry. Its path is short: that of a socket has at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="k") as made:
+        (Path(made) / "plugins_registry").mkdir()
+        yield Path(made)

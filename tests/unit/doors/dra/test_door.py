@@ -1,0 +1,109 @@
+"""The driver for as long as a daemon lives."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.attach.timers import start_timer
+from nri_rdma.doors.dra import door as module
+from nri_rdma.doors.dra.door import ClaimsDoor
+from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.server import DraServer
+from nri_rdma.engine.claims import Claims
+from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.tasks.workers import Workers
+from tests.rig.deadline import wait_until
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.doors.dra.claimed import OURS, Claimed, claimed, kubelet_folder, register
+from tests.unit.host.kubernetes.server import Server, running
+
+
+@pytest.fixture
+def api_server() -> Iterator[Server]:
+    with running() as made:
+        yield made
+
+
+@pytest.fixture
+def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
+    with claimed(daemon, tmp_path / "claims") as made:
+        made.serve_claims()
+        yield made
+
+
+@pytest.fixture
+def registry() -> Iterator[Path]:
+    """The kubelet's folder by which it finds drivers."""
+    with kubelet_folder() as made:
+        yield made / "plugins_registry"
+
+
+@pytest.fixture
+def workers() -> Workers:
+    return Workers()
+
+
+@pytest.fixture
+def door(
+    node: Claimed, api_server: Server, registry: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ClaimsDoor]:
+    monkeypatch.setattr(module, "LOOK_S", 0.1)
+    monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
+    api = ApiServer(api_server.kubeconfig(registry.parent))
+    publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
+    server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
+    made = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
+    yield made
+    workers.close(5)
+    made.close()
+
+
+def socket_of(registry: Path) -> Path:
+    return registry / f"{OURS}-reg.sock"
+
+
+def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registry: Path, api_server: Server) -> None:
+    door.open_later()
+    door.open_later()
+    wait_until(socket_of(registry).is_socket, "the socket")
+    assert not api_server.slices  # no pod comes before the kubelet knows the driver
+    register(socket_of(registry))
+    wait_until(lambda: bool(api_server.slices), "the slice")
+    (told,) = api_server.slices.values()
+    assert len(told["spec"]["devices"]) == 8
+    door.close()
+    door.close()
+    assert not socket_of(registry).exists()
+    assert len(api_server.slices) == 1
+
+
+def test_a_socket_that_somebody_removed_is_made_again(door: ClaimsDoor, registry: Path) -> None:
+    door.open_later()
+    wait_until(socket_of(registry).is_socket, "the socket")
+    socket_of(registry).unlink()
+    wait_until(socket_of(registry).is_socket, "the socket again")
+
+
+def test_a_kubelet_that_comes_later_is_waited_for_and_said_once(
+    door: ClaimsDoor, registry: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.rmdir()
+    door.open_later()
+    wait_until(lambda: "claims are not served" in caplog.text, "the warning")
+    registry.mkdir()
+    wait_until(socket_of(registry).is_socket, "the socket")
+    assert caplog.text.count("claims are not served") == 1
+
+
+def test_what_was_closed_does_not_open(door: ClaimsDoor, registry: Path, api_server: Server, workers: Workers) -> None:
+    door.close()
+    door.open_later()
+    after = threading.Event()
+    workers.submit("claims", after.set)  # tasks of one key run in order
+    assert after.wait(5)
+    assert not socket_of(registry).exists()
+    assert not api_server.seen

@@ -1,0 +1,98 @@
+"""A claim becomes a CDI spec, and the spec goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.doors.dra import preparing
+from nri_rdma.errors import ApiServerError, ClaimError, PlacementError
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.doors.dra.claimed import NAME, Claimed, claimed
+
+SPEC = "rdma.noderesource.dev-claim-u1.json"
+CDI = "rdma.noderesource.dev/claim=u1-nic"
+ALONE = {"rdma.noderesource.dev": "[{match: {device: mlx5_2}, mode: exclusive}]"}
+
+
+@pytest.fixture
+def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
+    with claimed(daemon, tmp_path / "claims") as made:
+        yield made
+
+
+def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_3", "mlx5_1", request="nic/fast")
+    first, second = node.preparer.prepare(NAME)
+    assert (first.request, first.pool, first.cdi_devices, second.cdi_devices) == ("nic", "node-a", (CDI,), ())
+    assert node.specs == [SPEC]
+    (device,) = json.loads((node.folder / SPEC).read_text())["devices"]
+    assert device["name"] == "u1-nic"
+    assert json.loads(device["annotations"]["rdma.noderesource.dev"]) == {"name": "rails-nic", "mode": "exclusive"}
+
+
+def test_a_claim_of_another_driver_only_gets_no_spec(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("g0", driver="gpu.example.com")
+    assert (node.preparer.prepare(NAME), node.specs) == ((), [])
+
+
+def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_3", uid="u2")
+    with pytest.raises(ClaimError, match="CLAIM-CHANGED: claim team/rails is another one by now: its uid is u2"):
+        node.preparer.prepare(NAME)
+    assert node.specs == []
+
+
+def test_a_claim_that_is_gone_is_the_api_servers_refusal(node: Claimed) -> None:
+    with pytest.raises(ApiServerError, match="404"):
+        node.preparer.prepare(NAME)
+
+
+def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_are_away(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_2")
+    first = node.preparer.prepare(NAME)
+    written = (node.folder / SPEC).stat().st_mtime_ns
+    node.serve_annotations()
+    node.daemon.start_pod("one", ALONE)
+    node.serve_claims()
+    began = time.monotonic()
+    assert node.preparer.prepare(NAME) == first
+    assert time.monotonic() - began < 2
+    assert (node.folder / SPEC).stat().st_mtime_ns == written
+
+
+def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
+    node: Claimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preparing, "PREPARE_S", 0.2)
+    node.daemon.start_pod("one", ALONE)
+    node.serve_claims()
+    node.allocate("mlx5_2")
+    with pytest.raises(PlacementError, match="mlx5_2 is still held by default/one"):
+        node.preparer.prepare(NAME)
+    assert node.specs == []
+
+
+def test_admin_access_is_refused(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_2", adminAccess=True)
+    with pytest.raises(PlacementError, match="adminAccess is not supported yet"):
+        node.preparer.prepare(NAME)
+
+
+def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_3")
+    node.preparer.prepare(NAME)
+    (node.folder / "other.json").write_text("{}")
+    for _ in range(2):
+        node.preparer.unprepare(NAME)
+        assert node.specs == ["other.json"]

@@ -1,0 +1,189 @@
+"""The slices of a node are written when something differs, and only then."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from nri_rdma.decide.advertised import Advertised
+from nri_rdma.doors.dra import publishing
+from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.host.kubernetes.api import ApiServer
+from tests.rig.deadline import wait_until
+from tests.unit.host.kubernetes.server import SLICES, Seen, Server, begin_stream, running, send
+
+QUIET_S = 0.4
+
+
+def devices(number: int, state: str = "up") -> list[Advertised]:
+    return [Advertised(name=f"d{at}", attributes={"a/state": {"string": state}}, capacity={}) for at in range(number)]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with running() as made:
+        yield made
+
+
+@pytest.fixture
+def now() -> list[Advertised]:
+    """What the node has; a test changes it."""
+    return devices(2)
+
+
+@pytest.fixture
+def publisher(
+    server: Server, now: list[Advertised], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Publisher]:
+    monkeypatch.setattr(publishing, "QUIET_S", QUIET_S)
+    monkeypatch.setattr(publishing, "FIRST_PAUSE_S", 0.1)
+    api = ApiServer(server.kubeconfig(tmp_path))
+    made = Publisher(api, "node-a", lambda: list(now))
+    yield made
+    made.close()
+    api.close()
+
+
+def names(server: Server) -> list[str]:
+    return sorted(it["name"] for told in list(server.slices.values()) for it in told["spec"]["devices"])
+
+
+def generations(server: Server) -> set[int]:
+    return {told["spec"]["pool"]["generation"] for told in list(server.slices.values())}
+
+
+def test_devices_are_published_once_and_nothing_is_written_without_a_change(
+    server: Server, publisher: Publisher
+) -> None:
+    publisher.start()
+    wait_until(lambda: names(server) == ["d0", "d1"], "the slice")
+    for _ in range(5):
+        publisher.look()
+        time.sleep(QUIET_S / 2)
+    assert [it.method for it in server.writes] == ["POST"]
+    (told,) = server.slices.values()
+    assert told["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+
+
+def test_what_is_published_already_is_not_written_again(
+    server: Server, publisher: Publisher, now: list[Advertised], tmp_path: Path
+) -> None:
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    publisher.close()
+    api = ApiServer(server.kubeconfig(tmp_path / "next"))
+    following = Publisher(api, "node-a", lambda: list(now))
+    asked = len(server.seen)
+    following.start()
+    wait_until(lambda: any(it.path == SLICES and "watch" not in it.query for it in server.seen[asked:]), "a look")
+    following.close()
+    api.close()
+    assert len(server.writes) == 1
+
+
+def test_slices_that_somebody_deleted_are_written_again(server: Server, publisher: Publisher) -> None:
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    wait_until(lambda: any("watch" in it.query for it in server.seen), "the watch")
+    server.forget_slices()
+    wait_until(lambda: names(server) == ["d0", "d1"], "the slice again")
+    assert [it.method for it in server.writes] == ["POST", "POST"]
+
+
+def test_more_devices_take_another_slice_and_fewer_give_it_back(
+    server: Server, publisher: Publisher, now: list[Advertised]
+) -> None:
+    now[:] = devices(1)
+    publisher.start()
+    wait_until(lambda: len(server.slices) == 1, "the slice")
+    now[:] = devices(256)
+    publisher.look()
+    wait_until(lambda: len(names(server)) == 256, "both slices")
+    assert (len(server.slices), generations(server)) == (2, {2})
+    now[:] = devices(3)
+    publisher.look()
+    wait_until(lambda: len(server.slices) == 1, "one slice")
+    assert (names(server), generations(server)) == (["d0", "d1", "d2"], {3})
+
+
+def test_a_link_that_flaps_costs_at_most_one_write_in_the_quiet_time(
+    server: Server, publisher: Publisher, now: list[Advertised]
+) -> None:
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    end = time.monotonic() + 4 * QUIET_S
+    flaps = 0
+    while time.monotonic() < end:
+        flaps += 1
+        now[:] = devices(2, "down" if flaps % 2 else "up")
+        publisher.look()
+        time.sleep(0.01)
+    now[:] = devices(2, "last")
+    publisher.look()
+    wait_until(
+        lambda: "last" in str(list(server.slices.values())), "the last state"
+    )  # what came in the quiet time is not lost
+    times = [it.at for it in server.writes]
+    assert flaps > 20
+    assert len(times) >= 3
+    assert all(later - earlier > 0.9 * QUIET_S for earlier, later in pairwise(times))
+
+
+def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, publisher: Publisher) -> None:
+    def forbidden(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+        return "watch" not in seen.query and send(handler, 403, {"message": "may not list"})
+
+    server.answer = forbidden
+    publisher.start()
+    wait_until(lambda: len(server.seen) >= 5, "some tries")
+    assert "403" in publisher.error
+    times = [it.at for it in server.seen if "watch" not in it.query][:4]
+    pauses = [later - earlier for earlier, later in pairwise(times)]
+    assert pauses[0] >= 0.09
+    assert pauses[1] >= 0.18
+    assert pauses[2] >= 0.36
+    server.answer = lambda _handler, _seen: False
+    wait_until(lambda: names(server) == ["d0", "d1"] and not publisher.error, "the slice")
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "ends at once"])
+def test_a_watch_that_does_not_last_is_not_repeated_at_once(
+    server: Server, publisher: Publisher, is_refused: bool
+) -> None:
+    def brief(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+        if "watch" not in seen.query:
+            return False
+        if is_refused:
+            return send(handler, 403, {"message": "may not watch"})
+        begin_stream(handler)
+        handler.wfile.write(b"0\r\n\r\n")
+        return True
+
+    server.answer = brief
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    time.sleep(1.0)
+    assert 2 <= sum("watch" in it.query for it in server.seen) <= 6
+
+
+def test_it_ends_while_the_api_server_hangs_and_its_slices_stay(server: Server, publisher: Publisher) -> None:
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    server.answer = lambda _handler, seen: "watch" not in seen.query and server.is_over.wait(30)
+    publisher.look()
+    asked = len(server.seen)
+    wait_until(lambda: len(server.seen) > asked, "a call that hangs")
+    began = time.monotonic()
+    publisher.close()
+    publisher.close()
+    assert time.monotonic() - began < 3
+    assert len(server.slices) == 1
+
+
+def test_what_was_never_started_can_be_closed(publisher: Publisher) -> None:
+    publisher.close()

@@ -1,0 +1,151 @@
+"""The driver's two sockets, called as a kubelet calls them: real gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from nri_rdma.doors.dra.server import DraServer
+from nri_rdma.errors import KubeletError
+from nri_rdma.pb import dra_pb2 as dra
+from nri_rdma.pb import pluginregistration_pb2 as registration
+from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, claimed, kubelet_folder
+
+PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
+INFO = "/pluginregistration.Registration/GetInfo"
+
+
+@pytest.fixture
+def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
+    with claimed(daemon, tmp_path / "claims") as made:
+        made.serve_claims()
+        yield made
+
+
+@pytest.fixture
+def registered() -> list[str]:
+    """What the kubelet told us of our registration."""
+    return []
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The kubelet's, for drivers."""
+    with kubelet_folder() as made:
+        yield made / "plugins"
+
+
+@pytest.fixture
+def served(node: Claimed, folder: Path, registered: list[str]) -> Iterator[DraServer]:
+    server = DraServer(folder, node.preparer, lambda: registered.append("registered"))
+    server.serve()
+    yield server
+    server.close()
+
+
+def registrar(folder: Path) -> Path:
+    return folder.parent / "plugins_registry" / f"{OURS}-reg.sock"
+
+
+def asked(kind: Any, *claims: tuple[str, str]) -> bytes:
+    """A request for claims of these names and uids."""
+    told = [dra.Claim(namespace="team", name=name, uid=uid) for name, uid in claims]
+    data: bytes = kind(claims=told).SerializeToString()
+    return data
+
+
+def prepare(folder: Path, *claims: tuple[str, str]) -> dra.NodePrepareResourcesResponse:
+    data = call(folder / OURS / "dra.sock", PREPARE, asked(dra.NodePrepareResourcesRequest, *claims))
+    return dra.NodePrepareResourcesResponse.FromString(data)
+
+
+def test_the_kubelet_is_told_name_version_and_endpoint(served: DraServer, folder: Path) -> None:
+    told = registration.PluginInfo.FromString(call(registrar(folder), INFO, b""))
+    assert (told.type, told.name, list(told.supported_versions)) == ("DRAPlugin", OURS, ["v1.DRAPlugin"])
+    assert Path(told.endpoint).is_socket()
+
+
+def test_a_registration_is_heard_and_a_refusal_is_logged_with_its_error(
+    served: DraServer, folder: Path, registered: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for status in ({"plugin_registered": False, "error": "too old"}, {}, {"plugin_registered": True}):
+        data = registration.RegistrationStatus(**status).SerializeToString()
+        call(registrar(folder), NOTIFY, data)
+        assert len(registered) == (1 if status.get("plugin_registered") else 0)
+    told = [vars(it)["error"] for it in caplog.records if it.levelname == "ERROR"]
+    assert told == ["too old", "the kubelet does not say why"]
+
+
+def test_each_claim_has_its_own_answer(served: DraServer, folder: Path, node: Claimed) -> None:
+    node.allocate("mlx5_3", "mlx5_1")
+    told = prepare(folder, ("rails", "u1"), ("absent", "u9"))
+    good, bad = told.claims["u1"], told.claims["u9"]
+    assert [(list(it.request_names), it.pool_name, list(it.cdi_device_ids)) for it in good.devices] == [
+        (["nic"], "node-a", [f"{OURS}/claim=u1-nic"]),
+        (["nic"], "node-a", []),
+    ]
+    assert (good.error, list(bad.devices)) == ("", [])
+    assert "API-SERVER: the API server answers 404 to GET" in bad.error
+
+
+def test_a_claim_of_another_driver_is_answered_without_devices(served: DraServer, folder: Path, node: Claimed) -> None:
+    node.allocate("g0", driver="gpu.example.com")
+    told = prepare(folder, ("rails", "u1"))
+    assert list(told.claims) == ["u1"]
+    assert (list(told.claims["u1"].devices), told.claims["u1"].error) == ([], "")
+
+
+def test_a_claim_that_nobody_can_read_is_an_error_of_that_claim(served: DraServer, folder: Path, node: Claimed) -> None:
+    node.allocate("mlx5_3")
+    del next(iter(node.told.values()))["metadata"]
+    assert "nri-rdma: INTERNAL: KeyError('metadata')" in prepare(folder, ("rails", "u1")).claims["u1"].error
+
+
+def test_unpreparing_twice_is_no_error(served: DraServer, folder: Path, node: Claimed) -> None:
+    node.allocate("mlx5_3")
+    prepare(folder, ("rails", "u1"))
+    for _ in range(2):
+        data = asked(dra.NodeUnprepareResourcesRequest, ("rails", "u1"))
+        answer = call(folder / OURS / "dra.sock", UNPREPARE, data)
+        told = dra.NodeUnprepareResourcesResponse.FromString(answer)
+        assert (list(told.claims), told.claims["u1"].error, node.specs) == (["u1"], "", [])
+
+
+def test_what_is_no_message_is_refused(served: DraServer, folder: Path) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        call(folder / OURS / "dra.sock", PREPARE, b"\xff\xff")
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_it_listens_anew_over_a_socket_that_was_left_and_notices_one_that_was_removed(
+    served: DraServer, folder: Path
+) -> None:
+    seen = [served.is_there]
+    registrar(folder).unlink()
+    seen.append(served.is_there)
+    registrar(folder).write_text("left")
+    served.serve()
+    assert [*seen, served.is_there] == [True, False, True]
+    assert call(registrar(folder), INFO, b"")
+
+
+def test_closing_removes_both_sockets_and_again_is_no_error(served: DraServer, folder: Path) -> None:
+    for _ in range(2):
+        served.close()
+        assert not registrar(folder).exists()
+        assert not (folder / OURS / "dra.sock").exists()
+        assert not served.is_there
+
+
+def test_without_the_kubelets_registry_nobody_listens(node: Claimed, folder: Path) -> None:
+    registrar(folder).parent.rmdir()
+    server = DraServer(folder, node.preparer, lambda: None)
+    with pytest.raises(KubeletError, match="cannot listen for the kubelet"):
+        server.serve()
+    assert not server.is_there
+    assert not (folder / OURS / "dra.sock").exists()

@@ -1,0 +1,61 @@
+"""The CDI spec of a claim."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nri_rdma.cdi.spec import Device, HookName
+from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_spec, spec_file
+from nri_rdma.model.claim import ClaimRequest
+from nri_rdma.model.device import RdmaDevice
+from nri_rdma.model.request import Mode
+from tests.unit.model.hardware import RDMA_CM, nic, umad, uverbs
+
+PREFIX = "rdma.example.com"
+PLAIN = SpecStyle(prefix=PREFIX, hook=None)
+
+
+def admitted(name: str, *devices: RdmaDevice) -> AdmittedClaim:
+    request = ClaimRequest(name=name, devices=("a",), pool="n", parameters={}, from_claim={})
+    return AdmittedClaim(request=request, devices=devices, pool="rails", mode=Mode.SHARED, text=f'{{"name": "{name}"}}')
+
+
+def only(style: SpecStyle) -> Device:
+    (device,) = claim_spec("u1", [admitted("nic", nic(0))], RDMA_CM, style).devices
+    return device
+
+
+def test_each_request_is_a_cdi_device_with_our_key_and_the_nodes_of_its_devices() -> None:
+    two = nic(2, chars=(uverbs(2), umad(2)))
+    spec = claim_spec("u1", [admitted("req/sub", nic(0), two), admitted("b", nic(1))], RDMA_CM, PLAIN)
+    assert spec.kind.qualified("x") == "rdma.noderesource.dev/claim=x"
+    assert [it.name for it in spec.devices] == ["u1-req", "u1-b"]
+    assert [it.annotations for it in spec.devices] == [((PREFIX, '{"name": "req/sub"}'),), ((PREFIX, '{"name": "b"}'),)]
+    assert [[node.path for node in it.edits.device_nodes] for it in spec.devices] == [
+        ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"],
+        ["/dev/infiniband/uverbs1", "/dev/infiniband/rdma_cm"],
+    ]
+
+
+def test_a_node_without_rdma_cm_gives_none() -> None:
+    (device,) = claim_spec("u1", [admitted("nic", nic(0))], None, PLAIN).devices
+    assert [node.path for node in device.edits.device_nodes] == ["/dev/infiniband/uverbs0"]
+
+
+def test_numbers_are_told_only_to_a_runtime_that_cannot_look_for_them() -> None:
+    looks, told = only(PLAIN), only(SpecStyle(prefix=PREFIX, hook=None, has_numbers=True))
+    assert [(node.major, node.minor) for node in looks.edits.device_nodes] == [(None, None)] * 2
+    assert [(node.major, node.minor) for node in told.edits.device_nodes] == [(231, 192), (10, 58)]
+
+
+def test_the_guard_asks_for_the_cdi_device() -> None:
+    (hook,) = only(SpecStyle(prefix=PREFIX, hook=Path("/opt/hook"), options=("--timeout", "3"))).edits.hooks
+    assert (hook.hook_name, hook.path) == (HookName.CREATE_RUNTIME, "/opt/hook")
+    assert hook.args[1:] == ("verify", "--timeout", "3", "--device", "rdma.noderesource.dev/claim=u1-nic")
+    assert only(PLAIN).edits.hooks == ()
+
+
+def test_the_names_of_a_claim_are_its_uids() -> None:
+    assert cdi_device("u1", "req/sub") == "rdma.noderesource.dev/claim=u1-req"
+    assert spec_file("u1") == "rdma.noderesource.dev-claim-u1.json"

@@ -1,0 +1,110 @@
+"""Claims on a node: what may be allocated, and a claim that waits for a device that is being returned."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from nri_rdma.decide.advertised import slice_name
+from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.decide.policy import policy_of
+from nri_rdma.engine.claims import Claims
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.claim import Claim, ClaimRequest
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
+from tests.unit.commands.cli.daemon import InsideDaemon
+
+PREFIX = "rdma.noderesource.dev"
+RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
+ALONE = {PREFIX: "[{match: {device: mlx5_2}, mode: exclusive}]"}
+
+
+@pytest.fixture
+def claims(daemon: InsideDaemon) -> Claims:
+    return Claims(daemon.engine)
+
+
+def serve_claims(daemon: InsideDaemon, *pools: Pool) -> None:
+    daemon.engine.placer.offering.policy = policy_of(pools or (RAILS,), (), allow_default_pool=False)
+
+
+def claim(daemon: InsideDaemon, *devices: str, mode: str = "exclusive") -> Claim:
+    """A claim that was allocated these devices."""
+    known = {it.name: slice_name(it.id) for it in daemon.node.devices}
+    request = ClaimRequest(
+        name="nic",
+        devices=tuple(known.get(name, name) for name in devices),
+        pool="node-a",
+        parameters={"mode": mode},
+        from_claim={},
+    )
+    return Claim(namespace="team", name="rails", uid="u1", label="rails", requests=(request,))
+
+
+def refusal(claims: Claims, asked: Claim, within_s: float = 0.0) -> str:
+    with pytest.raises(NriRdmaError) as caught:
+        claims.prepare(asked, time.monotonic() + within_s)
+    return str(caught.value)
+
+
+def advertised_names(claims: Claims) -> list[str]:
+    return [str(it.attributes[f"{PREFIX}/rdmaDevice"]["string"]) for it in claims.advertise()]
+
+
+def test_free_devices_are_prepared_at_once_in_the_order_of_the_claim(daemon: InsideDaemon, claims: Claims) -> None:
+    serve_claims(daemon)
+    (told,) = claims.prepare(claim(daemon, "mlx5_5", "mlx5_1"), time.monotonic())
+    assert ([it.name for it in told.devices], told.mode) == (["mlx5_5", "mlx5_1"], Mode.EXCLUSIVE)
+
+
+def test_a_held_device_is_waited_for_until_it_is_returned(daemon: InsideDaemon, claims: Claims) -> None:
+    pod = daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    answers: list[tuple[AdmittedClaim, ...]] = []
+    asked = claim(daemon, "mlx5_2")
+    waiting = threading.Thread(target=lambda: answers.append(claims.prepare(asked, time.monotonic() + 10)))
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    daemon.stop_pod(pod)
+    waiting.join(8)
+    assert [it.devices[0].name for it in answers[0]] == ["mlx5_2"]
+
+
+def test_at_the_time_limit_a_sentence_says_who_holds_the_device(daemon: InsideDaemon, claims: Claims) -> None:
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    began = time.monotonic()
+    told = refusal(claims, claim(daemon, "mlx5_2"), 0.3)
+    assert 0.3 <= time.monotonic() - began < 3
+    assert "DEVICE-CONFLICT: mlx5_2 is still held by default/one, claim team/rails, request nic" in told
+
+
+def test_a_device_that_the_node_has_not_is_waited_for_and_named(daemon: InsideDaemon, claims: Claims) -> None:
+    serve_claims(daemon)
+    assert "this node has no RDMA device pci-gone now" in refusal(claims, claim(daemon, "pci-gone"))
+
+
+def test_what_may_not_be_had_is_refused_without_waiting(daemon: InsideDaemon, claims: Claims) -> None:
+    serve_claims(daemon, Pool(name="rails", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS))
+    began = time.monotonic()
+    assert "MODE" in refusal(claims, claim(daemon, "mlx5_2"), 10)
+    assert time.monotonic() - began < 2
+
+
+def test_only_devices_of_pools_of_claims_are_advertised(daemon: InsideDaemon, claims: Claims) -> None:
+    assert claims.advertise() == ()
+    serve_claims(daemon)
+    assert advertised_names(claims) == [it.name for it in daemon.node.devices]
+
+
+def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: InsideDaemon, claims: Claims) -> None:
+    serve_claims(daemon)
+    before = claims.advertise()
+    daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    assert claims.advertise() == before

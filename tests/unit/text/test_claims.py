@@ -1,0 +1,102 @@
+"""A claim that the scheduler has allocated, as the API server tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nri_rdma.text.claims import POD_CLAIM_NAME, main_request, merged, read_claim
+
+OURS, OTHER = "rdma.noderesource.dev", "gpu.example.com"
+
+
+def config(source: str, parameters: dict[str, Any], *requests: str, driver: str = OURS) -> dict[str, Any]:
+    """One entry of the allocation's configuration."""
+    opaque = {"driver": driver, "parameters": parameters}
+    return {"source": source, "opaque": opaque, **({"requests": list(requests)} if requests else {})}
+
+
+def result(request: str, device: str, driver: str = OURS, **more: Any) -> dict[str, Any]:
+    return {"request": request, "driver": driver, "pool": "node-a", "device": device, **more}
+
+
+def claim(*results: dict[str, Any], configs: tuple[dict[str, Any], ...] = (), **metadata: Any) -> dict[str, Any]:
+    """A claim as JSON."""
+    devices = {"results": list(results), "config": list(configs)}
+    told = {"namespace": "team", "name": "rails-x7k", "uid": "u1", **metadata}
+    return {"metadata": told, "status": {"allocation": {"devices": devices}}}
+
+
+def test_the_claims_own_parameters_stand_over_those_of_its_class_whatever_their_order() -> None:
+    configs = (
+        config("FromClaim", {"interface": {"mtu": 9000}, "routes": [1]}),
+        config("FromClass", {"mode": "shared", "interface": {"mtu": 1500, "name": "r0"}, "routes": [2, 3]}),
+    )
+    (request,) = read_claim(claim(result("nic", "a"), configs=configs), OURS).requests
+    assert request.parameters == {"mode": "shared", "interface": {"mtu": 9000, "name": "r0"}, "routes": [1]}
+    assert request.from_claim == {"interface": {"mtu": 9000}, "routes": [1]}
+
+
+def test_parameters_of_other_requests_and_of_other_drivers_are_not_ours() -> None:
+    configs = (
+        config("FromClaim", {"mode": "shared"}, "other"),
+        config("FromClaim", {"mtu": 1}, "nic", driver=OTHER),
+        config("FromClaim", {"count": 2}, "other", "nic"),
+    )
+    (request,) = read_claim(claim(result("nic", "a"), configs=configs), OURS).requests
+    assert request.parameters == {"count": 2}
+
+
+@pytest.mark.parametrize(
+    ("named", "is_meant"), [("req", True), ("req/sub", True), ("req/other", False), ("sub", False)]
+)
+def test_a_request_of_a_prioritized_list_gets_what_its_list_gets_and_what_it_gets_itself(
+    named: str, is_meant: bool
+) -> None:
+    told = claim(result("req/sub", "a"), configs=(config("FromClass", {"mode": "shared"}, named),))
+    (request,) = read_claim(told, OURS).requests
+    assert request.name == "req/sub"
+    assert request.parameters == ({"mode": "shared"} if is_meant else {})
+    assert (main_request(request.name), main_request("plain")) == ("req", "plain")
+
+
+def test_the_devices_of_a_request_keep_their_order_and_those_of_another_driver_are_left_out() -> None:
+    told = claim(result("b", "x2"), result("gpu", "g0", OTHER), result("a", "x0"), result("b", "x1"))
+    assert [(it.name, it.devices, it.pool) for it in read_claim(told, OURS).requests] == [
+        ("b", ("x2", "x1"), "node-a"),
+        ("a", ("x0",), "node-a"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        claim(result("gpu", "g0", OTHER)),
+        claim(),
+        {"metadata": {"namespace": "team", "name": "rails-x7k", "uid": "u1"}},
+        {"metadata": {"namespace": "team", "name": "rails-x7k", "uid": "u1"}, "status": None},
+        {"metadata": {"namespace": "team", "name": "rails-x7k", "uid": "u1"}, "status": {"allocation": {}}},
+    ],
+    ids=["of another driver", "of nothing", "no status", "null status", "no devices"],
+)
+def test_a_claim_without_devices_of_ours_has_no_request(told: dict[str, Any]) -> None:
+    read = read_claim(told, OURS)
+    assert (read.namespace, read.name, read.uid, read.requests) == ("team", "rails-x7k", "u1", ())
+
+
+def test_a_claim_of_a_template_is_labelled_as_its_pod_calls_it() -> None:
+    assert read_claim(claim(annotations={POD_CLAIM_NAME: "rails"}), OURS).label == "rails"
+    assert read_claim(claim(annotations=None), OURS).label == "rails-x7k"
+
+
+def test_one_device_with_admin_access_makes_the_request_an_admins() -> None:
+    told = claim(result("a", "x0"), result("a", "x1", adminAccess=True), result("b", "x2", adminAccess=False))
+    assert [it.is_admin for it in read_claim(told, OURS).requests] == [True, False]
+
+
+def test_merging_changes_none_of_what_is_merged() -> None:
+    below, above = {"a": {"b": 1}}, {"a": {"c": 2}, "d": None}
+    assert merged([below, above]) == {"a": {"b": 1, "c": 2}, "d": None}
+    assert merged([{"a": {"b": 1}}, {"a": 3}, {"a": {"c": 2}}]) == {"a": {"c": 2}}
+    assert (below, above, merged([])) == ({"a": {"b": 1}}, {"a": {"c": 2}, "d": None}, {})

@@ -132,6 +132,13 @@ class Fabric:
         _delete_pairs(self.netns, tuple(_far_end(number, netdev) for number, netdev in gone.items()))
         self._make_links(gone)
 
+    def bring_back(self) -> None:
+        """Makes the links again that ended with a pod's namespace: the kernel gives hardware back to the host."""
+        ends = {link["ifname"] for link in _links(self.netns)}
+        lost = {number: it for number, it in enumerate(self.node.netdevs) if _far_end(number, it) not in ends}
+        if lost:
+            self._make_links(lost)
+
     def close(self) -> None:
         """Removes the links wherever they are by now, the namespace and the folders. Again is no error."""
         if self.run.exists():

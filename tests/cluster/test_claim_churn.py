@@ -1,0 +1,167 @@
+"""Claims while driver, kubelet, containerd and API server are killed at random: each pod ends well, and had its device
+alone.
+
+NRI_RDMA_CLAIMS is their number, NRI_RDMA_SEED chooses who is killed when; the seed of a run is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from signal import SIGHUP, SIGKILL
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.errors import ClusterError
+from tests.cluster.pods import pod
+from tests.cluster.test_claims import CONFIG, DRIVER, EIGHT, claim_spec, device_class, mac_of, make, published, template
+from tests.rig.deadline import wait_until
+
+__all__ = ["CONFIG"]  # the fixture of the cluster reads it in this module
+CLAIMS = int(os.environ.get("NRI_RDMA_CLAIMS", "32"))
+SEED = int(os.environ.get("NRI_RDMA_SEED", secrets.randbelow(1 << 16)))
+AT_ONCE = 12
+"""Pods that exist at one time: more than the node has devices."""
+WORK = (
+    "n=$(echo /dev/infiniband/uverbs*); b=$(cut -d' ' -f1 /proc/uptime); sleep 1; m=$(cat /sys/class/net/*/address); "
+)
+WORK += "echo $(cut -d' ' -f1 /proc/uptime) $b $n $m > /dev/termination-log"
+
+
+def job(number: int) -> dict[str, Any]:
+    """A pod that has a NIC alone, and says when it had which one; it is made again until it has ended well."""
+    container = {"resources": {"claims": [{"name": "rdma"}]}, "command": ["sh", "-c", WORK]}
+    claims = [{"name": "rdma", "resourceClaimTemplateName": "one"}]
+    return pod(f"j{number}", containers=[container], resourceClaims=claims, restartPolicy="OnFailure")
+
+
+class Killer(threading.Thread):
+    """Kills a program of the cluster now and then, and starts it again a little later."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        node = cluster.nodes["n1"].machine
+        self._programs = [node.programs[it] for it in ("nri-rdma", "kubelet", "containerd")]
+        self._programs.append(cluster.control.programs["kube-apiserver"])
+        self._hardware = node.programs["hardware"]
+        self._random = random.Random(SEED)
+        self._ends = threading.Event()
+        self.killed: Counter[str] = Counter()
+
+    def run(self) -> None:
+        while not self._ends.wait(self._random.uniform(1, 6)):
+            program = self._random.choice(self._programs)
+            program.end(SIGKILL)
+            time.sleep(self._random.uniform(0, 2))
+            program.start()
+            self.killed[program.name] += 1
+            self._hardware.send(SIGHUP)  # of a pod that ended without us
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join()
+
+
+def asked(ask: Callable[[], Any]) -> Any:
+    """Ask until the API server answers."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            return ask()
+        except ClusterError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+@pytest.mark.timeout(3600)
+def test_each_pod_of_many_has_its_device_alone_while_everything_is_killed(cluster: Cluster) -> None:
+    print(f"seed {SEED}, {CLAIMS} claims")
+    wait_until(lambda: len(published(cluster)) == 8, "the node's ResourceSlice", 30)
+    make(cluster, device_class(), template("one", claim_spec({"nic": {}})))
+    links = _links(cluster)
+    killer = Killer(cluster)
+    killer.start()
+    try:
+        reports = _ended(cluster)
+    finally:
+        killer.end()
+    print(f"killed: {dict(killer.killed)}")
+    assert set(killer.killed) == {"nri-rdma", "kubelet", "containerd", "kube-apiserver"} or CLAIMS < 100
+    _assert_alone(reports)
+    wait_until(lambda: len(published(cluster)) == 8, "the slice after it all", 10)
+    wait_until(lambda: _links(cluster) == links, "the host's netdevs as before", 60)
+    wait_until(lambda: not cluster.get("resourceclaims")["items"], "no claim", 60)
+    wait_until(lambda: not _left(cluster), "no CDI spec of a claim", 60)
+
+
+def _ended(cluster: Cluster) -> dict[str, str]:
+    """Run all pods; return what each of them said."""
+    reports: dict[str, str] = {}
+    made = 0
+    until = time.monotonic() + 120 + 20 * CLAIMS
+    while len(reports) < CLAIMS:
+        assert time.monotonic() < until, f"{len(reports)} of {CLAIMS} have ended"
+        found = asked(lambda: cluster.get("pods")["items"])
+        done = {it["metadata"]["name"]: it for it in found if it["status"].get("phase") in {"Succeeded", "Failed"}}
+        for name, it in done.items():
+            if name not in reports:
+                reports[name] = _report(it)
+                print(name, reports[name], flush=True)
+        if gone := [it for it in done if it in reports and "deletionTimestamp" not in done[it]["metadata"]]:
+            asked(lambda: cluster.kubectl("delete", "pod", "--wait=false", "--ignore-not-found", *gone))
+        room = AT_ONCE - (len(found) - len(done))
+        fresh = [job(number) for number in range(made, min(CLAIMS, made + room))]
+        if fresh:
+            items = {"apiVersion": "v1", "kind": "List", "items": fresh}
+            asked(lambda: cluster.kubectl("apply", "-f", "-", given=items))  # noqa: B023
+            made += len(fresh)
+        time.sleep(0.5)
+    return reports
+
+
+def _report(it: dict[str, Any]) -> str:
+    assert it["status"]["phase"] == "Succeeded", json.dumps(it["status"])
+    (status,) = it["status"]["containerStatuses"]
+    message: str = status["state"]["terminated"]["message"]
+    return message.strip()
+
+
+def _assert_alone(reports: dict[str, str]) -> None:
+    """Each pod had one device and its netdev, and no two had one at the same time."""
+    times: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
+    for name, report in reports.items():
+        end, begin, node, *macs = report.split()
+        number = int(node.removeprefix("/dev/infiniband/uverbs"))
+        assert mac_of(number) in macs, (name, report)
+        assert sum(mac_of(it) in macs for it in range(len(EIGHT.rdma))) == 1, (name, report)
+        times[number].append((float(begin), float(end), name))
+    for number, had in times.items():
+        had.sort()
+        for (_, ended, first), (began, _, second) in pairwise(had):
+            assert ended <= began, f"uverbs{number}: {first} until {ended}, {second} from {began}"
+
+
+def _links(cluster: Cluster) -> dict[str, str]:
+    """The node's NICs by name, with their addresses."""
+    listed = json.loads(cluster.nodes["n1"].machine.run("ip", "-j", "address"))
+    ours = {it.name for it in EIGHT.netdevs}
+    return {
+        it["ifname"]: f"{it['address']} {it['operstate']} {[a['local'] for a in it['addr_info']]}"
+        for it in listed
+        if it["ifname"] in ours
+    }
+
+
+def _left(cluster: Cluster) -> list[str]:
+    listed = cluster.nodes["n1"].machine.run("sh", "-c", "ls /var/run/cdi 2>/dev/null || true")
+    return [it for it in listed.split() if DRIVER in it]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any  # Any: the driver's JSON
 
-from bench import attach, collector, inherited, network, placement, quiet, recovery, shares, start, synchronize
+from bench import attach, claims, collector, inherited, network, placement, quiet, recovery, shares, start, synchronize
 from bench.driver import DEFAULT, EXPORTING, FLOOR, RESULT, UNTRACED
 from bench.figures import Row, exit_code, p99_row, paired_row, table
 from bench.peer import TIMEOUT_S
@@ -104,6 +104,7 @@ SECTIONS: Mapping[str, Callable[[Path, Options], list[Row]]] = {
     "events": _events,
     "synchronize": lambda folder, options: synchronize.rows(Place(folder), 4 * options.attaches),
     "shares": lambda folder, options: shares.rows(Place(folder), options.rounds, options.events),
+    "claims": lambda folder, options: claims.rows(Place(folder), options.rounds, options.events),
     "placement": lambda _folder, options: placement.rows(options.rounds),
     "attach": lambda folder, options: attach.rows(folder, options.attaches),
     "network": lambda folder, options: [

@@ -80,9 +80,13 @@ def run_pod(pod: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S) -> 
     return Call("StateChange", event, traced=traced, timeout_s=timeout_s)
 
 
-def create_container(pod: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S) -> Call:
+def create_container(
+    pod: Any, *, traced: bool = False, timeout_s: float = TIMEOUT_S, cdi_devices: Iterable[str] = ()
+) -> Call:
     """CreateContainer, 2.8 KB of it being the message itself."""
     request = nri.CreateContainerRequest(pod=pod, container=container(pod))
+    for name in cdi_devices:
+        request.container.CDI_devices.add(name=name)
     return Call("CreateContainer", request, traced=traced, timeout_s=timeout_s)
 
 

@@ -12,6 +12,8 @@ from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
+POD_KEY = "claims.noderesource.dev/pod"
+"""Annotation of a spec: the uid of the only pod that can have its devices, as of a claim that was made for one pod."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
 """The RDMA nodes of a container: paths, with the numbers there."""
 
@@ -26,11 +28,13 @@ class Index:
         names: dict[_Nodes, str] = {}
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
+        pods: set[str] = set()
         for name, device in registry.devices.items():  # in the order of names
             found = _meaning(device, hardware, prefix)
             if isinstance(found, CdiMeaning) and not found.devices:
                 continue
             self._meanings[name] = found
+            pods.add(dict(device.spec_annotations).get(POD_KEY, ""))
             self._nodes[name] = _nodes(device, hardware)
             names.setdefault(self._nodes[name], name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
@@ -44,11 +48,17 @@ class Index:
                 self._by_number.setdefault(number, []).append(nodes)
         self.vendors_of: Mapping[DeviceId, frozenset[str]] = {key: frozenset(own) for key, own in vendors.items()}
         """The vendors whose CDI devices have the nodes of each RDMA device."""
+        self._is_for_any = "" in pods
+        self._pods = frozenset(pods)
 
     @property
     def is_relevant(self) -> bool:
         """Whether any CDI device concerns us."""
         return bool(self._meanings)
+
+    def concerns(self, pod_uid: str) -> bool:
+        """Return whether a pod may have a CDI device that concerns us."""
+        return self._is_for_any or pod_uid in self._pods
 
     def knows(self, name: str) -> bool:
         """Return whether that CDI device concerns us."""

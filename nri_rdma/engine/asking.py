@@ -35,7 +35,7 @@ def gather(pod: Pod, annotations: Mapping[str, str], prefix: str, kubelet: Kubel
         request = parse_pod_request(annotations, prefix) or PodRequest(requests=())
     asks_gpus = kubelet.asks_about_gpus and any(map(may_use_gpus, request.requests))
     asks_scope = kubelet.kubelet is not None and any(it.word for it in request.requests)
-    if not (asks_gpus or asks_scope or kubelet.asks_about_devices or kubelet.asks_about_shares):
+    if not (asks_gpus or asks_scope or kubelet.asks_about_devices(pod.uid) or kubelet.asks_about_shares):
         return Asked(request=request)
     with spans.span("kubelet") as span:
         word = kubelet.ask(pod)

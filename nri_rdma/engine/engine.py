@@ -130,11 +130,11 @@ class Engine:
         """The pods that ask for devices and run, or wait, without them."""
         return self._known.unserved()
 
-    def may_ask(self, annotations: Mapping[str, str]) -> bool:
+    def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
         """Return whether a pod with these annotations may get something: it asks, or its CDI devices or its shares
         may."""
         kubelet = self.placer.evidence.kubelet
-        return self.asks(annotations) or kubelet.asks_about_devices or kubelet.asks_about_shares
+        return self.asks(annotations) or kubelet.asks_about_devices(pod_uid) or kubelet.asks_about_shares
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers

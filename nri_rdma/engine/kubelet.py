@@ -69,10 +69,10 @@ class KubeletEvidence:
         """Return whether a kubelet reports its allocations."""
         return self.kubelet is not None and self.kubelet.tells
 
-    @property
-    def asks_about_devices(self) -> bool:
-        """Return whether there are CDI devices that concern us, and a kubelet that allocates them."""
-        return self.kubelet is not None and self._specs.now.is_relevant
+    def asks_about_devices(self, pod_uid: str) -> bool:
+        """Return whether there are CDI devices that concern us and may be the pod's, and a kubelet that allocates
+        them."""
+        return self.kubelet is not None and self._specs.now.index.concerns(pod_uid)
 
     @property
     def asks_about_gpus(self) -> bool:

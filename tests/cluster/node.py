@@ -153,6 +153,24 @@ class Node:
         """End a program of the node, and no longer expect it to run."""
         self.machine.programs.pop(name).end(number)
 
+    def remove_twins(self) -> None:
+        """Remove what is left of sandboxes whose start was broken off when the kubelet was killed: containerd does not
+        start again while two have one name (its issue 9459)."""
+        newest: dict[str, str] = {}
+        for it in sorted(map(self._container, self.machine.run(*_CTR, "containers", "ls", "-q").split()), key=_created):
+            labels = it.get("Labels") or {}
+            if labels.get("io.cri-containerd.kind") != "sandbox":
+                continue
+            pod = labels["io.kubernetes.pod.uid"]
+            if pod in newest:
+                self.machine.run(*_CTR, "containers", "rm", newest[pod])
+            newest[pod] = it["ID"]
+
+    def _container(self, container_id: str) -> dict[str, Any]:
+        """What containerd has of a container; nothing where it has just ended."""
+        told = self.machine.run(*_CTR, "containers", "info", container_id, fails=True)
+        return json.loads(told) if told.startswith("{") else {}
+
     def kill_container(self, container_id: str) -> None:
         """Kill a container's process, as when it crashes; the id is that of the pod's status."""
         self.machine.run(*_CTR, "task", "kill", "--signal", "SIGKILL", container_id.removeprefix("containerd://"))
@@ -171,6 +189,10 @@ class Node:
             f"--node-ip={self._address}",
             "--v=2",
         )
+
+
+def _created(container: Mapping[str, Any]) -> str:
+    return str(container.get("CreatedAt", ""))
 
 
 _PLACES = {"plugins": cache.CNI_PLUGINS, "runc": cache.RUNC}

@@ -49,10 +49,11 @@ class Killer(threading.Thread):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__()
-        node = cluster.nodes["n1"].machine
-        self._programs = [node.programs[it] for it in ("nri-rdma", "kubelet", "containerd")]
+        self._node = cluster.nodes["n1"]
+        programs = self._node.machine.programs
+        self._programs = [programs[it] for it in ("nri-rdma", "kubelet", "containerd")]
         self._programs.append(cluster.control.programs["kube-apiserver"])
-        self._hardware = node.programs["hardware"]
+        self._hardware = programs["hardware"]
         self._random = random.Random(SEED)
         self._ends = threading.Event()
         self.killed: Counter[str] = Counter()
@@ -60,6 +61,8 @@ class Killer(threading.Thread):
     def run(self) -> None:
         while not self._ends.wait(self._random.uniform(1, 6)):
             program = self._random.choice(self._programs)
+            if program.name == "containerd":
+                self._node.remove_twins()
             program.end(SIGKILL)
             time.sleep(self._random.uniform(0, 2))
             program.start()

@@ -79,7 +79,7 @@ class Refusals(Protocol):
 class PodEngine(Protocol):
     """The engine as a door sees it: nri_rdma.engine.engine.Engine, or a wrapper around it."""
 
-    def may_ask(self, annotations: Mapping[str, str]) -> bool: ...
+    def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool: ...
     def knows(self, sandbox_id: str) -> bool: ...
     def remembers(self, sandbox_id: str) -> bool: ...
     def concerns(self, container: Container) -> bool: ...
@@ -160,7 +160,7 @@ class Plugin:
 
     def _run_pod(self, message: Any, request: Request) -> bytes:
         annotations = message.pod.annotations
-        if not self._engine.may_ask(annotations):
+        if not self._engine.may_ask(annotations, message.pod.uid):
             return _EMPTY
         pod = pod_from(message.pod)
         with self._event("RunPodSandbox", message.pod, request):

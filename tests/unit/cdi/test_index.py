@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.cdi.index import Index
+from nri_rdma.cdi.index import POD_KEY, Index
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharDevice, DeviceNumbers, Node
 from tests.unit.cdi.specs import KEY, RDMA_CM, edits, one, registry, spec_text, uverbs_path
@@ -55,6 +55,18 @@ def test_what_is_no_cdi_device_or_none_of_ours_means_nothing() -> None:
 def test_an_index_with_rdma_devices_is_relevant_also_when_its_spec_is_wrong() -> None:
     assert index(one(uverbs_path(0))).is_relevant
     assert index(one(uverbs_path(0), key="{x: 1}")).is_relevant
+
+
+def test_devices_of_one_pod_concern_that_pod_only_and_others_all_pods() -> None:
+    def of(pod: str, name: str) -> str:
+        common = {POD_KEY: pod} if pod else None
+        return spec_text({name: edits(uverbs_path(0))}, common_annotations=common)
+
+    told = index(of("u1", "vf1"), of("u2", "vf2"))
+    assert [told.concerns(it) for it in ("u1", "u2", "u3", "")] == [True, True, False, False]
+    told = index(of("u1", "vf1"), of("", "vf2"))
+    assert [told.concerns(it) for it in ("u1", "u3", "")] == [True, True, True]
+    assert not index(spec_text({"gpu": edits("/dev/nvidia0")})).concerns("u1")
 
 
 def test_what_is_wrong_is_told_each_time_and_does_not_grow() -> None:

@@ -52,10 +52,11 @@ def test_a_node_without_a_kubelet_says_nothing(node: Node) -> None:
     node.evidence.kubelet.kubelet = None
     assert node.evidence.kubelet.ask(make_pod()) == KubeletWord()
     assert not node.evidence.kubelet.tells
-    assert not node.evidence.kubelet.asks_about_devices
+    assert not node.evidence.kubelet.asks_about_devices("u1")
 
 
 def test_it_is_asked_about_devices_only_where_a_spec_is_ours(node: Node) -> None:
-    assert not node.evidence.kubelet.asks_about_devices
+    assert not node.evidence.kubelet.asks_about_devices("u1")
     node.specify(spec(NIC, 0, keys=SHARED))
-    assert node.evidence.kubelet.asks_about_devices
+    assert node.evidence.kubelet.asks_about_devices("u1")
+    assert node.evidence.kubelet.asks_about_devices("")

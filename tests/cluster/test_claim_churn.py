@@ -59,7 +59,7 @@ class Killer(threading.Thread):
         self.killed: Counter[str] = Counter()
 
     def run(self) -> None:
-        while not self._ends.wait(self._random.uniform(1, 6)):
+        while not self._ends.wait(self._random.uniform(2, 12)):
             program = self._random.choice(self._programs)
             if program.name == "containerd":
                 self._node.remove_twins()

@@ -13,11 +13,12 @@ collect_ignore_glob = [] if RUN in os.environ else ["test_*.py"]
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster of one node, or of as many as the module's NODES says; its CONFIG is nri-rdma's configuration, and
-    its KUBELET has settings of the kubelets."""
+    """A cluster of one node, or of as many as the module's NODES says; its DESCRIBED is the nodes' hardware, its CONFIG
+    nri-rdma's configuration, and its KUBELET has settings of the kubelets."""
     failed = request.session.testsfailed
     made = Cluster(
         getattr(request.module, "NODES", 1),
+        described=getattr(request.module, "DESCRIBED", "eight"),
         config=getattr(request.module, "CONFIG", ""),
         kubelet=getattr(request.module, "KUBELET", {}),
     )

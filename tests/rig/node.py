@@ -5,7 +5,7 @@ them real. Absent means the node has none: no `rdma_netns_mode` is a kernel with
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -204,8 +204,92 @@ class Node:
 
 
 def load(name: str) -> Node:
-    """One of the nodes in nodes/: eight, sixteen, small, two, ib2, vf8; lab-NAME are those of the lab's machines."""
-    return Node.parse((NODES / f"{name}.toml").read_text())
+    """One of the nodes in nodes/: eight, sixteen, small, two, ib2, vf8; lab-NAME are those of the lab's machines.
+    SPLIT is made."""
+    return _split() if name == SPLIT else Node.parse((NODES / f"{name}.toml").read_text())
+
+
+SPLIT = "split"
+"""A server with sixteen adapters of sixteen virtual functions each, and as many PCIe roots."""
+_ADAPTERS = _FUNCTIONS = 16
+
+
+def _split() -> Node:
+    """Adapter 0 is ens0f0, its functions are ens0f0v0 to ens0f0v15."""
+    made = [part for number in range(_ADAPTERS) for part in _adapter(number)]
+    return Node(
+        name=SPLIT,
+        summary=f"2 sockets, {_ADAPTERS} adapters with {_FUNCTIONS} VFs each",
+        sockets=2,
+        cpus_per_socket=48,
+        functions=(
+            *(_bridge(number) for number in range(_ADAPTERS)),
+            *(function for function, _, _ in made),
+        ),
+        rdma=tuple(rdma for _, rdma, _ in made),
+        netdevs=tuple(netdev for _, _, netdev in made),
+        rdma_cm=CharDevice(name="rdma_cm", dev="10:122"),
+    )
+
+
+def _bridge(adapter: int) -> Function:
+    root = 0x20 + 8 * adapter
+    return Function(
+        address=f"0000:{root:02x}:01.0",
+        under=f"pci0000:{root:02x}",
+        pci_class="0x060400",
+        vendor="0x8086",
+        device="0x352a",
+        driver="pcieport",
+        numa_node=adapter * 2 // _ADAPTERS,
+    )
+
+
+def _adapter(adapter: int) -> Iterator[tuple[Function, RdmaDevice, Netdev]]:
+    """The physical function, then the virtual ones, each with its RDMA device and netdev."""
+    bridge = _bridge(adapter)
+    bus = 0x21 + 8 * adapter
+    for own in range(_FUNCTIONS + 1):
+        number = adapter * (_FUNCTIONS + 1) + own
+        address = f"0000:{bus:02x}:{own // 8:02x}.{own % 8}"
+        name = f"ens{adapter}f0" + (f"v{own - 1}" if own else "")
+        guid = f"02ce:00ff:fe{adapter:02x}:{own:04x}"
+        yield (
+            Function(
+                address=address,
+                under=bridge.address,
+                pci_class="0x020000",
+                vendor="0x15b3",
+                device="0x101e" if own else "0x1021",
+                driver="mlx5_core",
+                numa_node=bridge.numa_node,
+                sriov_totalvfs=0 if own else _FUNCTIONS,
+                sriov_numvfs=0 if own else _FUNCTIONS,
+                physfn=f"0000:{bus:02x}:00.0" if own else "",
+            ),
+            RdmaDevice(
+                name=f"mlx5_{number}",
+                function=address,
+                node_guid=guid,
+                sys_image_guid=guid,
+                node_type="1: CA",
+                fw_ver="28.43.1014",
+                hca_type="MT4126" if own else "MT4129",
+                node_desc=f"{SPLIT} mlx5_{number}",
+                uverbs=CharDevice(name=f"uverbs{number}", dev=f"231:{192 + number}"),
+                ports=(
+                    Port(
+                        number=1,
+                        link_layer="Ethernet",
+                        state="4: ACTIVE",
+                        phys_state="5: LinkUp",
+                        rate="400 Gb/sec (4X NDR)",
+                        gids=(Gid(index=0, gid=f"fe80:0000:0000:0000:{guid}", netdev=name, gid_type="RoCE v2"),),
+                    ),
+                ),
+            ),
+            Netdev(name=name, mac=f"02:ce:00:00:{adapter:02x}:{own:02x}", function=address),
+        )
 
 
 def _rdma(table: Mapping[str, Any]) -> RdmaDevice:

@@ -27,6 +27,8 @@ kubeconfig = "KUBECONFIG"
 modes = ["exclusive", "shared"]
 door = "claims"
 """
+RETURN_S = 30.0
+"""A container that had to wait for the daemon runs this soon after it is back."""
 EIGHT = load("eight")
 NAMES = {f"pci-{it.function}".replace(":", "-").replace(".", "-"): number for number, it in enumerate(EIGHT.rdma)}
 """The numbers of the devices by their names in slices."""
@@ -221,7 +223,7 @@ def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_afte
     served.wait("the guard's refusal", lambda: any("DAEMON-ABSENT" in it for it in events(served, "guarded")), 60)
     assert not runs(served, "guarded")
     node.start_daemon()
-    served.wait("the container", lambda: runs(served, "guarded"), 60)
+    served.wait("the container", lambda: runs(served, "guarded"), RETURN_S)
     assert verbs(served, "guarded") == [number]
     assert mac_of(number) in macs(served, "guarded")
     delete(served, "guarded")

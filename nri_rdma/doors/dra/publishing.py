@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from nri_rdma.decide.advertised import Advertised
-from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, selector, specs_of
+from nri_rdma.decide.advertised import DRIVER, Advertised
+from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, rivals, selector, specs_of
 from nri_rdma.host.kubernetes.api import ApiServer
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,8 @@ class Publisher:
         self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
         self.error = ""
         """Why the slices are not as they shall be; "" where they are."""
+        self.rivals: Mapping[str, Sequence[str]] = {}
+        """Other drivers that publish devices of ours, and these."""
 
     def start(self) -> None:
         """Begin: the kubelet calls us from now on. A pod that came before would wait a minute for its next attempt.
@@ -92,7 +94,9 @@ class Publisher:
 
     def _publish(self) -> None:
         devices = self._devices()
-        found = self._api.get(PATH, selector(self._node))["items"]
+        every = self._api.get(PATH, selector(self._node, driver=""))["items"]
+        self._tell_rivals(rivals(every, devices))
+        found = [it for it in every if it["spec"]["driver"] == DRIVER]
         if is_published(found, self._node, devices):
             return
         specs = specs_of(self._node, devices, next_generation(found))
@@ -106,6 +110,15 @@ class Publisher:
         for old in found[len(specs) :]:
             self._api.delete(f"{PATH}/{old['metadata']['name']}")
         log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
+
+    def _tell_rivals(self, found: Mapping[str, Sequence[str]]) -> None:
+        if found != self.rivals:
+            for driver, devices in found.items():
+                extra = {"driver": driver, "devices": list(devices)}
+                log.warning(
+                    "another driver publishes devices of ours, and a device can have one driver only", extra=extra
+                )
+        self.rivals = found
 
     def _watch(self) -> None:
         """Have slices compared whenever they changed, and after each watch, which may have missed something. A watch

@@ -6,7 +6,7 @@ and so do all others of the pool: the scheduler ignores a pool that is not compl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any  # Any: JSON
 
 from nri_rdma.decide.advertised import DRIVER, MAX_DEVICES, Advertised
@@ -15,9 +15,29 @@ API_VERSION = "resource.k8s.io/v1"
 PATH = f"/apis/{API_VERSION}/resourceslices"
 
 
-def selector(node: str) -> dict[str, str]:
-    """Return the query for this node's slices."""
-    return {"fieldSelector": f"spec.driver={DRIVER},spec.nodeName={node}"}
+def selector(node: str, driver: str = DRIVER) -> dict[str, str]:
+    """Return the query for this node's slices of a driver; "": of all."""
+    return {"fieldSelector": f"spec.nodeName={node}" + (f",spec.driver={driver}" if driver else "")}
+
+
+def rivals(found: Sequence[Mapping[str, Any]], devices: Sequence[Advertised]) -> dict[str, list[str]]:
+    """Return the other drivers in these slices that publish devices of ours, each with their names: devices with our
+    name, PCI address, or RDMA device without one."""
+    names = {mark: it.name for it in devices for mark in (it.name, *_marks(it.attributes))}
+    told: dict[str, set[str]] = {}
+    for spec in (it["spec"] for it in found if it["spec"]["driver"] != DRIVER):
+        for device in spec.get("devices") or ():
+            values = (value.get("string") for value in (device.get("attributes") or {}).values())
+            if same := {names[it] for it in (device["name"], *values) if it in names}:
+                told.setdefault(spec["driver"], set()).update(same)
+    return {driver: sorted(same) for driver, same in sorted(told.items())}
+
+
+def _marks(attributes: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("pciAddress", "rdmaDevice"):
+        if value := attributes.get(f"{DRIVER}/{name}"):
+            yield value["string"]
+            return
 
 
 def specs_of(node: str, devices: Sequence[Advertised], generation: int) -> list[dict[str, Any]]:

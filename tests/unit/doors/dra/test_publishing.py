@@ -86,6 +86,23 @@ def test_what_is_published_already_is_not_written_again(
     assert len(server.writes) == 1
 
 
+def test_a_driver_that_publishes_our_devices_is_named_once_and_its_slice_is_left_alone(
+    server: Server, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = {"driver": "dra.net", "nodeName": "node-a", "pool": {"generation": 1}, "devices": [{"name": "d1"}]}
+    server.slices["theirs"] = {"metadata": {"name": "theirs"}, "spec": other}
+    publisher.start()
+    wait_until(lambda: len(server.slices) == 2, "our slice")
+    for _ in range(3):
+        publisher.look()
+        time.sleep(QUIET_S)
+    told = [vars(it) for it in caplog.records if "another driver" in it.message]
+    assert [(it["driver"], it["devices"]) for it in told] == [("dra.net", ["d1"])]
+    assert publisher.rivals == {"dra.net": ["d1"]}
+    assert server.slices["theirs"]["spec"] == other
+    assert [it.method for it in server.writes] == ["POST"]
+
+
 def test_slices_that_somebody_deleted_are_written_again(server: Server, publisher: Publisher) -> None:
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")

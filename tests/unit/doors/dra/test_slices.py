@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.decide.advertised import Advertised
-from nri_rdma.doors.dra.slices import is_published, new_slice, next_generation, selector, specs_of
+from nri_rdma.doors.dra.slices import is_published, new_slice, next_generation, rivals, selector, specs_of
 
 
 def devices(number: int) -> list[Advertised]:
@@ -70,4 +70,33 @@ def test_a_new_slice_goes_with_its_node_and_is_found_by_its_fields() -> None:
     assert (made["apiVersion"], made["kind"], made["spec"]) == ("resource.k8s.io/v1", "ResourceSlice", {"driver": "d"})
     (owner,) = made["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"], owner["controller"]) == ("Node", "node-a", "uid-1", True)
-    assert selector("node-a") == {"fieldSelector": "spec.driver=rdma.noderesource.dev,spec.nodeName=node-a"}
+    assert selector("node-a") == {"fieldSelector": "spec.nodeName=node-a,spec.driver=rdma.noderesource.dev"}
+    assert selector("node-a", driver="") == {"fieldSelector": "spec.nodeName=node-a"}
+
+
+def ours(name: str, **strings: str) -> Advertised:
+    attributes = {f"rdma.noderesource.dev/{key}": {"string": value} for key, value in strings.items()}
+    return Advertised(name=name, attributes=attributes, capacity={})
+
+
+def theirs(driver: str, *told: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"driver": driver, "nodeName": "n", "devices": list(told)}}
+
+
+def test_another_drivers_device_is_ours_by_its_name_its_address_or_its_rdma_device() -> None:
+    mine = [
+        ours("pci-0000-19-00-0", pciAddress="0000:19:00.0", rdmaDevice="mlx5_0"),
+        ours("pci-0000-3f-00-0", pciAddress="0000:3f:00.0", rdmaDevice="mlx5_1"),
+        ours("rxe0", rdmaDevice="rxe0"),
+    ]
+    dranet = theirs("dra.net", {"name": "pci-0000-19-00-0"}, {"name": "eth0", "attributes": {"a/mtu": {"int": 1500}}})
+    sriov = theirs("sriov.example", {"name": "vf", "attributes": {"x/pci": {"string": "0000:3f:00.0"}}})
+    soft = theirs("soft.example", {"name": "s", "attributes": {"x/dev": {"string": "rxe0"}}})
+    gpu = theirs("gpu.example", {"name": "gpu-0", "attributes": {"x/pci": {"string": "0000:18:00.0"}}})
+    own = theirs("rdma.noderesource.dev", {"name": "pci-0000-19-00-0"})
+    assert rivals([soft, dranet, gpu, own, sriov, {"spec": {"driver": "none.example"}}], mine) == {
+        "dra.net": ["pci-0000-19-00-0"],
+        "soft.example": ["rxe0"],
+        "sriov.example": ["pci-0000-3f-00-0"],
+    }
+    assert rivals([gpu, own], mine) == {}

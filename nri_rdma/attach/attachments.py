@@ -45,6 +45,8 @@ class Attachments:
         self.lost = tasks.lost
         """Returns the netdevs that pods have lost since the start."""
         self._workers = workers
+        self.on_begun: list[Callable[[Attachment], None]] = []
+        """Called with each attachment that begins, or that an earlier daemon left; a listener must not block."""
         self._lock = threading.Lock()
         self._attachments: dict[str, dict[str, Attachment]] = {}
         """By sandbox id, then by part; never an empty one."""
@@ -89,6 +91,8 @@ class Attachments:
     def _add(self, attachment: Attachment) -> None:
         with self._lock:
             self._attachments.setdefault(attachment.pod.sandbox_id, {})[attachment.part] = attachment
+        for listener in self.on_begun:
+            listener(attachment)
 
     def _remove(self, attachment: Attachment) -> None:
         with self._lock:

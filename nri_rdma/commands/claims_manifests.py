@@ -1,7 +1,9 @@
 """What a cluster needs for the driver of claims: rights for the daemons, and a DeviceClass for each pool. Pure.
 
-A daemon may read all claims, and write ResourceSlices. Kubernetes' roles know no node, so an admission policy refuses
-slices of another node than that of the pod, or the node, to which the daemon's token is bound.
+A daemon may read all claims, write ResourceSlices, and write our entries in the status of claims. From 1.36 on
+Kubernetes itself refuses entries of another driver, or in a claim with devices of another node than that of the token;
+older versions know no such right. For ResourceSlices there is none: Kubernetes' roles know no node, so an admission
+policy refuses slices of another node than that of the pod, or the node, to which the daemon's token is bound.
 """
 
 from __future__ import annotations
@@ -52,6 +54,13 @@ def _rules() -> list[Manifest]:
     return [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
         {"apiGroups": [_RESOURCE], "resources": ["resourceclaims"], "verbs": ["get"]},
+        {"apiGroups": [_RESOURCE], "resources": ["resourceclaims/status"], "verbs": ["patch"]},
+        {  # asked for by Kubernetes 1.36 and later: the entries of our driver, in claims with devices of its node
+            "apiGroups": [_RESOURCE],
+            "resources": ["resourceclaims/driver"],
+            "resourceNames": [DRIVER],
+            "verbs": ["associated-node:patch"],
+        },
         {
             "apiGroups": [_RESOURCE],
             "resources": ["resourceslices"],

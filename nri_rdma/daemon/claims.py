@@ -11,8 +11,10 @@ from nri_rdma.daemon.device_plugins import hook_options
 from nri_rdma.doors.dra.door import ClaimsDoor
 from nri_rdma.doors.dra.preparing import Preparer
 from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.doors.dra.specs import SpecStyle
+from nri_rdma.engine.claim_states import ClaimStates
 from nri_rdma.engine.claims import Claims
 from nri_rdma.engine.engine import Engine
 from nri_rdma.host.kubernetes.api import ApiServer
@@ -26,17 +28,22 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> Cl
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
     cache = engine.placer.node.cache
+    folder = settings.cdi_dirs[-1]
+    states = ClaimStates(engine)
+    statuses = StatusWriter(api, states.now, folder)
+    states.on_news.append(statuses.news)
     preparer = Preparer(
         api.get,
         claims.prepare,
         lambda: cache.current.rdma_cm,
-        folder=settings.cdi_dirs[-1],
+        folder=folder,
         style=lambda: _style(settings),
+        statuses=statuses,
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
     server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start)
-    door = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
+    door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer)
     cache.on_read.append(door.node_was_read)
     return door
 

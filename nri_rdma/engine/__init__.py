@@ -23,6 +23,7 @@ Where to look:
 - `container`: what a door says of a container. `specs`, `kubelet`, `evidence`: what others gave to it. `rereading`:
   what is read again because nothing explains a container's devices. `late` and `late_shares`: attach what nobody
   announced when the pod started. `shares`: what the kubelet allocated of our resources and no pod is known to have.
+- `claim_states`: which CDI devices pods have, for the status of claims.
 - `view`: everything that the engine knows at one moment, for those who show it.
 - `barrier`, `alignment_check`, `limiter`: what a container meets on its way. `refusals`: the errors that it may meet.
 - `parts`: what the attachments of one sandbox gave to whom. `verifier`: whether a running pod lacks any of it.

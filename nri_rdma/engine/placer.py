@@ -17,7 +17,7 @@ from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.engine.node_cache import NodeReader
 from nri_rdma.engine.offering import Offering
 from nri_rdma.engine.reservations import Reservations
-from nri_rdma.errors import PlacementError
+from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
 from nri_rdma.observe.spans import Recorder
@@ -46,6 +46,9 @@ class Placer:
         self.evidence = evidence
         self._spans = spans
         self.prefix = prefix
+        self.on_refused: list[Callable[[frozenset[str], NriRdmaError], None]] = []
+        """Called with the CDI devices of a pod or container that is refused, and the error; a listener must not
+        block."""
 
     def asked(self, pod: Pod, annotations: Mapping[str, str]) -> Asked | None:
         """Return what a pod asks for; None when that is nothing. Raise RequestError."""
@@ -74,6 +77,9 @@ class Placer:
         if decision.reading_helps:
             self.node.look_again()
         if decision.refusal is not None:
+            names = frozenset(grant.name for grant in question.grants)
+            for listener in self.on_refused if names else ():
+                listener(names, decision.refusal)
             raise decision.refusal
         return decision.placed
 

@@ -7,8 +7,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias  # Any: JSON
 
+from nri_rdma.model.request import Mode
+
 Parameters: TypeAlias = Mapping[str, Any]
 """The object of a claim's `opaque.parameters`, as JSON has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimName:
+    """The name of a claim, as the kubelet gives it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device that a claim's pod has. `interface`, `mac` and `addresses` are those of its first netdev in the pod;
+    they are empty where the netdev stays on the host."""
+
+    device: str
+    """The name of the device in the ResourceSlice."""
+    rdma_device: str
+    nodes: tuple[str, ...]
+    mode: Mode
+    interface: str = ""
+    mac: str = ""
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any  # Any: JSON
 
-from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
+from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, Parameters
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod's spec."""
 EXTENDED_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
 """Annotation of a claim that the scheduler made of a resource in the limits of containers."""
 _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
+
+
+def claim_path(name: ClaimName) -> str:
+    """Return the path of a claim at the API server."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{name.namespace}/resourceclaims/{name.name}"
 
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:

@@ -123,6 +123,34 @@ def mac_of(number: int) -> str:
     return netdev.mac
 
 
+def account(cluster: Cluster, name: str) -> str:
+    """Apply the manifests that a node's nri-rdma prints; return a token of their account, bound to that node."""
+    node = cluster.nodes[name]
+    manifests = node.nri_rdma("claims", "manifests", "--config", str(node.machine.folder / "config.toml"))
+    items = [*yaml.safe_load_all(manifests)]
+    cluster.kubectl("apply", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
+    return token_of(cluster, name)
+
+
+def token_of(cluster: Cluster, node: str) -> str:
+    """A token of the account of the manifests, bound to a node."""
+    uid = cluster.get("node", node)["metadata"]["uid"]
+    bound = ("--bound-object-kind=Node", f"--bound-object-name={node}", f"--bound-object-uid={uid}")
+    return cluster.kubectl("create", "token", "nri-rdma", "-n=kube-system", *bound).strip()
+
+
+def restart_as(cluster: Cluster, name: str, token: str) -> None:
+    """Start a node's nri-rdma anew with that token."""
+    node = cluster.nodes[name]
+    node.kill("nri-rdma")
+    config = json.loads(node.credentials.read_text())
+    config["users"][0]["user"] = {"token": token}
+    node.credentials = node.machine.folder / "account.kubeconfig"
+    node.credentials.write_text(json.dumps(config))
+    cluster.kubectl("delete", "resourceslices", "--all")
+    node.start_driver()
+
+
 @pytest.fixture(scope="module")
 def served(cluster: Cluster) -> Cluster:
     """The cluster, when the node's devices are published."""
@@ -231,14 +259,8 @@ def test_with_the_daemon_dead_a_prepared_claim_starts_no_container_and_does_afte
 
 
 def test_with_the_rights_of_its_manifests_the_daemon_works_and_writes_no_slice_of_another_node(served: Cluster) -> None:
-    node = served.nodes["n1"]
-    manifests = node.nri_rdma("claims", "manifests", "--config", str(node.machine.folder / "config.toml"))
-    items = [*yaml.safe_load_all(manifests)]
     served.kubectl("delete", "deviceclass", "nics")  # theirs is the one that counts
-    served.kubectl("create", "-f", "-", given={"apiVersion": "v1", "kind": "List", "items": items})
-    uid = served.get("node", "n1")["metadata"]["uid"]
-    bound = ("--bound-object-kind=Node", "--bound-object-name=n1", f"--bound-object-uid={uid}")
-    token = served.kubectl("create", "token", "nri-rdma", "-n=kube-system", *bound).strip()
+    token = account(served, "n1")
     (mine,) = slices(served)
     others = {**mine, "metadata": {"name": "of-n2"}, "spec": {**mine["spec"], "nodeName": "n2"}}
     wait_until(lambda: "for node n1" in _as(served, token, others), "the admission policy, which begins late", 30)
@@ -246,13 +268,7 @@ def test_with_the_rights_of_its_manifests_the_daemon_works_and_writes_no_slice_o
     assert "bound to no pod" in _as(
         served, served.kubectl("create", "token", "nri-rdma", "-n=kube-system").strip(), mine
     )
-    node.kill("nri-rdma")
-    config = json.loads(node.credentials.read_text())
-    config["users"][0]["user"] = {"token": token}
-    node.credentials = node.machine.folder / "account.kubeconfig"
-    node.credentials.write_text(json.dumps(config))
-    served.kubectl("delete", "resourceslices", "--all")
-    node.start_driver()
+    restart_as(served, "n1", token)
     wait_until(lambda: len(published(served)) == 8, "the slice", 30)
     start(served, claiming("account", {"rdma": "one"}))
     assert len(verbs(served, "account")) == 1

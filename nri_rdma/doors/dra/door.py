@@ -1,4 +1,4 @@
-"""The driver of claims, for as long as the daemon lives: its sockets, and the node's slices.
+"""The driver of claims, for as long as the daemon lives: its sockets, the node's slices and the status of claims.
 
 The kubelet finds the sockets by itself, and keeps them through its own restart; a socket that somebody removed is made
 again.
@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.kubernetes.api import ApiServer
@@ -31,6 +32,7 @@ class ClaimsDoor:
         self,
         server: DraServer,
         publisher: Publisher,
+        statuses: StatusWriter,
         api: ApiServer,
         *,
         workers: Workers,
@@ -39,6 +41,7 @@ class ClaimsDoor:
         """`schedule` calls something after a pause, and returns what cancels that."""
         self._server = server
         self._publisher = publisher
+        self._statuses = statuses
         self._api = api
         self._workers = workers
         self._schedule = schedule
@@ -54,6 +57,7 @@ class ClaimsDoor:
             if self._is_open or self._is_closed:
                 return
             self._is_open = True
+        self._statuses.start()
         self._look_later()
 
     def node_was_read(self) -> None:
@@ -68,6 +72,7 @@ class ClaimsDoor:
         cancel()
         self._server.close()
         self._publisher.close()
+        self._statuses.close()
         self._api.close()
 
     # -- below -------------------------------------------------------------------------------------------------------

@@ -17,26 +17,18 @@ from typing import Any  # Any: JSON
 
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_spec, spec_file
-from nri_rdma.errors import ClaimError, ErrorCode
+from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, NriRdmaError
 from nri_rdma.host.cdi.write import write_spec
-from nri_rdma.model.claim import Claim
+from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.model.device import CharDevice
-from nri_rdma.text.claims import main_request, read_claim
+from nri_rdma.text.claims import claim_path, main_request, read_claim
 
 log = logging.getLogger(__name__)
 
 PREPARE_S = 30.0
 """How long Prepare waits for devices that are being returned; the kubelet waits 45 s for the answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimName:
-    """The name of a claim, as the kubelet gives it."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +52,10 @@ class Preparer:
         *,
         folder: Path,
         style: Callable[[], SpecStyle],
+        statuses: StatusWriter,
     ) -> None:
         """`get` asks the API server for an object, `admit` is Claims.prepare, `folder` is that of CDI specs."""
+        self._statuses = statuses
         self._get = get
         self._admit = admit
         self._rdma_cm = rdma_cm
@@ -70,26 +64,38 @@ class Preparer:
 
     def prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
         """Return the devices of a claim, whose spec is then written. Raises NriRdmaError and OSError."""
-        path = f"/apis/resource.k8s.io/v1/namespaces/{name.namespace}/resourceclaims/{name.name}"
-        claim = read_claim(self._get(path), DRIVER)
+        try:
+            devices = self._prepare(name)
+        except (ApiServerError, ClaimError):
+            raise  # about another claim of the name, or none
+        except (NriRdmaError, OSError) as error:
+            self._statuses.refused(name, str(error))
+            raise
+        if devices:
+            self._statuses.prepared(name)
+        return devices
+
+    def _prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
+        claim = read_claim(self._get(claim_path(name)), DRIVER)
         if claim.uid != name.uid:
-            what = f"claim {name.namespace}/{name.name} is another one by now: its uid is {claim.uid}"
+            what = f"claim {name} is another one by now: its uid is {claim.uid}"
             raise ClaimError(
                 ErrorCode.CLAIM_CHANGED, what, where=f"uid {name.uid}", hint="nothing to do: the kubelet asks anew"
             )
         if claim.requests and not (self._folder / spec_file(claim.uid)).exists():
             admitted = self._admit(claim, time.monotonic() + PREPARE_S)
-            spec = claim_spec(claim.uid, admitted, self._rdma_cm(), self._style())
+            spec = claim_spec(name, admitted, self._rdma_cm(), self._style())
             write_spec(spec, self._folder, spec_file(claim.uid))
             given = [device.name for it in admitted for device in it.devices]
-            log.info("claim prepared", extra={"claim": f"{name.namespace}/{name.name}", "devices": given})
+            log.info("claim prepared", extra={"claim": str(name), "devices": given})
         return tuple(_answered(claim))
 
     def unprepare(self, name: ClaimName) -> None:
         """Remove the claim's spec: no container can get its devices any more. Raises OSError."""
         with suppress(FileNotFoundError):
             (self._folder / spec_file(name.uid)).unlink()
-            log.info("claim unprepared", extra={"claim": f"{name.namespace}/{name.name}"})
+            log.info("claim unprepared", extra={"claim": str(name)})
+        self._statuses.unprepared(name)
 
 
 def _answered(claim: Claim) -> list[PreparedDevice]:

@@ -19,8 +19,9 @@ from urllib.parse import quote
 from google.protobuf.message import DecodeError
 
 from nri_rdma.decide.advertised import DRIVER
-from nri_rdma.doors.dra.preparing import ClaimName, Preparer
+from nri_rdma.doors.dra.preparing import Preparer
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
+from nri_rdma.model.claim import ClaimName
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 

@@ -14,11 +14,16 @@ from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, N
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
+from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.shares import GUARD_HOOK
 
+CLAIM_KEY = "claims.noderesource.dev/name"
+"""Annotation of a spec: namespace and name of its claim, for a daemon that starts when the claim is prepared. It is no
+key of our prefix, which are requests."""
 KIND = Kind(vendor=DRIVER, device_class="claim")
+_SUFFIX = ".json"
 HOOK_TIMEOUT_S = 10
 """For the OCI runtime, which then ends the hook and refuses the container; the hook's own question takes less."""
 
@@ -38,10 +43,12 @@ class SpecStyle:
     has_numbers: bool = False
 
 
-def claim_spec(uid: str, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle) -> Spec:
+def claim_spec(
+    claim: ClaimName, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle
+) -> Spec:
     """Return the spec of a claim with these requests."""
-    devices = tuple(_device(uid, it, rdma_cm, style) for it in requests)
-    spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices)
+    devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
+    spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices, annotations=((CLAIM_KEY, str(claim)),))
     return replace(spec, version=minimum_version(spec))
 
 
@@ -52,7 +59,20 @@ def cdi_device(uid: str, request: str) -> str:
 
 def spec_file(uid: str) -> str:
     """Return the name of the file with a claim's spec."""
-    return f"{KIND.vendor}-{KIND.device_class}-{uid}.json"
+    return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
+
+
+def claim_of(file: str, spec: Spec) -> ClaimName | None:
+    """Return the claim for which a file's spec was written; None where it is none of ours, or from an older daemon."""
+    namespace, slash, name = dict(spec.annotations).get(CLAIM_KEY, "").partition("/")
+    before, _, uid = file.removesuffix(_SUFFIX).rpartition(f"{KIND.vendor}-{KIND.device_class}-")
+    is_ours = spec.kind == KIND and not before and bool(slash)
+    return ClaimName(namespace=namespace, name=name, uid=uid) if is_ours else None
+
+
+def is_of(cdi_device: str, uid: str) -> bool:
+    """Return whether a CDI device is one of the claim's."""
+    return cdi_device.startswith(KIND.qualified(f"{uid}-"))
 
 
 def _name(uid: str, request: str) -> str:

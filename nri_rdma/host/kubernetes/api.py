@@ -41,6 +41,12 @@ class ApiServer:
         """Replace the object at a path, and return it. Raises ApiServerError."""
         return self._call("PUT", path, None, changed, timeout_s)
 
+    def merge(self, path: str, changes: Mapping[str, Any], timeout_s: float = CALL_S) -> dict[str, Any]:
+        """Change the object at a path by a merge patch (RFC 7386), and return it; all that the patch does not name
+        stays, byte by byte. With `metadata.resourceVersion` in it a newer object is a conflict. Raises
+        ApiServerError."""
+        return self._call("PATCH", path, None, changes, timeout_s)
+
     def delete(self, path: str, timeout_s: float = CALL_S) -> None:
         """Delete the object at a path; that it is gone is no error. Raises ApiServerError."""
         try:
@@ -101,7 +107,8 @@ class ApiServer:
         """Return the answer, whatever it is."""
         try:
             client = self._connected()
-            headers = {"Accept": "application/json", "Content-Type": "application/json"}
+            kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+            headers = {"Accept": "application/json", "Content-Type": kind}
             client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = f"{client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
             sent = dict(body) if body is not None else None

@@ -13,10 +13,12 @@ import grpc
 
 from nri_rdma.decide.advertised import slice_name
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.dra.preparing import ClaimName, Preparer
+from nri_rdma.doors.dra.preparing import Preparer
+from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.specs import SpecStyle
 from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.pb import pluginregistration_pb2 as registration
@@ -48,6 +50,7 @@ class Claimed:
 
     daemon: InsideDaemon
     preparer: Preparer
+    statuses: StatusWriter
     folder: Path
     told: dict[str, dict[str, Any]]
 
@@ -83,14 +86,16 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             send(handler, 200, told[seen.path]) if seen.path in told else send(handler, 404, {"message": "not found"})
         )
         api = ApiServer(server.kubeconfig(folder))
+        statuses = StatusWriter(api, dict, folder / "cdi")  # it is never started
         preparer = Preparer(
             api.get,
             Claims(daemon.engine).prepare,
             lambda: None,
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None),
+            statuses=statuses,
         )
-        yield Claimed(daemon=daemon, preparer=preparer, folder=folder / "cdi", told=told)
+        yield Claimed(daemon=daemon, preparer=preparer, statuses=statuses, folder=folder / "cdi", told=told)
         api.close()
 
 

@@ -12,6 +12,7 @@ from nri_rdma.attach.timers import start_timer
 from nri_rdma.doors.dra import door as module
 from nri_rdma.doors.dra.door import ClaimsDoor
 from nri_rdma.doors.dra.publishing import Publisher
+from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
@@ -56,7 +57,9 @@ def door(
     api = ApiServer(api_server.kubeconfig(registry.parent))
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
     server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
-    made = ClaimsDoor(server, publisher, api, workers=workers, schedule=start_timer)
+    made = ClaimsDoor(
+        server, publisher, StatusWriter(api, dict, registry.parent / "cdi"), api, workers=workers, schedule=start_timer
+    )
     yield made
     workers.close(5)
     made.close()

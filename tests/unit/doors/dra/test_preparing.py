@@ -96,3 +96,24 @@ def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Cl
     for _ in range(2):
         node.preparer.unprepare(NAME)
         assert node.specs == ["other.json"]
+
+
+def test_the_status_is_about_claims_that_are_prepared_or_refused_and_not_about_others(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("g0", driver="gpu.example.com")
+    node.preparer.prepare(NAME)
+    assert not node.statuses.known
+    node.allocate("mlx5_3")
+    node.preparer.prepare(NAME)
+    assert node.statuses.known == ("u1",)
+
+
+def test_a_refused_claim_has_a_status_and_one_that_is_gone_has_none(node: Claimed) -> None:
+    node.serve_claims()
+    with pytest.raises(ApiServerError, match="404"):
+        node.preparer.prepare(NAME)
+    assert not node.statuses.known
+    node.allocate("mlx5_2", adminAccess=True)
+    with pytest.raises(PlacementError):
+        node.preparer.prepare(NAME)
+    assert node.statuses.known == ("u1",)

@@ -1,4 +1,4 @@
-"""An API server on loopback: it answers what the test says, or keeps ResourceSlices as the real one does."""
+"""An API server on loopback: it answers what the test says, or keeps ResourceSlices and claims as the real one does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Seen:
     path: str
     query: dict[str, list[str]]
     token: str
+    content_type: str
     body: Any
 
 
@@ -35,13 +37,15 @@ class Server:
     port: int = 0
     seen: list[Seen] = field(default_factory=list)
     slices: dict[str, dict[str, Any]] = field(default_factory=dict)
+    claims: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By their paths."""
     answer: Callable[[BaseHTTPRequestHandler, Seen], bool] = lambda _handler, _seen: False
     changed: threading.Event = field(default_factory=threading.Event)
     is_over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def writes(self) -> list[Seen]:
-        return [it for it in self.seen if it.method in {"POST", "PUT", "DELETE"}]
+        return [it for it in self.seen if it.method in {"POST", "PUT", "PATCH", "DELETE"}]
 
     def kubeconfig(self, folder: Path, **user: Any) -> Path:
         """A file with which a client finds this server."""
@@ -114,13 +118,14 @@ def running() -> Iterator[Server]:
                 path=parts.path,
                 query=parse_qs(parts.query),
                 token=self.headers.get("Authorization", ""),
+                content_type=self.headers.get("Content-Type", ""),
                 body=json.loads(self.rfile.read(length)) if length else None,
             )
             server.seen.append(seen)
             if not server.answer(self, seen):
                 _keep(server, self, seen)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _do  # noqa: N815 - the library's names
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _do  # noqa: N815 - the library's names
 
     listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     listening.daemon_threads = True
@@ -140,7 +145,9 @@ def running() -> Iterator[Server]:
 
 def _keep(server: Server, handler: BaseHTTPRequestHandler, seen: Seen) -> None:
     name = seen.path.removeprefix(f"{SLICES}/")
-    if seen.path.startswith("/api/v1/nodes/"):
+    if seen.path.startswith(CLAIMS):
+        _keep_claim(server, handler, seen)
+    elif seen.path.startswith("/api/v1/nodes/"):
         send(handler, 200, {"metadata": {"name": seen.path.rpartition("/")[2], "uid": "node-uid"}})
     elif seen.path == SLICES and seen.method == "POST":
         made = {**seen.body, "metadata": {**seen.body["metadata"], "name": f"slice-{len(server.seen)}"}}
@@ -163,3 +170,20 @@ def _keep(server: Server, handler: BaseHTTPRequestHandler, seen: Seen) -> None:
     else:
         del server.slices[name]
         send(handler, 200, {"kind": "Status"})
+
+
+def _keep_claim(server: Server, handler: BaseHTTPRequestHandler, seen: Seen) -> None:
+    path = seen.path.removesuffix("/status")
+    claim = server.claims.get(path)
+    if claim is None:
+        send(handler, 404, {"message": f"{path} not found"})
+    elif seen.method == "PATCH":
+        version = claim["metadata"]["resourceVersion"]
+        if seen.body["metadata"]["resourceVersion"] != version:
+            send(handler, 409, {"message": "the object has been modified"})
+            return
+        claim["metadata"]["resourceVersion"] = str(int(version) + 1)
+        claim["status"] |= seen.body["status"]
+        send(handler, 200, claim)
+    else:
+        send(handler, 200, claim)

@@ -38,15 +38,22 @@ def test_an_object_is_asked_by_its_path_query_and_token(server: Server, api: Api
     assert seen.query == {"fieldSelector": ["spec.driver=a,spec.nodeName=b"]}
 
 
-def test_an_object_is_created_replaced_and_deleted_with_its_json(server: Server, api: ApiServer) -> None:
+def test_an_object_is_created_replaced_changed_and_deleted_with_its_json(server: Server, api: ApiServer) -> None:
     server.answer = lambda handler, seen: send(handler, 200, {"was": seen.body})
     assert api.create("/a", {"x": 1}) == {"was": {"x": 1}}
     assert api.replace("/a/b", {"x": 2}) == {"was": {"x": 2}}
+    assert api.merge("/a/b", {"x": None}) == {"was": {"x": None}}
     api.delete("/a/b")
     assert [(it.method, it.path, it.body) for it in server.seen] == [
         ("POST", "/a", {"x": 1}),
         ("PUT", "/a/b", {"x": 2}),
+        ("PATCH", "/a/b", {"x": None}),
         ("DELETE", "/a/b", None),
+    ]
+    assert [it.content_type for it in server.seen[:3]] == [
+        "application/json",
+        "application/json",
+        "application/merge-patch+json",
     ]
 
 

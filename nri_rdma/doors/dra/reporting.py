@@ -1,0 +1,270 @@
+"""Writes the state of claims' devices into `status.devices` of their ResourceClaims: a thread of its own.
+
+Nobody waits for it: who has news notes which claim they are about. For each claim the newest state is written, once,
+however much came before it; an attempt that fails is repeated after growing pauses. Without a difference nothing is
+written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nri_rdma.doors.dra.specs import claim_of, is_of
+from nri_rdma.doors.dra.statuses import ClaimState, changed_devices
+from nri_rdma.engine.claim_states import CdiState
+from nri_rdma.errors import ApiServerError
+from nri_rdma.host.cdi.folder import scan
+from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.claim import ClaimName
+from nri_rdma.text.claims import claim_path
+
+log = logging.getLogger(__name__)
+
+QUIET_S = 0.2
+"""Between the first news of a claim and its write: a pod's end is over by then, and one write says all of it."""
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.5, 60.0
+"""Pauses after errors: twice as long each time."""
+LOOK_S = 30.0
+"""Between two comparisons of all claims with what was written of them, from memory: for what nobody reports."""
+KEPT = 4096
+"""Claims that are remembered at most: sixteen for each of 250 pods. Beyond them the oldest is forgotten."""
+ATTEMPTS = 3
+"""How often a claim is read and written at once when others write it at the same time."""
+CLOSE_S = 3.0
+"""How long the end waits for the thread."""
+_FORBIDDEN, _GONE, _CONFLICT, _INVALID = 403, 404, 409, 422
+_DRIVER_RIGHT = "resourceclaims/driver"
+_RIGHTS = f"patch of resourceclaims/status, and associated-node:patch of {_DRIVER_RIGHT}"
+"""Kubernetes 1.36 and later answer 422 where the second one is missing."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """A claim that is prepared, or of which there is something to write."""
+
+    name: ClaimName
+    is_prepared: bool = False
+    is_due: bool = False
+    at: float = 0.0
+    """Not before: seconds of `time.monotonic`."""
+    pause_s: float
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why the last attach failed, by CDI device."""
+    refusal: str = ""
+    """Why it was not prepared."""
+    was_given: set[str] = field(default_factory=set)
+    """The CDI devices that a pod had since the daemon's start."""
+    is_invalid: bool = False
+    """Whether it is in the log that the API server finds what is written invalid."""
+    written: ClaimState | None = None
+    """The state that the API server has."""
+
+
+class StatusWriter:
+    """Writes until closed. All other methods may be called by any thread, and wait for nobody."""
+
+    def __init__(self, api: ApiServer, states: Callable[[], Mapping[str, CdiState]], folder: Path) -> None:
+        """`states` returns the present state of CDI devices, `folder` is that of claims' CDI specs."""
+        self._api = api
+        self._states = states
+        self._folder = folder
+        self._changed = threading.Condition()
+        self._claims: dict[str, _Known] = {}
+        self._is_closed = False
+        self._look_at = time.monotonic() + LOOK_S
+        self._error: int | None = None
+        """The HTTP status of the last error that was logged; None since a write succeeded."""
+        self._thread = threading.Thread(target=self._run, name="claim-status", daemon=True)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The uids of the claims that are remembered, the oldest first."""
+        with self._changed:
+            return tuple(self._claims)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin; again is no error."""
+        with self._changed:
+            if self._thread.ident is None and not self._is_closed:
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; what was not written is, if it is still so, by the next daemon. It may be in a call and ends
+        with the process."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
+
+    def prepared(self, name: ClaimName) -> None:
+        """Note a claim whose devices a pod may have from now on."""
+        with self._changed:
+            claim = self._noted(name)
+            claim.is_prepared, claim.refusal = True, ""
+
+    def refused(self, name: ClaimName, why: str) -> None:
+        """Note a claim that could not be prepared."""
+        with self._changed:
+            claim = self._noted(name)
+            claim.refusal = why
+            self._have_written(claim)
+
+    def unprepared(self, name: ClaimName) -> None:
+        """Note a claim whose devices no pod can have any more."""
+        with self._changed:
+            claim = self._noted(name)
+            claim.is_prepared = False
+            self._have_written(claim)
+
+    def news(self, cdi_devices: frozenset[str], why: str) -> None:
+        """Note that the state of these CDI devices has changed; `why` their attach failed, "" where it did not."""
+        with self._changed:
+            for claim in self._claims.values():
+                mine = [it for it in cdi_devices if is_of(it, claim.name.uid)]
+                if mine:
+                    claim.failures.update({it: why for it in mine if why})
+                    self._have_written(claim)
+
+    # -- below, with the lock ----------------------------------------------------------------------------------------
+
+    def _noted(self, name: ClaimName) -> _Known:
+        if name.uid not in self._claims and len(self._claims) >= KEPT:
+            del self._claims[next(iter(self._claims))]
+        return self._claims.setdefault(name.uid, _Known(name=name, pause_s=FIRST_PAUSE_S))
+
+    def _have_written(self, claim: _Known) -> None:
+        if not claim.is_due:
+            claim.is_due, claim.at = True, max(claim.at, time.monotonic() + QUIET_S)
+        self._changed.notify_all()
+
+    def _await_due(self) -> list[_Known]:
+        """Wait until claims are due; return them, or none at the end."""
+        with self._changed:
+            while not self._is_closed:
+                now = time.monotonic()
+                if now >= self._look_at:
+                    self._look_at = now + LOOK_S
+                    for claim in self._claims.values():
+                        claim.is_due = True
+                due = [it for it in self._claims.values() if it.is_due]
+                ready = [it for it in due if it.at <= now]
+                if ready:
+                    for claim in ready:
+                        claim.is_due = False
+                    return ready
+                self._changed.wait(min([self._look_at, *(it.at for it in due)]) - now)
+            return []
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._take_up()
+        while due := self._await_due():
+            try:
+                states = self._states()
+            except Exception as error:  # noqa: BLE001 - as in _write
+                for claim in due:
+                    self._failed(claim, error)
+            else:
+                for claim in due:
+                    self._write(claim, states)
+
+    def _take_up(self) -> None:
+        """Note the claims that were prepared before this daemon started, and have them compared."""
+        found = scan([self._folder])
+        for item in found.specs:
+            name = claim_of(Path(item.file).name, item.spec)
+            if name is not None:
+                self.prepared(name)
+        with self._changed:
+            for claim in self._claims.values():
+                self._have_written(claim)
+
+    def _write(self, claim: _Known, states: Mapping[str, CdiState]) -> None:
+        state = self._state_of(claim, states)
+        try:
+            if state != claim.written:
+                _replace(self._api, claim.name, state)
+        except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
+            self._failed(claim, error)
+            return
+        self._error = None
+        with self._changed:
+            claim.written, claim.pause_s, claim.at, claim.is_invalid = state, FIRST_PAUSE_S, 0.0, False
+            if not (claim.is_prepared or claim.is_due or state.states):
+                self._forget(claim)
+
+    def _state_of(self, claim: _Known, states: Mapping[str, CdiState]) -> ClaimState:
+        own = {name: it for name, it in states.items() if is_of(name, claim.name.uid)}
+        with self._changed:
+            for name, it in own.items():
+                if it.given:
+                    claim.failures.pop(name, None)
+                    claim.was_given.add(name)
+            return ClaimState(
+                states=own,
+                was_given=frozenset(claim.was_given),
+                failures=dict(claim.failures),
+                refusal=claim.refusal,
+            )
+
+    def _failed(self, claim: _Known, error: Exception) -> None:
+        """Have a claim written again after a pause, unless it is gone. An error is logged once, until a write succeeds
+        or fails otherwise: all claims have the same, but for one that the API server finds invalid."""
+        status = error.status if isinstance(error, ApiServerError) else -1
+        with self._changed:
+            if status == _GONE:
+                self._forget(claim)
+                return
+            pause_s = LAST_PAUSE_S if status in {_FORBIDDEN, _INVALID} else claim.pause_s
+            claim.pause_s = min(2 * claim.pause_s, LAST_PAUSE_S)
+            claim.is_due, claim.at = True, time.monotonic() + pause_s
+        lacks_right = status == _FORBIDDEN or (status == _INVALID and _DRIVER_RIGHT in str(error))
+        if status == _INVALID and not lacks_right:  # this claim alone
+            is_known, claim.is_invalid = claim.is_invalid, True
+        else:
+            is_known, self._error = status == self._error, status
+        if not is_known:
+            facts = {"claim": str(claim.name), "error": str(error)}
+            if lacks_right:
+                facts |= {"missing": _RIGHTS, "hint": "apply the output of `nri-rdma claims manifests` again"}
+            log.warning("claim status is not written", extra=facts, exc_info=error if status == -1 else None)
+
+    def _forget(self, claim: _Known) -> None:
+        if self._claims.get(claim.name.uid) is claim:
+            del self._claims[claim.name.uid]
+
+
+def _replace(api: ApiServer, name: ClaimName, state: ClaimState) -> None:
+    """Write the state where it differs. Raise ApiServerError, with 404 also for another claim of the name.
+
+    By a patch: a whole object would have the allocation's parameters in other bytes, which counts as a change."""
+    path = claim_path(name)
+    for attempt in range(1, ATTEMPTS + 1):
+        claim = api.get(path)
+        if claim["metadata"]["uid"] != name.uid:
+            raise ApiServerError("the claim is another one by now", where=path, hint="nothing", status=_GONE)
+        devices = changed_devices(claim, state, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        if devices is None:
+            return
+        try:
+            version = {"resourceVersion": claim["metadata"]["resourceVersion"]}
+            api.merge(f"{path}/status", {"metadata": version, "status": {"devices": devices}})
+        except ApiServerError as error:
+            if error.status != _CONFLICT or attempt == ATTEMPTS:
+                raise
+        else:
+            log.debug("claim status written", extra={"claim": str(name)})
+            return

@@ -12,6 +12,8 @@ from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
+PODS_KEY = "claims.rdma.noderesource.dev/pods"
+"""Annotation of a spec: the uids of the pods that its CDI devices are for, with commas between."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
 """The RDMA nodes of a container: paths, with the numbers there."""
 
@@ -26,11 +28,14 @@ class Index:
         names: dict[_Nodes, str] = {}
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
+        self._of_pods: dict[str, list[str]] = {}
         for name, device in registry.devices.items():  # in the order of names
             found = _meaning(device, hardware, prefix)
             if isinstance(found, CdiMeaning) and not found.devices:
                 continue
             self._meanings[name] = found
+            for uid in filter(None, (device.annotation(PODS_KEY) or "").split(",")):
+                self._of_pods.setdefault(uid, []).append(name)
             self._nodes[name] = _nodes(device, hardware)
             names.setdefault(self._nodes[name], name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
@@ -53,6 +58,10 @@ class Index:
     def knows(self, name: str) -> bool:
         """Return whether that CDI device concerns us."""
         return name in self._meanings
+
+    def of_pod(self, uid: str) -> tuple[str, ...]:
+        """Return the CDI devices whose specs say that they are for that pod."""
+        return tuple(self._of_pods.get(uid, ()))
 
     def has_read(self, name: str) -> bool:
         """Return whether there is a spec of that CDI device, ours or not."""

@@ -30,10 +30,12 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim that is allocated. `label` begins the names of its requests in the environment of containers."""
+    """A claim that is allocated. `label` begins the names of its requests in the environment of containers; `pods` are
+    the uids of those that it is reserved for."""
 
     namespace: str
     name: str
     uid: str
     label: str
     requests: tuple[ClaimRequest, ...]
+    pods: tuple[str, ...] = ()

@@ -20,8 +20,8 @@ _FROM_CLASS, _FROM_CLAIM = "FromClass", "FromClaim"
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Return the claim with what it was allocated of the driver's devices: no request where that is nothing."""
-    metadata = claim["metadata"]
-    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
     by_request: dict[str, list[Mapping[str, Any]]] = {}
     for result in devices.get("results") or ():
         if result["driver"] == driver:
@@ -48,6 +48,7 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             )
             for name, results in by_request.items()
         ),
+        pods=tuple(it["uid"] for it in status.get("reservedFor") or () if it["resource"] == "pods"),
     )
 
 

@@ -50,6 +50,8 @@ class Claimed:
     preparer: Preparer
     folder: Path
     told: dict[str, dict[str, Any]]
+    awaited: list[str]
+    """The CDI devices whose specs the answers waited for."""
 
     def allocate(self, *devices: str, uid: str = "u1", driver: str = OURS, request: str = "nic", **more: Any) -> None:
         """Have the claim these devices, by their RDMA names; `more` is said of each."""
@@ -60,7 +62,10 @@ class Claimed:
         ]
         self.told[PATH] = {
             "metadata": {"namespace": "team", "name": "rails", "uid": uid},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": "one", "uid": "uid-1"}],
+            },
         }
 
     def serve_annotations(self) -> None:
@@ -78,6 +83,7 @@ class Claimed:
 def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
     """Have the node for a while."""
     told: dict[str, dict[str, Any]] = {}
+    awaited: list[str] = []
     with running() as server:
         server.answer = lambda handler, seen: (
             send(handler, 200, told[seen.path]) if seen.path in told else send(handler, 404, {"message": "not found"})
@@ -89,8 +95,9 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             lambda: None,
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None),
+            await_read=awaited.extend,
         )
-        yield Claimed(daemon=daemon, preparer=preparer, folder=folder / "cdi", told=told)
+        yield Claimed(daemon=daemon, preparer=preparer, folder=folder / "cdi", told=told, awaited=awaited)
         api.close()
 
 

@@ -29,6 +29,7 @@ DRIVER = "rdma.noderesource.dev"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/training/resourceclaims/"
 PREPARE = "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"
+_FIRST_POD = 1000
 CONFIG = """\
 node_name = "node-a"
 kubeconfig = {kubeconfig}
@@ -53,7 +54,9 @@ def rows(place: Place, rounds: int, events: int) -> list[Row]:
         paths = {"kubeconfig": server.kubeconfig(place.folder), "plugins": folder / "plugins"}
         config.write_text(CONFIG.format(**{name: json.dumps(str(path)) for name, path in paths.items()}))
         flags = [f"--kubelet-socket={kubelet.socket}", "--kubelet-wait=1"]
-        without = connected(stack, place, WITHOUT, place.daemon_command(WITHOUT, *flags))
+        without = connected(
+            stack, place, WITHOUT, place.daemon_command(WITHOUT, *flags, f"--cdi-dirs={place.folder / 'no-cdi'}")
+        )
         bare = resident_kib(without.pid) / 1024
         ours = connected(stack, place, WITH, place.daemon_command(WITH, *flags, f"--config={config}"))
         devices = _registered(folder, server)
@@ -87,9 +90,10 @@ def _tell_claim(handler: Any, seen: Any, devices: Sequence[str]) -> bool:
         return False
     name = seen.path.removeprefix(CLAIMS)
     device = devices[int(name.removeprefix("claim-")) % len(devices)]
+    owner = {"kind": "Pod", "uid": pod(_FIRST_POD + int(name.removeprefix("claim-"))).uid}
     result = {"request": "nic", "driver": DRIVER, "pool": "node-a", "device": device}
     told = {
-        "metadata": {"namespace": "training", "name": name, "uid": f"uid-{name}"},
+        "metadata": {"namespace": "training", "name": name, "uid": f"uid-{name}", "ownerReferences": [owner]},
         "status": {"allocation": {"devices": {"results": [result]}}},
     }
     return send(handler, 200, told)
@@ -109,7 +113,7 @@ def _prepared(stack: ExitStack, place: Place, folder: Path, kubelet: FakeKubelet
         floor.append([timed(lambda: bare(it, timeout=TIMEOUT_S)) for it in block])  # noqa: B023
         times.append([timed(lambda: answers.append(prepare(it, timeout=TIMEOUT_S))) for it in block])  # noqa: B023
     for number, (name, answer) in enumerate(zip(names, answers, strict=True)):
-        asking = pod(1000 + number)
+        asking = pod(_FIRST_POD + number)
         device = _device(answer)
         claim = Claim(namespace="training", name=name, devices=(device,))
         kubelet.add_pod(asking.namespace, asking.name, Given(name="trainer", claims=(claim,)))

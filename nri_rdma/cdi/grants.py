@@ -31,13 +31,15 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiGrant:
-    """A CDI device of a container. `problem`: the error of its spec, when that spec asks us."""
+    """A CDI device of a container, or of all containers of the pod (`for_all`). `problem`: the error of its spec, when
+    that spec asks us."""
 
     container: str
     name: str
     origin: Origin
     meaning: CdiMeaning | None = None
     problem: NriRdmaError | None = None
+    for_all: bool = False
 
     @property
     def vendor(self) -> str:

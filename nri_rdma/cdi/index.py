@@ -12,8 +12,10 @@ from nri_rdma.cdi.registry import Registry, ResolvedDevice
 from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.device import DeviceId, DeviceNumbers, Node
 
-POD_KEY = "claims.noderesource.dev/pod"
-"""Annotation of a spec: the uid of the only pod that can have its devices, as of a claim that was made for one pod."""
+OWNER_KEY = "claims.noderesource.dev/owner"
+"""Annotation of a spec: the uid of the only pod that can have its CDI devices."""
+PODS_KEY = "claims.noderesource.dev/pods"
+"""Annotation of a spec: the uids of the pods that its CDI devices are for, with commas between."""
 _Nodes = frozenset[tuple[str, DeviceNumbers]]
 """The RDMA nodes of a container: paths, with the numbers there."""
 
@@ -28,13 +30,16 @@ class Index:
         names: dict[_Nodes, str] = {}
         self._read = registry.devices
         vendors: dict[DeviceId, set[str]] = {}
-        pods: set[str] = set()
+        owners: set[str] = set()
+        self._of_pods: dict[str, list[str]] = {}
         for name, device in registry.devices.items():  # in the order of names
             found = _meaning(device, hardware, prefix)
             if isinstance(found, CdiMeaning) and not found.devices:
                 continue
             self._meanings[name] = found
-            pods.add(dict(device.spec_annotations).get(POD_KEY, ""))
+            owners.add(device.annotation(OWNER_KEY) or "")
+            for uid in filter(None, (device.annotation(PODS_KEY) or "").split(",")):
+                self._of_pods.setdefault(uid, []).append(name)
             self._nodes[name] = _nodes(device, hardware)
             names.setdefault(self._nodes[name], name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
@@ -48,8 +53,8 @@ class Index:
                 self._by_number.setdefault(number, []).append(nodes)
         self.vendors_of: Mapping[DeviceId, frozenset[str]] = {key: frozenset(own) for key, own in vendors.items()}
         """The vendors whose CDI devices have the nodes of each RDMA device."""
-        self._is_for_any = "" in pods
-        self._pods = frozenset(pods)
+        self._is_for_any = "" in owners
+        self._owners = frozenset(owners)
 
     @property
     def is_relevant(self) -> bool:
@@ -58,11 +63,15 @@ class Index:
 
     def concerns(self, pod_uid: str) -> bool:
         """Return whether a pod may have a CDI device that concerns us."""
-        return self._is_for_any or pod_uid in self._pods
+        return self._is_for_any or pod_uid in self._owners
 
     def knows(self, name: str) -> bool:
         """Return whether that CDI device concerns us."""
         return name in self._meanings
+
+    def of_pod(self, uid: str) -> tuple[str, ...]:
+        """Return the CDI devices whose specs say that they are for that pod."""
+        return tuple(self._of_pods.get(uid, ()))
 
     def has_read(self, name: str) -> bool:
         """Return whether there is a spec of that CDI device, ours or not."""

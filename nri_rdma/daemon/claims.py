@@ -21,6 +21,9 @@ from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.workers import Workers
 
+READ_S = 5.0
+"""How long an answer to the kubelet waits until a worker has read the spec that was written for it."""
+
 
 def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> ClaimsDoor | None:
     """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
@@ -39,6 +42,7 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> Cl
         folder=folder,
         style=lambda: _style(settings),
         statuses=statuses,
+        await_read=lambda names: engine.placer.evidence.specs.await_read(names, READ_S),
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)

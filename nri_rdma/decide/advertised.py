@@ -1,7 +1,8 @@
 """What a ResourceSlice says of an RDMA device: the attributes by which claims choose. Pure.
 
 DRANET's attributes have its names and values, so that `dra.net` in a class or claim can be replaced as a text; what it
-lacks comes beside them. Kubernetes takes at most 32 attributes and capacities of a device, and 64 characters of a text.
+lacks comes beside them. Kubernetes takes at most 32 attributes and capacities of a device, and 64 bytes of a text; we
+use at most 28 and 4 (docs/claims.md has the list).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address, ip_interface
 from typing import TypeAlias
 
 from nri_rdma.decide.shares import is_up
@@ -25,6 +27,7 @@ PCIE_ROOT, NUMA_NODE = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.i
 DeviceAttribute: TypeAlias = Mapping[str, str | int | bool]
 """One of `string`, `int` and `bool`, with its value."""
 
+_BROADCAST = IPv4Address("255.255.255.255")
 _NO_LABEL = re.compile(r"[^a-z0-9]+")
 _MAX_LABEL = 63
 
@@ -64,8 +67,8 @@ def advertised(node: Node, devices: Iterable[tuple[RdmaDevice, str]]) -> tuple[A
 
 
 def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, DeviceAttribute]]:
-    for name, value in (*_of_dranet(device), *_own(device, pool, node)):
-        if value is not None and value != "":
+    for name, value in (*_of_netdev(device), *_of_function(device), *_own(device, pool, node)):
+        if value is not None:
             yield f"{DRIVER}/{name}", _attribute(value)
     if device.pci_root:
         yield PCIE_ROOT, _attribute(device.pci_root)
@@ -73,21 +76,33 @@ def _qualified(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str,
         yield NUMA_NODE, _attribute(device.numa_node)
 
 
-def _of_dranet(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
+def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
+    """Yield what DRANET tells of a netdev. `alias` is there also where it is empty: the scheduler refuses a pod whose
+    selector reads an attribute that a device lacks."""
     netdev = next(iter(device.netdevs), None)
-    if netdev is not None:
-        yield "ifName", netdev.name
-        yield "mac", netdev.mac
-        yield "mtu", netdev.mtu
-        yield "state", "up" if netdev.up else "down"
-        yield "encapsulation", "infiniband" if device.link_layer is LinkLayer.INFINIBAND else "ether"
+    if netdev is None:
+        return
+    yield "ifName", netdev.name
+    yield "mac", netdev.mac or None
+    yield "mtu", netdev.mtu
+    yield "state", "up" if netdev.up and is_up(device) else "down"
+    yield "encapsulation", "infiniband" if device.link_layer is LinkLayer.INFINIBAND else "ether"
+    yield "type", netdev.kind or "device"
+    yield "alias", netdev.alias
+    yield "ipv4", _listed(it for it in netdev.addresses if ":" not in it) or None
+    yield "ipv6", _listed(it for it in netdev.addresses if ":" in it) or None
+
+
+def _of_function(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | None]]:
+    """Yield what DRANET tells of a PCI function and its RDMA device."""
     yield "pciAddress", str(device.pci) if device.pci is not None else None
-    yield "pciVendor", device.vendor
-    yield "pciDevice", device.device_id
+    yield "pciVendor", device.vendor or None
+    yield "pciDevice", device.device_id or None
+    yield "pciSubsystem", device.subsystem or None
     yield "numaNode", device.numa_node
     yield "virtual", device.is_soft
-    yield "sriov", device.vf_count > 0
-    yield "sriovVfs", device.vf_count or None
+    yield "sriov", device.max_vf_count > 0
+    yield "sriovVfs", device.vf_count if device.max_vf_count else None
     yield "isSriovVf", True if device.virtual is not None else None
     yield "rdma", True
     yield "rdmaDevice", device.name
@@ -96,19 +111,36 @@ def _of_dranet(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | Non
 def _own(device: RdmaDevice, pool: str, node: Node) -> Iterator[tuple[str, str | int | bool | None]]:
     """Yield what DRANET does not tell."""
     yield "pool", pool
-    yield "driver", device.driver
     yield "linkLayer", str(device.link_layer) if device.link_layer is not None else None
     yield "protocol", str(device.protocol) if device.protocol is not None else None
     yield "active", is_up(device)
-    yield "speedGbps", device.speed_gbps or None
-    yield "nodeGuid", device.node_guid
     yield "rdmaNetns", str(node.rdma_netns) if node.rdma_netns is not RdmaNetns.NONE else None
-    if device.virtual is not None:
-        yield "physicalFunction", str(device.virtual.pf)
-        yield "vfNumber", device.virtual.number
+    yield "physicalFunction", str(device.virtual.pf) if device.virtual is not None else None
+
+
+def _listed(addresses: Iterable[str]) -> str:
+    """Return the addresses that other hosts can send to, in the order of texts: as many as an attribute holds."""
+    listed = ""
+    for text in sorted(it for it in addresses if _is_global(it)):
+        longer = f"{listed},{text}" if listed else text
+        if len(longer) > MAX_TEXT:
+            break
+        listed = longer
+    return listed
+
+
+def _is_global(text: str) -> bool:
+    """Return whether Go calls the address a global unicast one, as DRANET asks: private ones are."""
+    it = ip_interface(text).ip
+    return not (it.is_loopback or it.is_link_local or it.is_multicast or it.is_unspecified or it == _BROADCAST)
 
 
 def _attribute(value: str | int | bool) -> DeviceAttribute:
     if isinstance(value, bool):
         return {"bool": value}
-    return {"int": value} if isinstance(value, int) else {"string": value[:MAX_TEXT]}
+    return {"int": value} if isinstance(value, int) else {"string": _cut(value)}
+
+
+def _cut(text: str) -> str:
+    """Return the text as far as an attribute holds it: Kubernetes counts bytes, and a name or alias may be no text."""
+    return text.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore")

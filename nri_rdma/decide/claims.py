@@ -15,12 +15,21 @@ from nri_rdma.decide.placement import Taken
 from nri_rdma.decide.policy import Admitted, Policy, admit
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
-from nri_rdma.model.device import Node, RdmaDevice
-from nri_rdma.model.pool import Asker, Pool, PoolDoor
+from nri_rdma.model.device import CharKind, Node, RdmaDevice
+from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import Isolation, Mode, PodRequest
+from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.requests import read_parameters
+
+_OF_CLASS = Rule(
+    name="device class",
+    where="the device class",
+    char_kinds=frozenset(CharKind),
+    interface=frozenset(InterfaceRight),
+)
+"""The rights over all that a class and a claim say together, once those of the claim were looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +56,9 @@ def admit_claim(
     pool = _pool_of(policy, devices, where)
     asker = Asker(namespace=claim.namespace)
     _admitted(policy, node, asker, pool, request.from_claim, len(devices), where)
-    trusting = Policy(pools=policy.pools)
-    admitted = _admitted(trusting, node, asker, pool, request.parameters, len(devices), where)
+    admitted = _admitted(
+        Policy(pools=policy.pools, rules=(_OF_CLASS,)), node, asker, pool, request.parameters, len(devices), where
+    )
     named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
     text = json.dumps(_asked(named, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)

@@ -47,7 +47,8 @@ def _wanted_for(same: list[CdiGrant], adoption: Adoption) -> Iterator[Wanted]:
     meaning = first.meaning
     if meaning is None or not meaning.devices:
         return
-    scope = Scope(only=frozenset(grant.container for grant in same))
+    names = frozenset(grant.container for grant in same)
+    scope = Scope() if any(grant.for_all for grant in same) else Scope(only=names)
     if meaning.asked:
         for part in meaning.asked:
             request = replace(part.request, scope=scope, cdi_device=first.name)

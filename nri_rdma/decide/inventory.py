@@ -98,8 +98,8 @@ def matters(change: Change, to: Watched) -> bool:
     )
 
 
-def netdev_of(link: LinkState) -> Netdev:
-    """Return the node's netdev of a link of the host."""
+def netdev_of(link: LinkState, addresses: tuple[str, ...] = ()) -> Netdev:
+    """Return the node's netdev of a link of the host with these addresses."""
     return Netdev(
         name=link.name,
         ifindex=link.ifindex,
@@ -108,6 +108,9 @@ def netdev_of(link: LinkState) -> Netdev:
         up=link.up,
         max_mtu=link.max_mtu,
         unreturnable=link.unreturnable,
+        kind=link.kind,
+        alias=link.alias,
+        addresses=addresses,
     )
 
 
@@ -216,7 +219,7 @@ def _joined(
     present = _links_by_name(device, names, use.links) if by_name else _own_links(device, names, told, use.links)
     return replace(
         device,
-        netdevs=tuple(map(netdev_of, present)),
+        netdevs=tuple(netdev_of(link, use.networks.get(link.ifindex, ())) for link in present),
         in_use=(
             *_split_reasons(device),
             *(reason for link in present for reason in in_use_reasons(link, use)),

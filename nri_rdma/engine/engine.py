@@ -132,9 +132,10 @@ class Engine:
 
     def may_ask(self, annotations: Mapping[str, str], pod_uid: str) -> bool:
         """Return whether a pod with these annotations may get something: it asks, or its CDI devices or its shares
-        may."""
+        may, or it is not known yet whether it has a claim."""
         kubelet = self.placer.evidence.kubelet
-        return self.asks(annotations) or kubelet.asks_about_devices(pod_uid) or kubelet.asks_about_shares
+        asks_others = kubelet.asks_about_devices(pod_uid) or kubelet.asks_about_shares
+        return self.asks(annotations) or asks_others or self.placer.waits_for_specs
 
     def run_pod(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
         """Give the pod what it asks for, or raise. An attach that outlives the deadline goes on; the pod's containers

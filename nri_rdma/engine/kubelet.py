@@ -7,7 +7,7 @@ time is found out when the containers are created.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nri_rdma.cdi.grants import CdiGrant, Origin, grants_of
@@ -16,7 +16,7 @@ from nri_rdma.decide.shares import share_requests
 from nri_rdma.engine.sandbox import Sandboxes
 from nri_rdma.engine.shares import ShareBook
 from nri_rdma.engine.specs import SpecCache
-from nri_rdma.errors import NriRdmaError
+from nri_rdma.errors import ErrorCode, NotReadyError, NriRdmaError
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.request import DeviceRequest
@@ -136,3 +136,21 @@ class KubeletEvidence:
             for container in allocation.containers
             for grant in grants_of(index, container.name, dict.fromkeys(container.cdi_devices, Origin.KUBELET))
         )
+
+    def grants_of_pod(self, pod: Pod, allocation: PodAllocation | None) -> tuple[CdiGrant, ...]:
+        """Return the CDI devices of the claims that the pod has and none of its containers names: they are for all of
+        them. Raise NotReadyError where the kubelet has not told which containers name one."""
+        index = self._specs.now.index
+        prepared = index.of_pod(pod.uid)
+        if not prepared or self.kubelet is None or not self.kubelet.is_there:
+            return ()
+        if allocation is None:
+            raise NotReadyError(
+                ErrorCode.NOT_READY,
+                "network is not ready: the kubelet has not told which containers name the pod's claims",
+                where=str(pod),
+                hint="nothing to do: the kubelet tries again",
+            )
+        told = {name for container in allocation.containers for name in container.cdi_devices}
+        unnamed = {name: Origin.KUBELET for name in prepared if name not in told}
+        return tuple(replace(grant, for_all=True) for grant in grants_of(index, "", unnamed))

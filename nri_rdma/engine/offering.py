@@ -11,7 +11,7 @@ from nri_rdma.engine.asking import Asked
 from nri_rdma.engine.node_cache import NodeCache
 from nri_rdma.model.adoption import Adoption
 from nri_rdma.model.device import Node
-from nri_rdma.model.pool import Asker
+from nri_rdma.model.pool import Asker, PoolDoor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,11 @@ class Offering:
     def offer(self) -> Offer:
         """The devices of each pool, as the node was last read."""
         return self._offered_on(self._node.current).offer
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether any pool is asked through claims."""
+        return any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
 
     def question(
         self, owner: str, asker: Asker, asked: Asked, grants: tuple[CdiGrant, ...], adoption: Adoption

@@ -50,10 +50,20 @@ class Placer:
         """Called with the CDI devices of a pod or container that is refused, and the error; a listener must not
         block."""
 
+    @property
+    def waits_for_specs(self) -> bool:
+        """Whether pods may have claims, and the specs that say which were never read."""
+        return not self.evidence.specs.is_ready and self.offering.has_claims
+
+    def await_specs(self, pod: Pod, deadline: float) -> None:
+        """Wait until it is known which pods have claims. Raise NotReadyError at the deadline."""
+        if self.waits_for_specs:
+            self.evidence.specs.await_ready(pod, deadline)
+
     def asked(self, pod: Pod, annotations: Mapping[str, str]) -> Asked | None:
-        """Return what a pod asks for; None when that is nothing. Raise RequestError."""
+        """Return what a pod asks for; None when that is nothing. Raise RequestError, NotReadyError."""
         asked = gather(pod, annotations, self.prefix, self.evidence.kubelet, self._spans)
-        return asked if asked.request.requests or self.evidence.kubelet.grants(asked.allocation) else None
+        return asked if asked.request.requests or self._grants(pod, asked) else None
 
     def choose(self, pod: Pod, asked: Asked, asker: Asker, by: float | None) -> tuple[Placed, ...]:
         """Select and reserve devices for a pod; none where the kubelet's allocation is only observed. `by` is the
@@ -88,9 +98,13 @@ class Placer:
         policy and runtime."""
         return self.offering.question(str(pod), asker, asked, grants, self.evidence.adoption)
 
+    def _grants(self, pod: Pod, asked: Asked) -> tuple[CdiGrant, ...]:
+        kubelet = self.evidence.kubelet
+        return (*kubelet.grants(asked.allocation), *kubelet.grants_of_pod(pod, asked.allocation))
+
     def _question(self, pod: Pod, asked: Asked, asker: Asker) -> Question:
         kubelet = self.evidence.kubelet
-        grants = kubelet.grants(asked.allocation)
+        grants = self._grants(pod, asked)
         if asked.gpus is None and grants and asked.allocation is not None:
             asked = replace(asked, gpus=kubelet.gpus_of(asked.allocation))
         return self.question(pod, asker, grants, asked)

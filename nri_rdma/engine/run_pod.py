@@ -53,6 +53,7 @@ class PodStart:
             raise
 
     def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:
+        self._placer.await_specs(pod, deadline)
         asked = self._placer.asked(pod, annotations)
         if asked is None:
             return

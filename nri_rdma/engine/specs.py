@@ -19,6 +19,7 @@ from nri_rdma.decide.gpus import GpuNames
 from nri_rdma.errors import ErrorCode, NotReadyError
 from nri_rdma.model.device import CharKind, Node
 from nri_rdma.model.pod import Pod
+from nri_rdma.tasks.waiting import settled
 
 Read: TypeAlias = Callable[[], Future[None]]
 """Starts a reading in a worker when called. The reading is done when its result is known."""
@@ -80,6 +81,11 @@ class SpecCache:
         if is_ready:
             self.set_ready()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the specs were read."""
+        return self._ready.is_set()
+
     def read_again(self) -> None:
         """Handle changed specs or a changed node. Not for a handler thread: it goes through every spec."""
         with self._lock:
@@ -96,6 +102,14 @@ class SpecCache:
         NotReadyError."""
         if not self._ready.is_set() and not self._ready.wait(max(0.0, deadline - time.monotonic())):
             raise specs_not_read(pod)
+
+    def await_read(self, names: list[str], within_s: float) -> None:
+        """Wait until there are specs of these CDI devices, which were written before. Raise NotReadyError."""
+        unread = self.unread(names)
+        if unread:
+            settled(self.reading_for(unread), within_s)
+        if self.unread(names):
+            raise specs_not_read(None)
 
     def unread(self, names: Iterable[str]) -> list[str]:
         """Return those of these CDI devices that no spec had, as long as reading again may find them."""

@@ -93,6 +93,11 @@ class Netdev:
     """The most that its driver takes; 0 when that is not known."""
     unreturnable: tuple[str, ...] = ()
     """As in LinkState, when the node was read: why the netdev may be shared, but must not leave the host."""
+    kind: str = ""
+    """The kernel's word for a virtual link (``ipoib``, ``veth``); "" for hardware's own."""
+    alias: str = ""
+    addresses: tuple[str, ...] = ()
+    """Its IP addresses with the length of their network's prefix, when the node was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +139,12 @@ class RdmaDevice:
     device_id: str = ""
     virtual: VirtualFunction | None = None
     """None for a device that is no virtual function."""
+    subsystem: str = ""
+    """The PCI subsystem's id, as `device_id`."""
     vf_count: int = 0
     """Number of virtual functions of a physical one."""
+    max_vf_count: int = 0
+    """The most virtual functions that it can have."""
     used_by_some: tuple[str, ...] = ()
     """Reasons that count as `in_use` while no pod holds the device: processes that have it open, and sockets on its
     addresses. While pods hold the device, these are taken to be the pods' own."""

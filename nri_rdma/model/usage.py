@@ -53,15 +53,16 @@ class HostUse:
 
     `default_route_links` are the links with a default route that any packet may take; `routing` has the default routes
     in other tables, the host's rules, and the addresses of all links, or nothing without such a route. `addresses` are
-    those of each link by ifindex; `sockets` those that are tied to one of these addresses or links (of a busy host
-    some thousand others are not listed); `api_server_links` the links that the kernel's route to the API server leads
-    to.
+    those of each link by ifindex, `networks` the same with their prefixes, as texts; `sockets` those that are tied to
+    one of these addresses or links (of a busy host some thousand others are not listed); `api_server_links` the links
+    that the kernel's route to the API server leads to.
     """
 
     links: tuple[LinkState, ...] = ()
     default_route_links: frozenset[int] = frozenset()
     routing: Routing = field(default_factory=Routing)
     addresses: Mapping[int, frozenset[Address]] = field(default_factory=dict)
+    networks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     sockets: tuple[HostSocket, ...] = ()
     lifelines: Lifelines = Lifelines()
     api_server_links: frozenset[int] = frozenset()

@@ -25,8 +25,8 @@ def claim_path(name: ClaimName) -> str:
 
 def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
     """Return the claim with what it was allocated of the driver's devices: no request where that is nothing."""
-    metadata = claim["metadata"]
-    devices = ((claim.get("status") or {}).get("allocation") or {}).get("devices") or {}
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    devices = (status.get("allocation") or {}).get("devices") or {}
     by_request: dict[str, list[Mapping[str, Any]]] = {}
     for result in devices.get("results") or ():
         if result["driver"] == driver:
@@ -53,6 +53,8 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             )
             for name, results in by_request.items()
         ),
+        owner=next((it["uid"] for it in metadata.get("ownerReferences") or () if it["kind"] == "Pod"), ""),
+        pods=tuple(it["uid"] for it in status.get("reservedFor") or () if it["resource"] == "pods"),
     )
 
 

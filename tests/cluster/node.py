@@ -149,6 +149,11 @@ class Node:
         served = self.machine.start("gpus", sys.executable, *asked)
         wait_until(lambda: "registered" in served.log.read_text(), f"the GPUs of {self.name} ({served.log})", _START_S)
 
+    def start_gpu_driver(self) -> None:
+        """Serve claims for GPUs; their ResourceSlice is for the test to write."""
+        served = self.machine.start("gpu-driver", sys.executable, "-m", "tests.cluster.gpu_driver")
+        wait_until(lambda: "registered" in served.log.read_text(), f"the driver of GPUs ({served.log})", _START_S)
+
     def kill(self, name: str, number: Signals = Signals.SIGKILL) -> None:
         """End a program of the node, and no longer expect it to run."""
         self.machine.programs.pop(name).end(number)

@@ -843,6 +843,8 @@ def test_the_addresses_of_links_are_known(machine: Machine, rail: int) -> None:
     seen = {address.split("/")[0] for address in machine.see()[rail].addresses}
     assert {str(it) for it in machine.kernel.host_use().addresses[rail]} == seen
     assert seen > {"10.0.0.1", "fd00::1"}
+    for use in (machine.kernel.host_use(), machine.kernel.survey({rail}).use):
+        assert set(use.networks[rail]) == machine.see()[rail].addresses
 
 
 def test_a_survey_tells_the_use_of_some_links_and_of_what_is_tied_to_them(machine: Machine, rail: int) -> None:

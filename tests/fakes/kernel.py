@@ -521,6 +521,9 @@ class FakeKernel:
             default_route_links=frozenset(link.ifindex for link in links if {254} & _default_tables(link)),
             routing=self._routing_of_defaults(),
             addresses={ifindex: own for ifindex, own in addresses.items() if own},
+            networks={
+                link.ifindex: tuple(str(it.interface) for it in link.addresses) for link in links if link.addresses
+            },
             sockets=tuple(self._world.sockets),
             lifelines=self._world.lifelines,
             api_server_links=_links_to(links, api_server) if api_server is not None else frozenset(),

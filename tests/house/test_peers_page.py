@@ -6,6 +6,7 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 PAGE = (PROJECT / "docs/peers.md").read_text()
+EXAMPLES = (PROJECT / "docs/peers-examples.md").read_text()
 LATER = "with the DRA driver"
 FILES = (
     "tests/runtime/test_peer_behaviours.py",
@@ -27,7 +28,7 @@ def _rows() -> list[list[str]]:
 
 
 def test_every_named_test_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE + EXAMPLES)
     assert len(named) > 25
     assert [f"{file}::{name}" for file, name in named if name not in _tests(file)] == []
 
@@ -43,3 +44,16 @@ def test_every_behaviour_has_a_test_or_waits_for_the_driver() -> None:
 def test_every_test_beside_a_peer_is_in_a_table() -> None:
     for file in FILES:
         assert {name for name in _tests(file) if f"{file}::{name}" not in PAGE} == set()
+
+
+def test_every_example_file_runs_or_is_judged() -> None:
+    rows = [line.strip("| ").split(" | ") for line in EXAMPLES.splitlines() if line.startswith("| `")]
+    files = [row[0] for row in rows if len(row) == 3]
+    assert len(files) == len({*files}) == 54, "DRANET has 54 files that ask for NICs"
+    assert [row[0] for row in rows if not re.match("runs|judged", row[-1])] == []
+    assert [row[0] for row in rows if row[-1].startswith("runs") and "::" not in row[-1]] == []
+
+
+def test_every_test_of_an_example_is_on_the_page() -> None:
+    file = "tests/cluster/test_peer_examples.py"
+    assert {name for name in _tests(file) if f"{file}::{name}" not in EXAMPLES} == set()

@@ -53,14 +53,17 @@ class Preparer:
         folder: Path,
         style: Callable[[], SpecStyle],
         statuses: StatusWriter,
+        await_read: Callable[[list[str]], None],
     ) -> None:
-        """`get` asks the API server for an object, `admit` is Claims.prepare, `folder` is that of CDI specs."""
+        """`get` asks the API server for an object, `admit` is Claims.prepare, `folder` is that of CDI specs;
+        `await_read` waits until the specs of these CDI devices are known to RunPodSandbox, or raises."""
         self._statuses = statuses
         self._get = get
         self._admit = admit
         self._rdma_cm = rdma_cm
         self._folder = folder
         self._style = style
+        self._await_read = await_read
 
     def prepare(self, name: ClaimName) -> tuple[PreparedDevice, ...]:
         """Return the devices of a claim, whose spec is then written. Raises NriRdmaError and OSError."""
@@ -84,11 +87,13 @@ class Preparer:
             )
         if claim.requests and not (self._folder / spec_file(claim.uid)).exists():
             admitted = self._admit(claim, time.monotonic() + PREPARE_S)
-            spec = claim_spec(name, admitted, self._rdma_cm(), self._style())
+            spec = claim_spec(claim, admitted, self._rdma_cm(), self._style())
             write_spec(spec, self._folder, spec_file(claim.uid))
             given = [device.name for it in admitted for device in it.devices]
             log.info("claim prepared", extra={"claim": str(name), "devices": given})
-        return tuple(_answered(claim))
+        answered = tuple(_answered(claim))
+        self._await_read([it for device in answered for it in device.cdi_devices])
+        return answered
 
     def unprepare(self, name: ClaimName) -> None:
         """Remove the claim's spec: no container can get its devices any more. Raises OSError."""

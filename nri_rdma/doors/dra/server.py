@@ -61,6 +61,8 @@ class DraServer:
         calls = {"NodePrepareResources": unary(self._prepare), "NodeUnprepareResources": unary(self._unprepare)}
         asked = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._notified)}
         try:
+            if not self._registrar.parent.is_dir():  # grpc would write a line of its own for it
+                raise FileNotFoundError(f"there is no {self._registrar.parent}")
             self._endpoint.parent.mkdir(parents=True, exist_ok=True)
             self._listen(grpc, self._endpoint, _SERVICE, calls)
             self._listen(grpc, self._registrar, _REGISTRATION, asked)  # last: the kubelet calls at once

@@ -1,7 +1,8 @@
 """The CDI spec of a claim: a device for each of its requests, with our key and the guard. Pure.
 
 A container gets the CDI devices of the requests that it asks for. Each has the nodes of its RDMA devices, and under our
-key what they are given with, so that they are attached as any driver's (docs/cdi.md).
+key what they are given with, so that they are attached as any driver's (docs/cdi.md). The spec names the claim's pods:
+one that has no container which asks for the claim gets its devices as a whole.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY
 from nri_rdma.cdi.spec import Device, DeviceNode, Edits, Hook, HookName, Kind, NodeType, Spec, Version
 from nri_rdma.cdi.version import minimum_version
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
-from nri_rdma.model.claim import ClaimName
+from nri_rdma.model.claim import Claim, ClaimName
 from nri_rdma.model.device import CharDevice, CharKind
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.shares import GUARD_HOOK
@@ -43,12 +45,12 @@ class SpecStyle:
     has_numbers: bool = False
 
 
-def claim_spec(
-    claim: ClaimName, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle
-) -> Spec:
+def claim_spec(claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle) -> Spec:
     """Return the spec of a claim with these requests."""
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
-    spec = Spec(version=next(iter(Version)), kind=KIND, devices=devices, annotations=((CLAIM_KEY, str(claim)),))
+    told = {CLAIM_KEY: f"{claim.namespace}/{claim.name}", PODS_KEY: ",".join(claim.pods), OWNER_KEY: claim.owner}
+    annotations = tuple((key, value) for key, value in told.items() if value)
+    spec = Spec(version=next(iter(Version)), kind=KIND, annotations=annotations, devices=devices)
     return replace(spec, version=minimum_version(spec))
 
 

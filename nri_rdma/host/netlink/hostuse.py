@@ -93,12 +93,14 @@ class HostReader:
         if not all(ifindex in last.links for ifindex in ifindexes):
             return None
         addresses = {ifindex: last.use.addresses[ifindex] for ifindex in ifindexes if ifindex in last.use.addresses}
+        networks = {ifindex: last.use.networks[ifindex] for ifindex in ifindexes if ifindex in last.use.networks}
         near = {*ifindexes, *(last.links[ifindex].master for ifindex in ifindexes)} - {0}
         return Survey(
             use=replace(
                 last.use,
                 links=tuple(it for it in last.use.links if not near.isdisjoint((it.ifindex, it.lower, it.master))),
                 addresses=addresses,
+                networks=networks,
                 api_server_links=_api_server_links(route, self._lifelines),
             ),
             links=last.links,
@@ -173,11 +175,12 @@ def host_use(
 ) -> HostUse:
     """Return the use of these links without sockets and `routing`, given the addresses and routes of the same reading.
     Raises KernelError."""
-    addresses = _by_link(messages)
+    addresses, networks = _by_link(messages)
     return HostUse(
         links=tuple(links),
         default_route_links=default_links(routes),
         addresses=addresses,
+        networks=networks,
         lifelines=lifelines,
         api_server_links=_api_server_links(route, lifelines),
     )
@@ -193,13 +196,19 @@ def _api_server_links(route: RouteSocket, lifelines: Lifelines) -> frozenset[int
     return links_to(route, lifelines.api_server) if lifelines.api_server is not None else frozenset()
 
 
-def _by_link(messages: Iterable[AddressMessage]) -> Mapping[int, frozenset[Address]]:
+def _by_link(
+    messages: Iterable[AddressMessage],
+) -> tuple[Mapping[int, frozenset[Address]], Mapping[int, tuple[str, ...]]]:
+    """Return the addresses by link, and again with their prefixes."""
     found: dict[int, set[Address]] = {}
+    networks: dict[int, list[str]] = {}
     for message in messages:
         address = address_of(message.own) if message.own else None
         if address is not None:
             found.setdefault(message.ifindex, set()).add(address)
-    return {ifindex: frozenset(addresses) for ifindex, addresses in found.items()}
+            networks.setdefault(message.ifindex, []).append(f"{address}/{message.prefix_length}")
+    by_link = {ifindex: frozenset(addresses) for ifindex, addresses in found.items()}
+    return by_link, {ifindex: tuple(texts) for ifindex, texts in networks.items()}
 
 
 def links_to(route: RouteSocket, address: Address) -> frozenset[int]:

@@ -44,6 +44,11 @@ class AddressMessage:
     own: bytes
     raw: bytes
 
+    @property
+    def prefix_length(self) -> int:
+        """The length of its network's prefix."""
+        return int(_IFADDRMSG.unpack_from(self.raw, _HEADER_BYTES)[1])
+
 
 def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage, ...]:
     """Return the addresses of one link, or of all. Raises KernelError, WireError."""
@@ -58,7 +63,7 @@ def read_addresses(route: RouteSocket, ifindex: int = 0) -> tuple[AddressMessage
 
 def carried_interface(message: AddressMessage) -> IpInterface:
     """Return an address with the length of its network's prefix."""
-    return ip_interface((message.own, _IFADDRMSG.unpack_from(message.raw, _HEADER_BYTES)[1]))
+    return ip_interface((message.own, message.prefix_length))
 
 
 def captured_addresses(messages: Iterable[AddressMessage]) -> tuple[Captured, ...]:

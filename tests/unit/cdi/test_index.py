@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.cdi.index import POD_KEY, Index
+from nri_rdma.cdi.index import OWNER_KEY, PODS_KEY, Index
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.model.device import CharDevice, DeviceNumbers, Node
 from tests.unit.cdi.specs import KEY, RDMA_CM, edits, one, registry, spec_text, uverbs_path
@@ -52,6 +52,14 @@ def test_what_is_no_cdi_device_or_none_of_ours_means_nothing() -> None:
     assert not made.is_relevant
 
 
+def test_a_cdi_device_is_found_by_the_pods_that_its_spec_names() -> None:
+    def of(name: str, pods: str) -> str:
+        return spec_text({name: edits(uverbs_path(3))}, common_annotations={PODS_KEY: pods})
+
+    made = index(of("vf0", "p1,p2"), of("vf1", "p2"), one(uverbs_path(2), name="vf2"))
+    assert [made.of_pod(uid) for uid in ("p1", "p2", "p", "")] == [vf("vf0"), vf("vf0", "vf1"), (), ()]
+
+
 def test_an_index_with_rdma_devices_is_relevant_also_when_its_spec_is_wrong() -> None:
     assert index(one(uverbs_path(0))).is_relevant
     assert index(one(uverbs_path(0), key="{x: 1}")).is_relevant
@@ -59,7 +67,7 @@ def test_an_index_with_rdma_devices_is_relevant_also_when_its_spec_is_wrong() ->
 
 def test_devices_of_one_pod_concern_that_pod_only_and_others_all_pods() -> None:
     def of(pod: str, name: str) -> str:
-        common = {POD_KEY: pod} if pod else None
+        common = {OWNER_KEY: pod} if pod else None
         return spec_text({name: edits(uverbs_path(0))}, common_annotations=common)
 
     told = index(of("u1", "vf1"), of("u2", "vf2"))

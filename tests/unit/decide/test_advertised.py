@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nri_rdma.decide.advertised import Advertised, advertised, slice_name
 from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
 from nri_rdma.model.pci import PciAddress
+from tests.rig.cache import PROJECT
 from tests.unit.model.hardware import eight, nic, node
 
 OURS = "rdma.noderesource.dev/"
@@ -30,9 +32,12 @@ def test_a_device_is_told_with_dranets_names_and_values() -> None:
         "mtu": {"int": 1500},
         "state": {"string": "up"},
         "encapsulation": {"string": "ether"},
+        "type": {"string": "device"},
+        "alias": {"string": ""},
         "pciAddress": {"string": "0000:13:00.3"},
         "numaNode": {"int": 1},
         "virtual": {"bool": False},
+        "sriov": {"bool": False},
         "rdma": {"bool": True},
         "rdmaDevice": {"string": "mlx5_3"},
         "pool": {"string": "rails"},
@@ -55,10 +60,10 @@ def test_what_is_not_known_is_left_out() -> None:
         "mac",
         "mtu",
         "state",
+        "alias",
+        "type",
         "pciAddress",
         "pciVendor",
-        "driver",
-        "speedGbps",
         "rdmaNetns",
         "numaNode",
     }
@@ -66,18 +71,64 @@ def test_what_is_not_known_is_left_out() -> None:
     assert (told.name, told.capacity) == ("rxe-0-c9aa4121", {})
 
 
-def test_the_richest_device_is_within_the_limits_of_kubernetes() -> None:
+def test_a_netdevs_addresses_are_those_that_other_hosts_can_send_to_as_many_as_an_attribute_holds() -> None:
+    v4 = ("10.0.0.2/24", "169.254.0.1/16", "10.0.0.10/24", "127.0.0.2/8", "224.0.0.9/32", "255.255.255.255/32")
+    long = tuple(f"fd00:1111:2222:3333:4444:5555:6666:{number}/128" for number in range(3))
+    values = _of_netdev(addresses=(*v4, *long, "fe80::1/64", "::1/128"))
+    assert values["ipv4"] == {"string": "10.0.0.10/24,10.0.0.2/24"}
+    assert values["ipv6"] == {"string": "fd00:1111:2222:3333:4444:5555:6666:0/128"}
+    none = _of_netdev(addresses=("fe80::1/64",))
+    assert not {"ipv4", "ipv6"} & set(none)
+
+
+def test_a_netdev_is_told_with_its_kind_and_alias() -> None:
+    values = _of_netdev(kind="ipoib", alias="rail 3")
+    assert (values["type"], values["alias"]) == ({"string": "ipoib"}, {"string": "rail 3"})
+    (alias,) = _of_netdev(alias="\udcff" + "\u00e4" * 40)["alias"].values()
+    assert alias == "?" + "\u00e4" * 31
+
+
+def test_a_netdev_is_up_when_it_carries_data() -> None:
+    device = nic(0)
+    silent = replace(device, ports=(replace(device.ports[0], state="DOWN"),))
+    off = replace(device, netdevs=(replace(device.netdevs[0], up=False),))
+    assert [one(it).attributes[f"{OURS}state"]["string"] for it in (device, silent, off)] == ["up", "down", "down"]
+
+
+def _of_netdev(**differences: Any) -> dict[str, Any]:
+    device = nic(0)
+    told = one(replace(device, netdevs=(replace(device.netdevs[0], **differences),)))
+    return {name.removeprefix(OURS): value for name, value in told.attributes.items()}
+
+
+def test_a_function_that_can_have_virtual_ones_says_how_many_it_has_also_none() -> None:
+    told = one(replace(nic(0), max_vf_count=8)).attributes
+    assert (told[f"{OURS}sriov"], told[f"{OURS}sriovVfs"]) == ({"bool": True}, {"int": 0})
+    assert f"{OURS}sriovVfs" not in one(nic(0)).attributes
+
+
+def rich(**more: Any) -> RdmaDevice:
+    """A device that has all that any device can have, with names that are too long."""
     device = nic(0, numa=0, link_layer=LinkLayer.INFINIBAND)
-    netdev = replace(device.netdevs[0], name="i" * 80, mac=":".join(["80"] * 20))
-    rich = replace(
-        device,
-        name="m" * 100,
-        driver="d" * 100,
-        netdevs=(netdev,),
-        device_id="1023",
-        virtual=VirtualFunction(pf=PciAddress(0, 0x10, 0, 0), number=7),
+    netdev = replace(
+        device.netdevs[0],
+        name="i" * 80,
+        mac=":".join(["80"] * 20),
+        kind="ipoib",
+        alias="a" * 100,
+        addresses=("10.0.0.1/24", "fd00::1/64"),
     )
-    told = one(rich)
+    found = replace(device, name="m" * 100, netdevs=(netdev,), device_id="1023", subsystem="0001")
+    return replace(found, **more)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [rich(max_vf_count=16), rich(virtual=VirtualFunction(pf=PciAddress(0, 0x10, 0, 0), number=7))],
+    ids=["physical", "virtual"],
+)
+def test_the_richest_device_is_within_the_limits_of_kubernetes(device: RdmaDevice) -> None:
+    told = one(device)
     assert len(told.attributes) <= 28
     assert len(told.capacity) <= 4
     assert len(told.name) <= 63
@@ -86,6 +137,16 @@ def test_the_richest_device_is_within_the_limits_of_kubernetes() -> None:
         assert kind in {"string", "int", "bool"}
         assert kind != "string" or 0 < len(str(content)) <= 64
     assert told.attributes[f"{OURS}encapsulation"] == {"string": "infiniband"}
+
+
+def test_the_documentation_lists_what_devices_are_told_with() -> None:
+    page = (PROJECT / "docs/claims.md").read_text().partition("## What the scheduler knows")[2]
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    listed = [name for row in rows for name in re.findall("`([^`]+)`", row)]
+    virtual = rich(virtual=VirtualFunction(pf=PciAddress(0, 0x10, 0, 0), number=7))
+    told = {*one(rich(max_vf_count=16)).attributes, *one(virtual).attributes}
+    assert sorted(listed) == sorted(name.removeprefix(OURS) for name in told)
+    assert len(listed) <= 28
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
+from nri_rdma.model.rights import InterfaceRight
 from tests.unit.model.hardware import eight
 
 RAILS = Pool(name="rails", modes=(Mode.SHARED, Mode.EXCLUSIVE), door=PoolDoor.CLAIMS)
@@ -75,6 +76,23 @@ def test_what_a_claim_says_needs_the_rights_of_its_namespace_and_what_its_class_
     assert "claim " + namespace in refusal(request(from_claim=exclusive), rules, namespace)
     assert admitted(request(from_class=exclusive), rules, namespace).mode is Mode.EXCLUSIVE
     assert admitted(request(from_claim=exclusive), rules, "trusted").mode is Mode.EXCLUSIVE
+
+
+def test_a_right_over_the_network_is_the_namespaces_for_a_claim_and_the_administrators_for_a_class() -> None:
+    routes = {"routes": [{"destination": "10.9.0.0/16", "gateway": "10.0.0.1"}]}
+    of_network = frozenset({InterfaceRight.ROUTES})
+    rules = policy(
+        Rule(name="trusted", where="rules[0]", namespaces=("trusted",), interface=of_network),
+        Rule(name="others", where="rules[1]"),
+    )
+    whole = {"mode": "exclusive", **routes}
+    assert "does not permit routes" in refusal(request(from_claim=whole), rules, "team")
+    for told in (
+        admitted(request(from_claim=whole), rules, "trusted"),
+        admitted(request(from_class=whole), rules, "team"),
+        admitted(request(from_class=whole)),
+    ):
+        assert json.loads(told.text)["routes"] == routes["routes"]
 
 
 def test_a_namespace_that_may_have_nothing_of_the_pool_gets_no_device_by_a_class_either() -> None:

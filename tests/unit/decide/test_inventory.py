@@ -64,6 +64,14 @@ def test_devices_have_the_netdevs_that_the_host_has(name: str, tmp_path: Path) -
     assert found.rdma_cgroup
 
 
+def test_a_netdev_has_what_the_host_has_of_it(tmp_path: Path) -> None:
+    build_tree(description.load("small"), tmp_path)
+    link = replace(_link(50, "soft0"), kind="veth", alias="first")
+    use = HostUse(links=(link,), networks={50: ("10.0.0.1/24",), 51: ("10.0.1.1/24",)})
+    (netdev,) = assemble(scan(tmp_path, tmp_path), use, None, rdma_cgroup=True).devices[0].netdevs
+    assert (netdev.kind, netdev.alias, netdev.addresses) == ("veth", "first", ("10.0.0.1/24",))
+
+
 def test_a_physical_function_with_virtual_ones_is_in_use_and_they_are_not(tmp_path: Path) -> None:
     build_tree(description.load("vf8"), tmp_path)
     found = assemble(scan(tmp_path, tmp_path), HostUse(), None, rdma_cgroup=False)

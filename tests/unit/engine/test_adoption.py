@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.record import Phase
+from nri_rdma.cdi.index import PODS_KEY
 from nri_rdma.commands.cli.gather import FactsSource
 from nri_rdma.commands.cli.with_cdi import with_registry
 from nri_rdma.commands.explain import Explanation, Facts, explain
@@ -35,6 +36,7 @@ from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig
 from tests.unit.exclusive_first import EXCLUSIVE_FIRST
 from tests.unit.lifecycle_rig import ONE, PREFIX
+from tests.unit.model.hardware import RDMA_CM, uverbs
 
 __all__ = ["node", "world"]
 
@@ -51,6 +53,22 @@ def test_the_kubelet_tells_and_the_devices_are_there_before_the_first_container(
     assert "RDMA_DEVICES_CLAIM_1" in names(edits)
     assert edits.char_devices == ()  # CDI has put them there
     assert node.create("sidecar") == ContainerEdits()
+    node.stop()
+    assert world.snapshot() == before
+    assert not node.holders
+
+
+def test_a_claim_that_no_container_names_is_there_for_all_of_them(node: Node, world: World) -> None:
+    before = world.snapshot()
+    made = spec(NIC, 0, keys=MOVE)
+    node.specify({**made, "annotations": {PREFIX: MOVE, PODS_KEY: make_pod().uid}})
+    node.kubelet.give(make_pod(), "trainer")
+    node.start(annotations={})
+    assert "rail0" not in on_host(world)
+    for container in ("trainer", "sidecar"):
+        edits = node.create(container)
+        assert [it.path for it in edits.char_devices] == [uverbs(0).path, RDMA_CM.path]
+        assert "RDMA_DEVICES_CLAIM_1" in names(edits)
     node.stop()
     assert world.snapshot() == before
     assert not node.holders

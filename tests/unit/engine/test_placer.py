@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from nri_rdma.decide.decision import Decision, Question
-from nri_rdma.decide.policy import Asker
+from nri_rdma.decide.policy import Asker, policy_of
+from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, PlacementError
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode
 from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
-from tests.unit.adopting import MOVE, NIC, Node, node, spec
+from tests.unit.adopting import MOVE, NIC, Node, daemon_on, node, spec
 from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.attach.rig import SOON, add_rail
 from tests.unit.engine.one_rail import OTHER_PATH, daemon, drop, refusal, world
-from tests.unit.lifecycle_rig import ONE, Daemon
+from tests.unit.lifecycle_rig import ONE, PREFIX, Daemon
 
 __all__ = ["daemon", "node", "world"]  # fixtures
 
@@ -115,3 +119,21 @@ def test_the_span_of_a_decision_says_what_was_chosen_and_why(daemon: Daemon) -> 
     (span,) = [it for it in daemon.rig.spans.recent() if it.name == "place"]
     assert span.attributes["rdma.devices"] == "mlx5_0"
     assert span.attributes["reason"] == "mlx5_0: lowest index of 1 free"
+
+
+def test_where_pods_may_have_claims_they_wait_for_the_specs_that_tell_it(world: World, tmp_path: Path) -> None:
+    def unread(daemon: Daemon) -> EvidenceCollector:
+        return EvidenceCollector(
+            node=lambda: daemon.node.current, registry=lambda: daemon.registry, prefix=PREFIX, is_ready=False
+        )
+
+    with daemon_on(world, tmp_path, make_evidence=unread) as made:
+        placer = made.engine.placer
+        made.start(annotations={})  # without such a pool nobody waits
+        claims = Pool(name="nics", modes=(Mode.SHARED,), door=PoolDoor.CLAIMS)
+        placer.offering.policy = policy_of((claims,), (), allow_default_pool=False)
+        assert made.engine.may_ask({}, "u1")
+        assert refusal(NotReadyError, lambda: made.start(annotations={}, seconds=0.05)).code is ErrorCode.NOT_READY
+        made.evidence.specs.set_ready()
+        assert not made.engine.may_ask({}, "u1")
+        made.start(annotations={})

@@ -105,6 +105,17 @@ def test_nobody_waits_for_a_reading_that_nobody_can_do(drivers: Drivers) -> None
     assert cache(drivers, rereads=False).unread([VF0]) == []
 
 
+def test_who_wrote_a_spec_waits_until_it_is_read(drivers: Drivers) -> None:
+    made = cache(drivers)
+    with pytest.raises(NotReadyError):
+        made.await_read([VF0], 0.01)
+    drivers.asked[0].set_result(None)
+    drivers.registry = registry(one(uverbs_path(0)))
+    made.read_again()
+    made.await_read([VF0], 0.01)
+    assert len(drivers.asked) == 1
+
+
 def test_of_very_many_names_the_oldest_are_forgotten(drivers: Drivers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nri_rdma.engine.specs._KEPT_NAMES", 2)
     made = cache(drivers)

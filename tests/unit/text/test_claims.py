@@ -100,3 +100,23 @@ def test_merging_changes_none_of_what_is_merged() -> None:
     assert merged([below, above]) == {"a": {"b": 1, "c": 2}, "d": None}
     assert merged([{"a": {"b": 1}}, {"a": 3}, {"a": {"c": 2}}]) == {"a": {"c": 2}}
     assert (below, above, merged([])) == ({"a": {"b": 1}}, {"a": {"c": 2}, "d": None}, {})
+
+
+def test_the_pods_are_those_that_it_is_reserved_for() -> None:
+    told = claim(result("nic", "a"))
+    assert read_claim(told, OURS).pods == ()
+    told["status"]["reservedFor"] = [
+        {"resource": "pods", "name": "one", "uid": "p1"},
+        {"resource": "jobs", "apiGroup": "example.com", "name": "job", "uid": "j1"},
+        {"resource": "pods", "name": "two", "uid": "p2"},
+    ]
+    assert read_claim(told, OURS).pods == ("p1", "p2")
+
+
+def test_the_owner_is_the_pod_that_it_was_made_for() -> None:
+    told = claim(result("nic", "a"))
+    assert read_claim(told, OURS).owner == ""
+    told["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "j1"}]
+    assert read_claim(told, OURS).owner == ""
+    told["metadata"]["ownerReferences"].append({"kind": "Pod", "name": "one", "uid": "p1"})
+    assert read_claim(told, OURS).owner == "p1"

@@ -53,6 +53,8 @@ class Claimed:
     statuses: StatusWriter
     folder: Path
     told: dict[str, dict[str, Any]]
+    awaited: list[str]
+    """The CDI devices whose specs the answers waited for."""
 
     def allocate(self, *devices: str, uid: str = "u1", driver: str = OURS, request: str = "nic", **more: Any) -> None:
         """Have the claim these devices, by their RDMA names; `more` is said of each."""
@@ -63,7 +65,10 @@ class Claimed:
         ]
         self.told[PATH] = {
             "metadata": {"namespace": "team", "name": "rails", "uid": uid},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": "one", "uid": "uid-1"}],
+            },
         }
 
     def serve_annotations(self) -> None:
@@ -81,6 +86,7 @@ class Claimed:
 def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
     """Have the node for a while."""
     told: dict[str, dict[str, Any]] = {}
+    awaited: list[str] = []
     with running() as server:
         server.answer = lambda handler, seen: (
             send(handler, 200, told[seen.path]) if seen.path in told else send(handler, 404, {"message": "not found"})
@@ -94,8 +100,10 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             folder=folder / "cdi",
             style=lambda: SpecStyle(prefix=OURS, hook=None),
             statuses=statuses,
+            await_read=awaited.extend,
         )
-        yield Claimed(daemon=daemon, preparer=preparer, statuses=statuses, folder=folder / "cdi", told=told)
+        specs = folder / "cdi"
+        yield Claimed(daemon=daemon, preparer=preparer, statuses=statuses, folder=specs, told=told, awaited=awaited)
         api.close()
 
 

@@ -31,6 +31,7 @@ def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(nod
     first, second = node.preparer.prepare(NAME)
     assert (first.request, first.pool, first.cdi_devices, second.cdi_devices) == ("nic", "node-a", (CDI,), ())
     assert node.specs == [SPEC]
+    assert node.awaited == [CDI]
     (device,) = json.loads((node.folder / SPEC).read_text())["devices"]
     assert device["name"] == "u1-nic"
     assert json.loads(device["annotations"]["rdma.noderesource.dev"]) == {"name": "rails-nic", "mode": "exclusive"}

@@ -18,7 +18,7 @@ from nri_rdma.doors.dra.specs import SpecStyle, claim_spec, spec_file
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.kubernetes.api import ApiServer
-from nri_rdma.model.claim import ClaimName, ClaimRequest, GivenDevice
+from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, GivenDevice
 from nri_rdma.model.request import Mode
 from tests.rig.deadline import wait_until
 from tests.unit.host.kubernetes.server import Seen, Server, running, send
@@ -353,7 +353,9 @@ def specify(rig: Rig) -> None:
     """Have a CDI spec of the claim, as Prepare leaves it."""
     request = ClaimRequest(name="nic", devices=("d1",), pool="node-a", parameters={}, from_claim={})
     admitted = AdmittedClaim(request=request, devices=(nic(0),), pool="rails", mode=Mode.SHARED, text="{}")
-    spec = claim_spec(claim_name(), [admitted], None, SpecStyle(prefix=OURS, hook=None))
+    named = claim_name()
+    made = Claim(namespace=named.namespace, name=named.name, uid=named.uid, label=named.name, requests=(request,))
+    spec = claim_spec(made, [admitted], None, SpecStyle(prefix=OURS, hook=None))
     write_spec(spec, rig.folder / "cdi", spec_file("u1"))
 
 

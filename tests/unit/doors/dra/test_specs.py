@@ -8,13 +8,14 @@ from pathlib import Path
 from nri_rdma.cdi.spec import Device, HookName, Kind
 from nri_rdma.decide.claims import AdmittedClaim
 from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_of, claim_spec, is_of, spec_file
-from nri_rdma.model.claim import ClaimName, ClaimRequest
+from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.request import Mode
 from tests.unit.model.hardware import RDMA_CM, nic, umad, uverbs
 
 PREFIX = "rdma.example.com"
 NAME = ClaimName(namespace="team", name="rails", uid="u1")
+CLAIM = Claim(namespace="team", name="rails", uid="u1", label="rails", requests=())
 PLAIN = SpecStyle(prefix=PREFIX, hook=None)
 
 
@@ -24,13 +25,13 @@ def admitted(name: str, *devices: RdmaDevice) -> AdmittedClaim:
 
 
 def only(style: SpecStyle) -> Device:
-    (device,) = claim_spec(NAME, [admitted("nic", nic(0))], RDMA_CM, style).devices
+    (device,) = claim_spec(CLAIM, [admitted("nic", nic(0))], RDMA_CM, style).devices
     return device
 
 
 def test_each_request_is_a_cdi_device_with_our_key_and_the_nodes_of_its_devices() -> None:
     two = nic(2, chars=(uverbs(2), umad(2)))
-    spec = claim_spec(NAME, [admitted("req/sub", nic(0), two), admitted("b", nic(1))], RDMA_CM, PLAIN)
+    spec = claim_spec(CLAIM, [admitted("req/sub", nic(0), two), admitted("b", nic(1))], RDMA_CM, PLAIN)
     assert spec.kind.qualified("x") == "rdma.noderesource.dev/claim=x"
     assert [it.name for it in spec.devices] == ["u1-req", "u1-b"]
     assert [it.annotations for it in spec.devices] == [((PREFIX, '{"name": "req/sub"}'),), ((PREFIX, '{"name": "b"}'),)]
@@ -40,8 +41,17 @@ def test_each_request_is_a_cdi_device_with_our_key_and_the_nodes_of_its_devices(
     ]
 
 
+def test_the_spec_names_the_pods_of_the_claim() -> None:
+    spec = claim_spec(replace(CLAIM, pods=("p1", "p2")), [admitted("nic", nic(0))], RDMA_CM, PLAIN)
+    name = ("claims.noderesource.dev/name", "team/rails")
+    assert spec.annotations == (name, ("claims.noderesource.dev/pods", "p1,p2"))
+    assert claim_spec(CLAIM, [], RDMA_CM, PLAIN).annotations == (name,)
+    owned = claim_spec(replace(CLAIM, owner="p1"), [], RDMA_CM, PLAIN)
+    assert owned.annotations == (name, ("claims.noderesource.dev/owner", "p1"))
+
+
 def test_a_node_without_rdma_cm_gives_none() -> None:
-    (device,) = claim_spec(NAME, [admitted("nic", nic(0))], None, PLAIN).devices
+    (device,) = claim_spec(CLAIM, [admitted("nic", nic(0))], None, PLAIN).devices
     assert [node.path for node in device.edits.device_nodes] == ["/dev/infiniband/uverbs0"]
 
 
@@ -64,7 +74,7 @@ def test_the_names_of_a_claim_are_its_uids() -> None:
 
 
 def test_a_spec_names_its_claim_for_the_next_daemon() -> None:
-    made = claim_spec(NAME, [admitted("nic", nic(0))], None, PLAIN)
+    made = claim_spec(CLAIM, [admitted("nic", nic(0))], None, PLAIN)
     assert claim_of(spec_file("u1"), made) == NAME
     assert claim_of("other-" + spec_file("u1"), made) is None
     assert claim_of(spec_file("u1"), replace(made, annotations=())) is None

@@ -120,6 +120,7 @@ def test_places_are_the_described_ones_also_of_devices_that_only_their_netdev_pl
             function = _functions(node)[expected.function]
             assert (device.driver, f"0x{device.vendor}") == (function.driver, function.vendor)
             assert (f"0x{device.device_id}", device.vf_count) == (function.device, function.sriov_numvfs)
+            assert (device.subsystem, device.max_vf_count) == ("0001", function.sriov_totalvfs)
 
 
 def test_virtual_functions_know_their_physical_one_and_their_number(tmp_path: Path) -> None:

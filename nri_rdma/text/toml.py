@@ -43,9 +43,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         if token in _BRACKETS:
             open_brackets += _BRACKETS[token]
         elif token == "\n" and not open_brackets:
-            statement = text[begin : found.end()]  # with its newline, before which there may be a carriage return
-            if statement.strip() and not statement.lstrip().startswith("#"):
-                yield first, statement
+            yield first, text[begin : found.end()]  # with its newline, before which there may be a carriage return
             begin, first = found.end(), line
 
 

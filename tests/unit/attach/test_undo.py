@@ -13,8 +13,16 @@ from tests.unit.attach.rig import SOON, make_world
 from tests.unit.attach.sandbox_life import Start, assert_nothing_left, begin_attach, begin_often, end_sandbox
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        AttachError("it is stuck", device="mlx5_rail0", hint="this is a test"),
+        ExceptionGroup("it is stuck; so is this", [OSError("it is stuck"), OSError("so is this")]),
+    ],
+    ids=["one", "several"],
+)
 def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     world = make_world(physical=True)
     before = world.snapshot()
@@ -26,7 +34,7 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
 
     def fail(attachment: Attachment) -> None:
         held.append(rig.sandboxes.held())
-        raise AttachError("it is stuck", device="mlx5_rail0", hint="this is a test")
+        raise error
 
     monkeypatch.setattr(rig.work, "bring_home", fail)
     world.remove_namespace(POD_PATH)  # held open, until it is let go
@@ -36,6 +44,7 @@ def test_an_undo_is_retried_with_growing_pauses_and_then_with_the_longest(
     for _ in range(len(RETRY_SECONDS) + 2):
         pauses.append(rig.clock.wait_for_one())
         assert "it is stuck" in attachment.undo_error
+        assert "sub-exceptions" not in attachment.undo_error  # Python's words for a group are no sentence
         rig.clock.pass_one()
     assert pauses == [*RETRY_SECONDS, RETRY_SECONDS[-1], RETRY_SECONDS[-1]]
     rig.clock.wait_for_one()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_rdma.cdi.meaning import AskedPart, CdiMeaning, Hardware, label_of, meaning
+from nri_rdma.cdi.spec import DeviceNode
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
 from nri_rdma.model.device import CharKind, Node
 from nri_rdma.model.request import (
@@ -75,6 +76,13 @@ def test_a_node_counts_by_where_it_is_on_the_host() -> None:
     moved = {"path": "/dev/infiniband/uverbs0", "hostPath": uverbs_path(5)}
     other = {"path": uverbs_path(6), "hostPath": "/dev/null"}
     assert names(means(spec_text({"vf0": edits(nodes=[moved, other])}))) == ["mlx5_5"]
+
+
+@pytest.mark.parametrize(("major", "minor", "told"), [(231, 5, (231, 5)), (231, None, None), (None, 5, None)])
+def test_a_node_that_the_host_lacks_has_the_numbers_of_its_spec_if_it_has_both(
+    major: int | None, minor: int | None, told: tuple[int, int] | None
+) -> None:
+    assert Hardware.of(eight()).numbers_at(DeviceNode(path=uverbs_path(99), major=major, minor=minor)) == told
 
 
 def test_nodes_of_the_spec_count_as_those_of_the_device() -> None:

@@ -49,6 +49,13 @@ def test_a_device_is_told_with_dranets_names_and_values() -> None:
     assert told.capacity == {f"{OURS}bandwidth": "400G"}
 
 
+@pytest.mark.parametrize("netns", [RdmaNetns.SHARED, RdmaNetns.EXCLUSIVE])
+def test_the_kernels_mode_for_rdma_devices_is_told(netns: RdmaNetns) -> None:
+    device = nic(0)
+    told = one(device, replace(node((device,)), rdma_netns=netns))
+    assert told.attributes[f"{OURS}rdmaNetns"] == {"string": str(netns)}
+
+
 def test_what_is_not_known_is_left_out() -> None:
     bare = replace(
         nic(0, has_netdev=False, speed_gbps=0), pci=None, pci_root="", vendor="", driver="", id=DeviceId("rxe_0")

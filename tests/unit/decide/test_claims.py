@@ -13,6 +13,7 @@ from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import Policy, admit, policy_of
 from nri_rdma.errors import NriRdmaError, PlacementError
 from nri_rdma.model.claim import Claim, ClaimRequest
+from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
@@ -117,6 +118,14 @@ def test_a_key_that_nobody_knows_is_refused_with_the_claim() -> None:
     told = refusal(request(from_claim={"mood": "exclusive"}))
     assert "mood" in told
     assert "claim team/rails-x7k, request nic" in told
+
+
+def test_the_isolation_that_a_pool_requires_is_in_the_text() -> None:
+    alone = Pool(name="rails", modes=(Mode.EXCLUSIVE,), door=PoolDoor.CLAIMS, requires_isolation=True)
+    asked, on = request(), replace(eight(), rdma_netns=RdmaNetns.EXCLUSIVE)
+    told = admit_claim(policy(pools=(alone,)), on, claim(asked), asked, on.devices[:1])
+    assert json.loads(told.text)["isolation"] == "hard"
+    assert "isolation" not in json.loads(admitted(request()).text)
 
 
 def test_the_limits_of_the_pool_are_in_the_text() -> None:

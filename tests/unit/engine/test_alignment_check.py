@@ -73,6 +73,14 @@ def test_another_request_is_told_of_and_served(machine: Machine) -> None:
     assert problem in str(machine.span("align")["rdma.gpus.problem"])
 
 
+def test_other_gpus_that_are_near_are_logged_as_others(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine.give("job", "main", 3)
+    machine.create(machine.start("job", "{match: {device: mlx5_0}}"), 0)
+    (told,) = (vars(it) for it in caplog.records if "contradiction" in vars(it))
+    assert told["message"] == "the GPUs are others"
+    assert told["contradiction"] == "its device nodes show GPU 0000:18:00.0, and the kubelet reported 0000:80:00.0"
+
+
 def test_only_a_strict_requests_container_waits_for_its_gpus_to_be_read(machine: Machine) -> None:
     asked: list[str] = []
 

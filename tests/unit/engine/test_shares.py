@@ -43,6 +43,13 @@ def test_a_share_is_pending_until_a_pod_is_told_to_have_it() -> None:
     assert [*seen, book.is_pending] == [False, True, True, True, False]
 
 
+def test_while_nothing_is_pending_an_event_costs_no_look_at_the_clock() -> None:
+    def asked() -> float:
+        raise AssertionError("the clock was asked")
+
+    assert not ShareBook([pool()], clock=asked).is_pending
+
+
 def test_an_allocation_whose_pod_never_comes_is_not_asked_about_for_ever() -> None:
     now = [100.0]
     book = ShareBook([pool()], clock=lambda: now[0])

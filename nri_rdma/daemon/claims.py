@@ -18,6 +18,7 @@ from nri_rdma.engine.claim_states import ClaimStates
 from nri_rdma.engine.claims import Claims
 from nri_rdma.engine.engine import Engine
 from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.workers import Workers
 
@@ -58,5 +59,6 @@ def _style(settings: Settings) -> SpecStyle:
         prefix=settings.annotation_prefix,
         hook=hook if hook is not None and hook.is_file() else None,
         options=tuple(hook_options(settings)),
+        boot=read_boot_id(),
         has_numbers=settings.dev_root != Path("/dev"),
     )

@@ -18,7 +18,7 @@ from typing import Any  # Any: JSON
 from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.decide.claims import AdmittedClaim
 from nri_rdma.doors.dra.reporting import StatusWriter
-from nri_rdma.doors.dra.specs import SpecStyle, cdi_device, claim_spec, spec_file
+from nri_rdma.doors.dra.specs import SpecStyle, boot_of, cdi_device, claim_spec, spec_file
 from nri_rdma.errors import ApiServerError, ClaimError, ErrorCode, NriRdmaError
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.model.claim import Claim, ClaimName
@@ -85,7 +85,7 @@ class Preparer:
             raise ClaimError(
                 ErrorCode.CLAIM_CHANGED, what, where=f"uid {name.uid}", hint="nothing to do: the kubelet asks anew"
             )
-        if claim.requests and not (self._folder / spec_file(claim.uid)).exists():
+        if claim.requests and not self._is_prepared(claim.uid):
             admitted = self._admit(claim, time.monotonic() + PREPARE_S)
             spec = claim_spec(claim, admitted, self._rdma_cm(), self._style())
             write_spec(spec, self._folder, spec_file(claim.uid))
@@ -94,6 +94,14 @@ class Preparer:
         answered = tuple(_answered(claim))
         self._await_read([it for device in answered for it in device.cdi_devices])
         return answered
+
+    def _is_prepared(self, uid: str) -> bool:
+        """Return whether the claim was prepared in this boot."""
+        try:
+            text = (self._folder / spec_file(uid)).read_bytes()
+        except FileNotFoundError:
+            return False
+        return boot_of(text) == self._style().boot
 
     def unprepare(self, name: ClaimName) -> None:
         """Remove the claim's spec: no container can get its devices any more. Raises OSError."""

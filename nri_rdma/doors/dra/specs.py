@@ -7,6 +7,7 @@ one that has no container which asks for the claim gets its devices as a whole.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from nri_rdma.text.shares import GUARD_HOOK
 CLAIM_KEY = "claims.noderesource.dev/name"
 """Annotation of a spec: namespace and name of its claim, for a daemon that starts when the claim is prepared. It is no
 key of our prefix, which are requests."""
+BOOT_KEY = "claims.noderesource.dev/boot"
+"""Annotation of a spec: the boot in which it was written."""
 KIND = Kind(vendor=DRIVER, device_class="claim")
 _SUFFIX = ".json"
 HOOK_TIMEOUT_S = 10
@@ -35,6 +38,7 @@ class SpecStyle:
     """The choices that all specs of a daemon have in common: `prefix` is that of our annotations, `hook` None: there is
     no guard, `options` are flags of the hook that differ from its defaults.
 
+    `boot` is the id of the boot in which they count: the folder may outlive it, and devices have other nodes then.
     `has_numbers`: the runtime cannot look for the nodes in the host's /dev. Elsewhere it has to, because the kernel
     gives a node other numbers when its device changes namespace.
     """
@@ -42,13 +46,19 @@ class SpecStyle:
     prefix: str
     hook: Path | None
     options: Sequence[str] = ()
+    boot: str = ""
     has_numbers: bool = False
 
 
 def claim_spec(claim: Claim, requests: Iterable[AdmittedClaim], rdma_cm: CharDevice | None, style: SpecStyle) -> Spec:
     """Return the spec of a claim with these requests."""
     devices = tuple(_device(claim.uid, it, rdma_cm, style) for it in requests)
-    told = {CLAIM_KEY: f"{claim.namespace}/{claim.name}", PODS_KEY: ",".join(claim.pods), OWNER_KEY: claim.owner}
+    told = {
+        CLAIM_KEY: f"{claim.namespace}/{claim.name}",
+        PODS_KEY: ",".join(claim.pods),
+        OWNER_KEY: claim.owner,
+        BOOT_KEY: style.boot,
+    }
     annotations = tuple((key, value) for key, value in told.items() if value)
     spec = Spec(version=next(iter(Version)), kind=KIND, annotations=annotations, devices=devices)
     return replace(spec, version=minimum_version(spec))
@@ -62,6 +72,15 @@ def cdi_device(uid: str, request: str) -> str:
 def spec_file(uid: str) -> str:
     """Return the name of the file with a claim's spec."""
     return f"{KIND.vendor}-{KIND.device_class}-{uid}{_SUFFIX}"
+
+
+def boot_of(text: bytes) -> str:
+    """Return the boot in which a file's spec was written, "" where it does not say."""
+    try:
+        spec = json.loads(text)
+    except ValueError:  # somebody else's, or half of one: it is written anew
+        return ""
+    return str((spec.get("annotations") or {}).get(BOOT_KEY, "")) if isinstance(spec, dict) else ""
 
 
 def claim_of(file: str, spec: Spec) -> ClaimName | None:

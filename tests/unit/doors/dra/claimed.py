@@ -98,7 +98,7 @@ def claimed(daemon: InsideDaemon, folder: Path) -> Iterator[Claimed]:
             Claims(daemon.engine).prepare,
             lambda: None,
             folder=folder / "cdi",
-            style=lambda: SpecStyle(prefix=OURS, hook=None),
+            style=lambda: SpecStyle(prefix=OURS, hook=None, boot="boot-1"),
             statuses=statuses,
             await_read=awaited.extend,
         )

@@ -70,6 +70,17 @@ def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_ar
     assert (node.folder / SPEC).stat().st_mtime_ns == written
 
 
+def test_a_spec_of_another_boot_or_a_broken_one_is_written_anew(node: Claimed) -> None:
+    node.serve_claims()
+    node.allocate("mlx5_2")
+    first = node.preparer.prepare(NAME)
+    spec = node.folder / SPEC
+    for old in (spec.read_text().replace("boot-1", "boot-0"), "{", "[]", "{}"):
+        spec.write_text(old)
+        assert node.preparer.prepare(NAME) == first
+        assert json.loads(spec.read_text())["annotations"]["claims.noderesource.dev/boot"] == "boot-1"
+
+
 def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
     node: Claimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

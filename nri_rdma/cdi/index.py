@@ -23,8 +23,13 @@ _Nodes = frozenset[tuple[str, DeviceNumbers]]
 class Index:
     """Frozen; safe for use by several threads."""
 
-    def __init__(self, registry: Registry, node: Node, prefix: str) -> None:
+    def __init__(self, registry: Registry, node: Node, prefix: str, before: Index | None = None) -> None:
+        """`before` is the index of an earlier reading: what has not changed since has the same meaning. A node has a
+        spec for each claim, and each new one is a reading."""
         hardware = Hardware.of(node)
+        self._made_for = (node, prefix)
+        if before is not None and (before._made_for[0] is not node or before._made_for[1] != prefix):
+            before = None
         self._meanings: dict[str, CdiMeaning | NriRdmaError] = {}
         self._nodes: dict[str, _Nodes] = {}
         names: dict[_Nodes, str] = {}
@@ -33,15 +38,19 @@ class Index:
         owners: set[str] = set()
         self._of_pods: dict[str, list[str]] = {}
         for name, device in registry.devices.items():  # in the order of names
-            found = _meaning(device, hardware, prefix)
-            if isinstance(found, CdiMeaning) and not found.devices:
-                continue
-            self._meanings[name] = found
+            if before is not None and _is_same(device, before._read.get(name)):
+                if name not in before._meanings:
+                    continue
+                found, nodes = before._meanings[name], before._nodes[name]
+            else:
+                found, nodes = _meaning(device, hardware, prefix), _nodes(device, hardware)
+                if isinstance(found, CdiMeaning) and not found.devices:
+                    continue
+            self._meanings[name], self._nodes[name] = found, nodes
             owners.add(device.annotation(OWNER_KEY) or "")
             for uid in filter(None, (device.annotation(PODS_KEY) or "").split(",")):
                 self._of_pods.setdefault(uid, []).append(name)
-            self._nodes[name] = _nodes(device, hardware)
-            names.setdefault(self._nodes[name], name)
+            names.setdefault(nodes, name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
         names.pop(frozenset(), None)
@@ -118,6 +127,17 @@ class Index:
         have = frozenset(present.items())
         found = {nodes for number in {*present.values()} for nodes in self._by_number.get(number, ()) if nodes <= have}
         return tuple(sorted(self._names[nodes] for nodes in found if not any(nodes < other for other in found)))
+
+
+def _is_same(device: ResolvedDevice, old: ResolvedDevice | None) -> bool:
+    """Return whether the device is of a file that was not parsed again."""
+    if old is None or old.file != device.file:
+        return False
+    return (
+        old.device is device.device
+        and old.spec_edits is device.spec_edits
+        and old.spec_annotations is device.spec_annotations
+    )
 
 
 def _meaning(device: ResolvedDevice, hardware: Hardware, prefix: str) -> CdiMeaning | NriRdmaError:

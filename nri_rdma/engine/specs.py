@@ -76,6 +76,7 @@ class SpecCache:
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with the time of each request."""
+        self._index: Index | None = None
         self.now = self._snapshot(Registry(devices={}), frozenset({_UVERBS_MAJOR}), is_ready=False)
         self.read_again()
         if is_ready:
@@ -130,7 +131,8 @@ class SpecCache:
 
     def _snapshot(self, registry: Registry, majors: frozenset[int], *, is_ready: bool) -> Snapshot:
         node = self._node()
-        index = Index(registry, node, self._prefix)
+        index = Index(registry, node, self._prefix, self._index)
+        self._index = index
         majors |= {
             char.major for device in node.devices for char in device.char_devices if char.kind is CharKind.UVERBS
         }

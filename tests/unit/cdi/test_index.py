@@ -77,6 +77,28 @@ def test_devices_of_one_pod_concern_that_pod_only_and_others_all_pods() -> None:
     assert not index(spec_text({"gpu": edits("/dev/nvidia0")})).concerns("u1")
 
 
+def test_what_was_not_parsed_again_keeps_its_meaning_unless_the_node_has_changed() -> None:
+    on, told = eight(), registry(one(uverbs_path(3)), one("/dev/nvidia0", name="gpu"))
+    first = Index(told, on, KEY)
+    name = "net.example/vf=vf0"
+    again = Index(told, on, KEY, first)
+    assert again.meaning(name) is first.meaning(name)
+    assert (again.nodes(name), again.knows("net.example/vf=gpu")) == (first.nodes(name), False)
+    assert again.recognise(present(*on.devices[3].char_devices)) == first.recognise(
+        present(*on.devices[3].char_devices)
+    )
+    changed = Index(registry(one(uverbs_path(5))), on, KEY, again).meaning(name)
+    assert changed is not None
+    assert [it.name for it in changed.devices] == ["mlx5_5"]
+    other = Index(told, replace(on, devices=on.devices[:3]), KEY, again)
+    assert not other.knows(name)
+    assert Index(told, on, KEY, other).knows(name)
+    unasked = Index(registry(one(uverbs_path(3), key="{mode: shared}")), on, "other.example", None)
+    asked = Index(registry(one(uverbs_path(3), key="{mode: shared}")), on, KEY, unasked).meaning(name)
+    assert asked is not None
+    assert asked.asked
+
+
 def test_what_is_wrong_is_told_each_time_and_does_not_grow() -> None:
     made = index(one(uverbs_path(0), key="{x: 1}"))
     for _ in range(50):

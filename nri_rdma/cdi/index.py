@@ -65,11 +65,6 @@ class Index:
         self._is_for_any = "" in owners
         self._owners = frozenset(owners)
 
-    @property
-    def is_relevant(self) -> bool:
-        """Whether any CDI device concerns us."""
-        return bool(self._meanings)
-
     def concerns(self, pod_uid: str) -> bool:
         """Return whether a pod may have a CDI device that concerns us."""
         return self._is_for_any or pod_uid in self._owners

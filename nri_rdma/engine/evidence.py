@@ -57,7 +57,7 @@ class EvidenceCollector:
         now = self.specs.now
         if container.has_major(now.majors):
             return True
-        return now.is_relevant and any(map(now.index.knows, self._reported(container)))
+        return now.index.concerns(container.pod_uid) and any(map(now.index.knows, self._reported(container)))
 
     def await_concerned(self, container: Container, deadline: float) -> bool:
         """Return the same once the specs are read. Raise NotReadyError where that is not before the deadline."""

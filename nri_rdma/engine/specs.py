@@ -49,8 +49,6 @@ class Snapshot:
     list."""
     majors: frozenset[int] | None
     """The same; None as long as no specs were read."""
-    is_relevant: bool
-    """Whether there are CDI devices that concern us, so that it matters which container has which."""
 
 
 class SpecCache:
@@ -143,7 +141,6 @@ class SpecCache:
             gpu_names=GpuNames.of(node.gpus),
             rdma_majors=majors,
             majors=majors if is_ready else None,
-            is_relevant=index.is_relevant,
         )
 
 

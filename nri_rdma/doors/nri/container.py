@@ -56,6 +56,12 @@ class NriContainer:
         self.annotations: Mapping[str, str] = message.pod.annotations
 
     @_lazy
+    def pod_uid(self) -> str:
+        """The uid of the pod, "" where the runtime does not say."""
+        uid: str = self._message.pod.uid
+        return uid
+
+    @_lazy
     def pod_name(self) -> str:
         """The pod, as NAMESPACE/NAME."""
         return f"{self._message.pod.namespace}/{self._message.pod.name}"

@@ -49,7 +49,7 @@ def test_what_is_no_cdi_device_or_none_of_ours_means_nothing() -> None:
     made = index(one("/dev/nvidia0"))
     assert made.meaning("net.example/vf=vf0") is None
     assert made.meaning("net.example/vf=other") is None
-    assert not made.is_relevant
+    assert not made.concerns("")
 
 
 def test_a_cdi_device_is_found_by_the_pods_that_its_spec_names() -> None:
@@ -61,8 +61,8 @@ def test_a_cdi_device_is_found_by_the_pods_that_its_spec_names() -> None:
 
 
 def test_an_index_with_rdma_devices_is_relevant_also_when_its_spec_is_wrong() -> None:
-    assert index(one(uverbs_path(0))).is_relevant
-    assert index(one(uverbs_path(0), key="{x: 1}")).is_relevant
+    assert index(one(uverbs_path(0))).concerns("")
+    assert index(one(uverbs_path(0), key="{x: 1}")).concerns("")
 
 
 def test_devices_of_one_pod_concern_that_pod_only_and_others_all_pods() -> None:

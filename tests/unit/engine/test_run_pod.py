@@ -282,7 +282,7 @@ def test_an_attach_that_is_given_up_is_told_to_every_container(overlapped: Daemo
     assert (world.snapshot(), overlapped.holders) == (before, set())
     for _ in range(3):
         assert refusal(NotReadyError, overlapped.edits).code is ErrorCode.ATTACH_FAILED
-    assert [str(item.pod) for item in overlapped.engine.unserved] == ["ml/train"]
+    wait_until(lambda: [str(item.pod) for item in overlapped.engine.unserved] == ["ml/train"], "the unserved pod")
 
 
 def test_an_attach_that_is_begun_anew_and_given_up_is_told_with_its_cause(

@@ -17,9 +17,9 @@ from bench.messages import create_container, pod, run_pod
 from bench.peer import TIMEOUT_S, Peer
 from bench.pods import refuse_error
 from bench.processes import Place, await_rest, on_one_cpu, resident_kib
-from bench.rounds import alternating, await_true, connected, timed
+from bench.rounds import alternating, await_true, synchronized, timed
+from tests.rig.api_server import Server, running, send
 from tests.rig.kubelet import Claim, Claimed, FakeKubelet, Given, fields, message, text
-from tests.unit.host.kubernetes.server import Server, running, send
 
 HELD, BLOCK = 100, 10
 MOST = 1.05
@@ -54,11 +54,11 @@ def rows(place: Place, rounds: int, events: int) -> list[Row]:
         paths = {"kubeconfig": server.kubeconfig(place.folder), "plugins": folder / "plugins"}
         config.write_text(CONFIG.format(**{name: json.dumps(str(path)) for name, path in paths.items()}))
         flags = [f"--kubelet-socket={kubelet.socket}", "--kubelet-wait=1"]
-        without = connected(
+        without = synchronized(
             stack, place, WITHOUT, place.daemon_command(WITHOUT, *flags, f"--cdi-dirs={place.folder / 'no-cdi'}")
         )
         bare = resident_kib(without.pid) / 1024
-        ours = connected(stack, place, WITH, place.daemon_command(WITH, *flags, f"--config={config}"))
+        ours = synchronized(stack, place, WITH, place.daemon_command(WITH, *flags, f"--config={config}"))
         devices = _registered(folder, server)
         server.answer = lambda handler, seen: _tell_claim(handler, seen, devices)
         found = _prepared(stack, place, folder, kubelet, ours)
@@ -90,11 +90,15 @@ def _tell_claim(handler: Any, seen: Any, devices: Sequence[str]) -> bool:
         return False
     name = seen.path.removeprefix(CLAIMS)
     device = devices[int(name.removeprefix("claim-")) % len(devices)]
-    owner = {"kind": "Pod", "uid": pod(_FIRST_POD + int(name.removeprefix("claim-"))).uid}
+    uid = pod(_FIRST_POD + int(name.removeprefix("claim-"))).uid
+    owner = {"kind": "Pod", "uid": uid, "controller": True}
     result = {"request": "nic", "driver": DRIVER, "pool": "node-a", "device": device}
     told = {
         "metadata": {"namespace": "training", "name": name, "uid": f"uid-{name}", "ownerReferences": [owner]},
-        "status": {"allocation": {"devices": {"results": [result]}}},
+        "status": {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "uid": uid}],
+        },
     }
     return send(handler, 200, told)
 

@@ -39,14 +39,20 @@ def await_true(is_so: Callable[[], bool], otherwise: str) -> None:
         time.sleep(0.05)
 
 
+def synchronized(stack: ExitStack, place: Place, name: str, command: list[str]) -> Peer:
+    """A daemon as its runtime has it, which has told it of no pods; at rest."""
+    peer = connected(stack, place, name, command)
+    refuse_error(peer.call(synchronize()))
+    await_rest(peer.pid)
+    return peer
+
+
 def connected(stack: ExitStack, place: Place, name: str, command: list[str]) -> Peer:
-    """A daemon as its runtime has it, at rest."""
+    """A plugin that its runtime has connected to."""
     listener = stack.enter_context(Listener(place.socket(name, again=True)))
     process = stack.enter_context(started(command, place.folder / f"{name}.log"))
     peer = accepted(listener, process)
     stack.callback(peer.close)
     peer.wait_for_registration()
     peer.activate()
-    refuse_error(peer.call(synchronize()))
-    await_rest(peer.pid)
     return peer

@@ -10,7 +10,7 @@ from bench.messages import create_container, pod, run_pod
 from bench.peer import TIMEOUT_S
 from bench.pods import refuse_error
 from bench.processes import Place, await_rest, on_one_cpu, resident_kib
-from bench.rounds import alternating, await_true, connected, timed
+from bench.rounds import alternating, await_true, synchronized, timed
 from tests.rig.device_manager import FakeDeviceManager
 from tests.rig.kubelet import FakeKubelet, Given, message, text
 
@@ -31,9 +31,9 @@ def rows(place: Place, rounds: int, events: int) -> list[Row]:
         config = place.folder / "config.toml"
         config.write_text(POOL)
         flags = [f"--device-plugin-dir={place.folder / 'plugins'}", f"--kubelet-socket={kubelet.socket}"]
-        without = connected(stack, place, WITHOUT, place.daemon_command(WITHOUT, *flags, "--kubelet-wait=1"))
+        without = synchronized(stack, place, WITHOUT, place.daemon_command(WITHOUT, *flags, "--kubelet-wait=1"))
         bare_kib = resident_kib(without.pid)
-        with_shares = connected(
+        with_shares = synchronized(
             stack, place, WITH, place.daemon_command(WITH, *flags, "--kubelet-wait=1", f"--config={config}")
         )
         await_true(lambda: RESOURCE in manager.plugins, "the daemon does not register its resource")

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from bench.driver import FLOOR
 from bench.figures import Row, p99_row, paired_row
 from bench.messages import ANNOTATION, ONE_SHARED, Call, container, pod, run_pod, synchronize
-from bench.peer import Listener, Peer
-from bench.pods import accepted, refuse_error
-from bench.processes import Place, await_rest, started
+from bench.peer import Peer
+from bench.pods import refuse_error
+from bench.processes import Place, await_rest
+from bench.rounds import connected
 
 PODS, CONTAINERS_EACH, OURS = 200, 5, 20
 LIMIT_MS = 100.0
@@ -22,8 +23,8 @@ SETTLED_S = 60.0
 def rows(place: Place, rounds: int) -> list[Row]:
     """Of 1,000 containers in 200 pods, 20 of which have devices of ours, beside a responder that only decodes."""
     with ExitStack() as stack:
-        floor = _connected(stack, place, FLOOR, place.floor_command(FLOOR))
-        ours = _connected(stack, place, NAME, place.daemon_command(NAME))
+        floor = connected(stack, place, FLOOR, place.floor_command(FLOOR))
+        ours = connected(stack, place, NAME, place.daemon_command(NAME))
         pods = [pod(number, {ANNOTATION: ONE_SHARED} if number <= OURS else None) for number in range(1, PODS + 1)]
         for message in pods[:OURS]:
             refuse_error(ours.call(run_pod(message)))
@@ -37,16 +38,6 @@ def rows(place: Place, rounds: int) -> list[Row]:
     name = f"Synchronize of {PODS * CONTAINERS_EACH} containers"
     answered = paired_row(name, times[floor], times[ours], unit="ms", scale=MS_PER_NS, limit=LIMIT_MS)
     return [answered, p99_row(f"{name}, p99", times[floor], times[ours], unit="ms", scale=MS_PER_NS)]
-
-
-def _connected(stack: ExitStack, place: Place, name: str, command: list[str]) -> Peer:
-    listener = stack.enter_context(Listener(place.socket(name, again=True)))
-    process = stack.enter_context(started(command, place.folder / f"{name}.log"))
-    peer = accepted(listener, process)
-    stack.callback(peer.close)
-    peer.wait_for_registration()
-    peer.activate()
-    return peer
 
 
 def _timed(peer: Peer, call: Call) -> int:

@@ -45,7 +45,7 @@ class Text:
 
     @property
     def is_null(self) -> bool:
-        """Whether the scalar is null; runtimes then see the field as if it were not there."""
+        """Return whether the scalar is null; runtimes then see the field as if it were not there."""
         return self.plain and self.text in {"", "~", "null", "Null", "NULL"}
 
 

@@ -64,7 +64,7 @@ class DeviceNode:
 
     @property
     def is_rdma(self) -> bool:
-        """Whether the node belongs to the RDMA subsystem: on the host below /dev/infiniband."""
+        """Return whether the node belongs to the RDMA subsystem: on the host below /dev/infiniband."""
         return (self.host_path or self.path).startswith(INFINIBAND_FOLDER)
 
 
@@ -122,7 +122,7 @@ class Edits:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the edits are empty; a spec may have such edits, a device may not."""
+        """Return whether the edits are empty; a spec may have such edits, a device may not."""
         return self == Edits()
 
 

@@ -73,7 +73,7 @@ class Container(Protocol):
 
     @property
     def is_privileged(self) -> bool:
-        """Whether the container may use all devices of the host. Then its nodes prove nothing."""
+        """Return whether the container may use all devices of the host. Then its nodes prove nothing."""
 
     @property
     def net_devices(self) -> frozenset[str]:
@@ -85,7 +85,8 @@ class Container(Protocol):
 
     @property
     def was_there(self) -> bool:
-        """Whether the container was created before this daemon started: no explanation of its devices is to come."""
+        """Return whether the container was created before this daemon started: no explanation of its devices is to
+        come."""
 
     def has_major(self, majors: Collection[int] | None) -> bool:
         """Return whether the container has a device node with one of these major numbers; None: any number."""

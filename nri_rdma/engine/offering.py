@@ -49,7 +49,7 @@ class Offering:
 
     @property
     def has_claims(self) -> bool:
-        """Whether any pool is asked through claims."""
+        """Return whether any pool is asked through claims."""
         return any(pool.door is PoolDoor.CLAIMS for pool in self.policy.pools.values())
 
     def question(

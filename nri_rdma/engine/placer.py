@@ -52,7 +52,7 @@ class Placer:
 
     @property
     def waits_for_specs(self) -> bool:
-        """Whether pods may have claims, and the specs that say which were never read."""
+        """Return whether pods may have claims, and the specs that say which were never read."""
         return not self.evidence.specs.is_ready and self.offering.has_claims
 
     def await_specs(self, pod: Pod, deadline: float) -> None:

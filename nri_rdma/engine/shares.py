@@ -57,7 +57,7 @@ class SharesView:
 
     @property
     def are_guarded(self) -> bool:
-        """Whether the kubelet gives the guard to containers with shares."""
+        """Return whether the kubelet gives the guard to containers with shares."""
         return self.guarding is Guarding.ON
 
     def counted(self, pool: Pool, devices: Iterable[RdmaDevice]) -> tuple[int, int]:

@@ -74,26 +74,25 @@ class SpecCache:
         self._ready = threading.Event()
         self._readings: OrderedDict[str, tuple[Future[None], float]] = OrderedDict()
         """Readings for names that no spec had, with the time of each request."""
-        self._index: Index | None = None
-        self.now = self._snapshot(Registry(devices={}), frozenset({_UVERBS_MAJOR}), is_ready=False)
+        self.now = self._snapshot(Registry(devices={}), frozenset({_UVERBS_MAJOR}), None, is_ready=False)
         self.read_again()
         if is_ready:
             self.set_ready()
 
     @property
     def is_ready(self) -> bool:
-        """Whether the specs were read."""
+        """Return whether the specs were read."""
         return self._ready.is_set()
 
     def read_again(self) -> None:
         """Handle changed specs or a changed node. Not for a handler thread: it goes through every spec."""
         with self._lock:
-            self.now = self._snapshot(self._registry(), self.now.rdma_majors, is_ready=self._ready.is_set())
+            self._take(is_ready=self._ready.is_set())
 
     def set_ready(self) -> None:
         """Mark the specs as read, and wake those who wait for them."""
         with self._lock:
-            self.now = self._snapshot(self._registry(), self.now.rdma_majors, is_ready=True)
+            self._take(is_ready=True)
             self._ready.set()
 
     def await_ready(self, pod: Pod | None, deadline: float) -> None:
@@ -127,10 +126,15 @@ class SpecCache:
                 self._readings.popitem(last=False)
         return self._readings[names[-1]][0]
 
-    def _snapshot(self, registry: Registry, majors: frozenset[int], *, is_ready: bool) -> Snapshot:
+    def _take(self, *, is_ready: bool) -> None:
+        """Take the last reading. With the lock."""
+        self.now = self._snapshot(self._registry(), self.now.rdma_majors, self.now.index, is_ready=is_ready)
+
+    def _snapshot(
+        self, registry: Registry, majors: frozenset[int], before: Index | None, *, is_ready: bool
+    ) -> Snapshot:
         node = self._node()
-        index = Index(registry, node, self._prefix, self._index)
-        self._index = index
+        index = Index(registry, node, self._prefix, before)
         majors |= {
             char.major for device in node.devices for char in device.char_devices if char.kind is CharKind.UVERBS
         }

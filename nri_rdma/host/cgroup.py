@@ -48,7 +48,7 @@ class RdmaUse:
 
     @property
     def is_noteworthy(self) -> bool:
-        """Whether the use differs from what every cgroup reports for every device of the host."""
+        """Return whether the use differs from what every cgroup reports for every device of the host."""
         return any(it.used or it.limit is not None for it in (self.hca_handle, self.hca_object))
 
 

@@ -36,7 +36,7 @@ class Cache(Protocol):
 
     @property
     def is_current(self) -> bool:
-        """Whether the last reading succeeded and no other one has been requested since."""
+        """Return whether the last reading succeeded and no other one has been requested since."""
 
     def refresh_in(self, workers: Workers) -> Future[None]:
         """Have a worker read the node again."""

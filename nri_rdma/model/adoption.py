@@ -45,5 +45,5 @@ class Adoption:
 
     @property
     def enforces(self) -> bool:
-        """Whether any container can be refused by these settings."""
+        """Return whether any container can be refused by these settings."""
         return any(it.adopt is Adopt.ENFORCE for it in (self.others, *self.vendors.values()))

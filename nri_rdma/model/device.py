@@ -177,13 +177,14 @@ class RdmaDevice:
 
     @property
     def is_soft(self) -> bool:
-        """Whether the device has no bus device: soft RoCE and soft iWARP, which the kernel removes with their
+        """Return whether the device has no bus device: soft RoCE and soft iWARP, which the kernel removes with their
         netdev."""
         return self.pci is None and not self.driver
 
     @property
     def lacks_netdev(self) -> bool:
-        """Whether the device needs a netdev and the host has none of it: the netdev is in another network namespace."""
+        """Return whether the device needs a netdev and the host has none of it: the netdev is in another network
+        namespace."""
         return not self.netdevs and self.link_layer is not LinkLayer.INFINIBAND
 
     @property

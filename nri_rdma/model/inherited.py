@@ -24,7 +24,7 @@ class Takes:
 
     @property
     def anything(self) -> bool:
-        """Whether it takes anything along."""
+        """Return whether it takes anything along."""
         return self != Takes()
 
 

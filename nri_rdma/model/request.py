@@ -98,7 +98,7 @@ class InterfaceConfig:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the request leaves the interface as it is."""
+        """Return whether the request leaves the interface as it is."""
         return self == InterfaceConfig()
 
 

@@ -32,6 +32,7 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
         if result["driver"] == driver:
             by_request.setdefault(result["request"], []).append(result)
     configs = devices.get("config") or ()
+    pods = tuple(it["uid"] for it in status.get("reservedFor") or () if it["resource"] == "pods")
     return Claim(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -53,9 +54,16 @@ def read_claim(claim: Mapping[str, Any], driver: str) -> Claim:
             )
             for name, results in by_request.items()
         ),
-        owner=next((it["uid"] for it in metadata.get("ownerReferences") or () if it["kind"] == "Pod"), ""),
-        pods=tuple(it["uid"] for it in status.get("reservedFor") or () if it["resource"] == "pods"),
+        owner=_owner(metadata, pods),
+        pods=pods,
     )
+
+
+def _owner(metadata: Mapping[str, Any], pods: tuple[str, ...]) -> str:
+    """Return the uid of the pod that the claim was made for. A claim that somebody wrote may name any pod as its owner:
+    the one that it is reserved for has to be the same."""
+    owners = [it for it in metadata.get("ownerReferences") or () if it.get("controller") and it["kind"] == "Pod"]
+    return next((it["uid"] for it in owners if pods == (it["uid"],)), "")
 
 
 def _label(name: str, annotations: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ class Method:
 
     @property
     def is_unary(self) -> bool:
-        """Whether one message goes and one comes."""
+        """Return whether one message goes and one comes."""
         return not self.client_streams and not self.server_streams
 
     def encode_request(self, request: Message | None) -> bytes:

@@ -201,6 +201,7 @@ def test_what_ends_while_the_daemon_is_away_is_said_after_its_return(served: Clu
     node.kill("nri-rdma")
     served.kubectl("delete", "pod", "gone", "--wait=false")
     served.wait("the end of the container", lambda: not _has_containers(served, "gone"), 60)
+    assert ready(claim()) == ("True", "Attached")
     node.start_driver()
     await_ready(served, claim, "False", "Returned")
     delete(served, "next")

@@ -337,6 +337,7 @@ def test_a_selector_for_what_devices_lack_places_no_pod_unless_it_asks_whether_t
     served.kubectl("create", "-f", "-", given=own("lacks"))
     served.wait("the scheduler's refusal", lambda: any("no such key" in it for it in events(served, "lacks")))
     with run(served, own("asks"), nics=1):
+        assert served.get("pod", "lacks")["status"]["phase"] == "Pending"
         delete(served, "lacks")
 
 

@@ -41,7 +41,7 @@ class Machine:
 
     @property
     def is_root(self) -> bool:
-        """Whether what cannot be done here cannot be done by the daemon either."""
+        """Return whether what cannot be done here cannot be done by the daemon either."""
         return self.user == 0
 
     @cached_property

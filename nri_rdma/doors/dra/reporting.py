@@ -90,7 +90,7 @@ class StatusWriter:
 
     @property
     def runs(self) -> bool:
-        """Whether the thread runs."""
+        """Return whether the thread runs."""
         return self._thread.is_alive()
 
     def start(self) -> None:

@@ -48,7 +48,7 @@ class DraServer:
 
     @property
     def is_there(self) -> bool:
-        """Whether the kubelet finds our sockets."""
+        """Return whether the kubelet finds our sockets."""
         return bool(self._servers) and self._registrar.exists() and self._endpoint.exists()
 
     def serve(self) -> None:

@@ -31,7 +31,7 @@ class Door(Protocol):
 
     @property
     def launched(self) -> bool:
-        """Whether the runtime has started this process."""
+        """Return whether the runtime has started this process."""
 
     def run(self) -> None:
         """Serve until the end; blocks."""

@@ -71,19 +71,19 @@ class Abilities:
 
     @property
     def applies_rlimits(self) -> bool:
-        """Whether a container gets the RLIMIT_MEMLOCK that we ask for: containerd 1.7.7, CRI-O 1.29."""
+        """Return whether a container gets the RLIMIT_MEMLOCK that we ask for: containerd 1.7.7, CRI-O 1.29."""
         return self.nri is None or self.nri >= _SINCE_RLIMITS
 
     @property
     def heeds_start(self) -> bool:
-        """Whether a container is not started when StartContainer is answered with an error. CRI-O logs the error and
-        starts it; of others nothing is known, and nothing must depend on it (docs/adr/0009)."""
+        """Return whether a container is not started when StartContainer is answered with an error. CRI-O logs the
+        error and starts it; of others nothing is known, and nothing must depend on it (docs/adr/0009)."""
         return self.runtime == "containerd"
 
     @property
     def leaves_refused(self) -> bool:
-        """Whether it leaves the process, the network namespace and the record of a sandbox that a plugin refused, of
-        which CRI knows nothing any more: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2 (docs/adr/0019)."""
+        """Return whether it leaves the process, the network namespace and the record of a sandbox that a plugin
+        refused, of which CRI knows nothing any more: containerd 2.0.0 to 2.2.5 and 2.3.0 to 2.3.2 (docs/adr/0019)."""
         release = self.release
         if self.runtime != "containerd" or release is None:
             return False

@@ -36,7 +36,7 @@ class KubeletDoor:
 
     @property
     def is_there(self) -> bool:
-        """Whether the kubelet's socket exists, or did."""
+        """Return whether the kubelet's socket exists, or did."""
         return self._warming is not None or self._socket.exists()
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:

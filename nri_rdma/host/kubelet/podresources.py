@@ -166,7 +166,7 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_lost(self) -> bool:
-        """Whether another connection may succeed. CANCELLED: another thread has thrown this connection away."""
+        """Return whether another connection may succeed. CANCELLED: another thread has thrown this connection away."""
         return self.code in {"UNAVAILABLE", "CANCELLED"}
 
     @property
@@ -175,17 +175,18 @@ class _Failed(Exception):  # noqa: N818 - an answer within this module, no error
 
     @property
     def is_rate_limit(self) -> bool:
-        """Whether the kubelet's rate limit refused the call. Our own limit of a message's size has the same status."""
+        """Return whether the kubelet's rate limit refused the call. Our own limit of a message's size has the same
+        status."""
         return self.code == "RESOURCE_EXHAUSTED" and "larger than max" not in self.text
 
     @property
     def is_unknown_pod(self) -> bool:
-        """Whether the kubelet does not know the pod. Its status is that of any error (up to 1.37)."""
+        """Return whether the kubelet does not know the pod. Its status is that of any error (up to 1.37)."""
         return self.code == "NOT_FOUND" or (self.code == "UNKNOWN" and self.text.endswith("not found"))
 
     @property
     def is_without_get(self) -> bool:
-        """Whether the kubelet does not know Get (before 1.27), or its gate is off."""
+        """Return whether the kubelet does not know Get (before 1.27), or its gate is off."""
         said_off = "disabled" in self.text or "not enabled" in self.text
         return self.code == "UNIMPLEMENTED" or (self.code == "UNKNOWN" and said_off)
 

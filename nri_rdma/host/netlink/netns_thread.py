@@ -49,7 +49,7 @@ class Inside:
 
     @property
     def is_broken(self) -> bool:
-        """Whether an error has left the socket in doubt."""
+        """Return whether an error has left the socket in doubt."""
         return self._route.is_broken
 
     @property

@@ -124,7 +124,7 @@ class RdmaSocket:
 
     @property
     def has_subsystem(self) -> bool:
-        """Whether the kernel has an RDMA subsystem."""
+        """Return whether the kernel has an RDMA subsystem."""
         return self._socket is not None
 
     def devices(self) -> tuple[RdmaDeviceState, ...]:

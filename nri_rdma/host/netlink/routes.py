@@ -106,12 +106,12 @@ class Route:
 
     @property
     def is_cached(self) -> bool:
-        """Whether it is a cached clone of a route."""
+        """Return whether it is a cached clone of a route."""
         return bool(self.flags & _RTM_F_CLONED)
 
     @property
     def is_announced(self) -> bool:
-        """Whether a router announced the route, and the kernel took it (IPv6)."""
+        """Return whether a router announced the route, and the kernel took it (IPv6)."""
         return self.family == _AF_INET6 and self.proto == _RTPROT_RA
 
     @property

@@ -52,7 +52,7 @@ class Link(asyncio.BufferedProtocol, Generic[E]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is, or was, a socket."""
+        """Return whether there is, or was, a socket."""
         return self._transport is not None
 
     def take(self, event: E) -> bool:

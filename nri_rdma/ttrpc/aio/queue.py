@@ -50,7 +50,7 @@ class Queue:
 
     @property
     def is_over(self) -> bool:
-        """Whether messages are dropped rather than put."""
+        """Return whether messages are dropped rather than put."""
         return self._ended or self.failure is not None
 
     async def take(self) -> bytes | None:

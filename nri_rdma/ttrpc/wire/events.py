@@ -60,12 +60,12 @@ class Request:
 
     @property
     def is_unary(self) -> bool:
-        """Whether the caller takes one Response and nothing else."""
+        """Return whether the caller takes one Response and nothing else."""
         return not self.flags & (REMOTE_CLOSED | REMOTE_OPEN)
 
     @property
     def is_followed(self) -> bool:
-        """Whether the caller sends messages after this, until an End."""
+        """Return whether the caller sends messages after this, until an End."""
         return self.flags & (REMOTE_CLOSED | REMOTE_OPEN) == REMOTE_OPEN
 
     def __repr__(self) -> str:

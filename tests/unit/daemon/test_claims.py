@@ -11,11 +11,11 @@ from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.workers import Workers
+from tests.rig.api_server import running
 from tests.rig.deadline import wait_until
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.doors.deviceplugin.pools import pool
 from tests.unit.doors.dra.claimed import OURS, RAILS, kubelet_folder, register
-from tests.unit.host.kubernetes.server import running
 
 
 @pytest.mark.parametrize("pools", [(), (pool(),)], ids=["none", "of a resource"])

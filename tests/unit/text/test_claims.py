@@ -116,7 +116,14 @@ def test_the_pods_are_those_that_it_is_reserved_for() -> None:
 def test_the_owner_is_the_pod_that_it_was_made_for() -> None:
     told = claim(result("nic", "a"))
     assert read_claim(told, OURS).owner == ""
-    told["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "j1"}]
+    told["status"]["reservedFor"] = [{"resource": "pods", "name": "one", "uid": "p1"}]
+    for reference, owner in (
+        ({"kind": "Job", "uid": "p1", "controller": True}, ""),
+        ({"kind": "Pod", "uid": "p1"}, ""),
+        ({"kind": "Pod", "uid": "p2", "controller": True}, ""),
+        ({"kind": "Pod", "uid": "p1", "controller": True}, "p1"),
+    ):
+        told["metadata"]["ownerReferences"] = [reference]
+        assert read_claim(told, OURS).owner == owner
+    told["status"]["reservedFor"].append({"resource": "pods", "name": "two", "uid": "p2"})
     assert read_claim(told, OURS).owner == ""
-    told["metadata"]["ownerReferences"].append({"kind": "Pod", "name": "one", "uid": "p1"})
-    assert read_claim(told, OURS).owner == "p1"

@@ -22,8 +22,8 @@ from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
 from nri_rdma.pb import pluginregistration_pb2 as registration
+from tests.rig.api_server import running, send
 from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.host.kubernetes.server import running, send
 
 OURS = "rdma.noderesource.dev"
 NOTIFY = "/pluginregistration.Registration/NotifyRegistrationStatus"

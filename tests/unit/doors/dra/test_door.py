@@ -17,22 +17,14 @@ from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.tasks.workers import Workers
+from tests.rig.api_server import Server, running
 from tests.rig.deadline import wait_until
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.doors.dra.claimed import OURS, Claimed, claimed, kubelet_folder, register
-from tests.unit.host.kubernetes.server import Server, running
+from tests.unit.doors.dra.claimed import OURS, Claimed, kubelet_folder, register
 
 
 @pytest.fixture
 def api_server() -> Iterator[Server]:
     with running() as made:
-        yield made
-
-
-@pytest.fixture
-def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
-    with claimed(daemon, tmp_path / "claims") as made:
-        made.serve_claims()
         yield made
 
 

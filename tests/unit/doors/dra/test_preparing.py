@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from nri_rdma.doors.dra import preparing
 from nri_rdma.errors import ApiServerError, ClaimError, PlacementError
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.doors.dra.claimed import NAME, Claimed, claimed
+from tests.unit.doors.dra.claimed import NAME, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
 CDI = "rdma.noderesource.dev/claim=u1-nic"
 ALONE = {"rdma.noderesource.dev": "[{match: {device: mlx5_2}, mode: exclusive}]"}
 
 
-@pytest.fixture
-def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
-    with claimed(daemon, tmp_path / "claims") as made:
-        yield made
-
-
 def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_3", "mlx5_1", request="nic/fast")
     first, second = node.preparer.prepare(NAME)
     assert (first.request, first.pool, first.cdi_devices, second.cdi_devices) == ("nic", "node-a", (CDI,), ())
@@ -38,13 +28,11 @@ def test_a_claim_has_its_spec_and_its_cdi_device_comes_with_the_first_device(nod
 
 
 def test_a_claim_of_another_driver_only_gets_no_spec(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("g0", driver="gpu.example.com")
     assert (node.preparer.prepare(NAME), node.specs) == ((), [])
 
 
 def test_a_claim_of_the_same_name_with_another_uid_is_refused(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_3", uid="u2")
     with pytest.raises(ClaimError, match="CLAIM-CHANGED: claim team/rails is another one by now: its uid is u2"):
         node.preparer.prepare(NAME)
@@ -57,7 +45,6 @@ def test_a_claim_that_is_gone_is_the_api_servers_refusal(node: Claimed) -> None:
 
 
 def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_are_away(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_2")
     first = node.preparer.prepare(NAME)
     written = (node.folder / SPEC).stat().st_mtime_ns
@@ -71,7 +58,6 @@ def test_a_repeated_prepare_has_the_same_answer_at_once_also_when_the_devices_ar
 
 
 def test_a_spec_of_another_boot_or_a_broken_one_is_written_anew(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_2")
     first = node.preparer.prepare(NAME)
     spec = node.folder / SPEC
@@ -85,6 +71,7 @@ def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
     node: Claimed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "PREPARE_S", 0.2)
+    node.serve_annotations()
     node.daemon.start_pod("one", ALONE)
     node.serve_claims()
     node.allocate("mlx5_2")
@@ -94,14 +81,12 @@ def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
 
 
 def test_admin_access_is_refused(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_2", adminAccess=True)
     with pytest.raises(PlacementError, match="adminAccess is not supported yet"):
         node.preparer.prepare(NAME)
 
 
 def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("mlx5_3")
     node.preparer.prepare(NAME)
     (node.folder / "other.json").write_text("{}")
@@ -111,7 +96,6 @@ def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Cl
 
 
 def test_the_status_is_about_claims_that_are_prepared_or_refused_and_not_about_others(node: Claimed) -> None:
-    node.serve_claims()
     node.allocate("g0", driver="gpu.example.com")
     node.preparer.prepare(NAME)
     assert not node.statuses.known

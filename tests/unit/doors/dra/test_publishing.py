@@ -14,8 +14,8 @@ from nri_rdma.decide.advertised import Advertised
 from nri_rdma.doors.dra import publishing
 from nri_rdma.doors.dra.publishing import Publisher
 from nri_rdma.host.kubernetes.api import ApiServer
+from tests.rig.api_server import SLICES, Seen, Server, begin_stream, running, send
 from tests.rig.deadline import wait_until
-from tests.unit.host.kubernetes.server import SLICES, Seen, Server, begin_stream, running, send
 
 QUIET_S = 0.4
 

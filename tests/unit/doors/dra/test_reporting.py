@@ -20,8 +20,8 @@ from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, GivenDevice
 from nri_rdma.model.request import Mode
+from tests.rig.api_server import Seen, Server, running, send
 from tests.rig.deadline import wait_until
-from tests.unit.host.kubernetes.server import Seen, Server, running, send
 from tests.unit.model.hardware import nic
 
 OURS = "rdma.noderesource.dev"

@@ -13,18 +13,10 @@ from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.errors import KubeletError
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
-from tests.unit.commands.cli.daemon import InsideDaemon
-from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, claimed, kubelet_folder
+from tests.unit.doors.dra.claimed import NOTIFY, OURS, Claimed, call, kubelet_folder
 
 PREPARE, UNPREPARE = (f"/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/Node{it}Resources" for it in ("Prepare", "Unprepare"))
 INFO = "/pluginregistration.Registration/GetInfo"
-
-
-@pytest.fixture
-def node(daemon: InsideDaemon, tmp_path: Path) -> Iterator[Claimed]:
-    with claimed(daemon, tmp_path / "claims") as made:
-        made.serve_claims()
-        yield made
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from nri_rdma.errors import ApiServerError
 from nri_rdma.host.kubernetes.api import ApiServer
-from tests.unit.host.kubernetes.server import Seen, Server, begin_stream, running, send, send_piece
+from tests.rig.api_server import Seen, Server, begin_stream, running, send, send_piece
 
 CLAIM = "/apis/resource.k8s.io/v1/namespaces/team/resourceclaims/rails"
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,17 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.leaks import RUN
 
 collect_ignore_glob = [] if RUN in os.environ else ["test_*.py"]
+
+
+_LONGEST_S = 600.0
+"""Of a test that does not say how long it may take: pods may have to wait for the kubelet's next attempt."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests here their time."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LONGEST_S))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import delete, execute, pod, runs, start
+from tests.cluster.pods import START_S, delete, execute, pod, runs, start
 from tests.cluster.test_claims import (
     CONFIG,
     claim_spec,
@@ -61,7 +61,6 @@ def test_a_resource_in_the_limits_is_a_claim(served: Cluster) -> None:
     delete(served, "limits")
 
 
-@pytest.mark.timeout(400)  # the kubelet comes back up to a minute after a Prepare that nobody answered
 def test_a_daemon_that_is_killed_again_and_again_loses_no_claim_and_gives_no_device_twice(served: Cluster) -> None:
     node = served.nodes["n1"]
     names = [f"k{number}" for number in range(4)]
@@ -72,7 +71,7 @@ def test_a_daemon_that_is_killed_again_and_again_loses_no_claim_and_gives_no_dev
         node.kill("nri-rdma")
         node.start_driver()
     for name in names:
-        served.wait(name, lambda: runs(served, name), 120)  # noqa: B023
+        served.wait(name, lambda: runs(served, name), START_S)  # noqa: B023
     found = [verbs(served, name) for name in names]
     assert sorted(it for one in found for it in one) == sorted({it for one in found for it in one})
     assert [len(one) for one in found] == [1] * 4
@@ -99,7 +98,6 @@ def templates(served: Cluster) -> None:
     make(served, template("one", claim_spec({"nic": {}})))
 
 
-@pytest.mark.timeout(300)
 def test_after_a_reboot_template_named_and_shared_claims_are_served_again(served: Cluster) -> None:
     make(served, named("kept", claim_spec({"nic": {}})), named("both", claim_spec({"nic": {}}, {"mode": "shared"})))
     asked = {"made": claiming("made", {"rdma": "one"})}

@@ -43,9 +43,6 @@ interface = [
 ]
 """
 OURS = 'device.attributes["rdma.noderesource.dev"]'
-PATIENCE_S = 150
-"""The kubelet may be refused a claim that it has just been told of (the API server's node authorizer learns of it
-later), and tries again after a minute."""
 RESOURCE = "example.com/rdma-nic"
 
 
@@ -86,7 +83,7 @@ def run(cluster: Cluster, asked: Mapping[str, Any], *, nics: int) -> Iterator[st
     """Have a pod run with exactly so many devices, those that it was allocated; afterwards the host is as before."""
     before, name = addresses(cluster), asked["metadata"]["name"]
     assert len(before) == 8
-    start(cluster, asked, PATIENCE_S)
+    start(cluster, asked)
     numbers = sorted(NAMES[it] for it in chosen(cluster, name))
     assert len(numbers) == nics
     assert sorted(verbs(cluster, name)) == numbers
@@ -189,7 +186,7 @@ def test_claims_with_rules_and_tables_lead_a_pod_to_another_through_a_router(ser
     make(served, named("two", claim_spec({"nic": cel('it.ifName == "rail5"')}, end(200, 100))))
     before = addresses(served)
     for name in ("router", "one", "two"):
-        start(served, own(name), PATIENCE_S)
+        start(served, own(name))
     for name, target in (("one", "192.168.200.10"), ("two", "192.168.100.10")):
         assert "ttl=63" in execute(served, name, f"ping -c 1 -W 5 {target}")
     for name in ("router", "one", "two"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from nri_rdma.attach.timers import start_timer
@@ -22,12 +23,13 @@ from nri_rdma.host.netlink.namespace import read_boot_id
 from nri_rdma.model.pool import PoolDoor
 from nri_rdma.tasks.workers import Workers
 
-READ_S = 5.0
-"""How long an answer to the kubelet waits until a worker has read the spec that was written for it."""
 
+def make_claims_door(
+    settings: Settings, engine: Engine, workers: Workers, await_specs: Callable[[list[str]], None]
+) -> ClaimsDoor | None:
+    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it.
 
-def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> ClaimsDoor | None:
-    """Return the driver for the pools with door = claims, None where there is none; whoever makes it closes it."""
+    `await_specs` returns when the specs of these CDI devices are read, which were written before, or raises."""
     if not any(pool.door is PoolDoor.CLAIMS for pool in settings.pools):
         return None
     claims, api = Claims(engine), ApiServer(settings.kubeconfig)
@@ -43,7 +45,7 @@ def make_claims_door(settings: Settings, engine: Engine, workers: Workers) -> Cl
         folder=folder,
         style=lambda: _style(settings),
         statuses=statuses,
-        await_read=lambda names: engine.placer.evidence.specs.await_read(names, READ_S),
+        await_read=await_specs,
     )
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)

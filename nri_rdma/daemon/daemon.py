@@ -158,7 +158,12 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
         self._kubelet_doors = KubeletDoors(
-            settings, self._engine, self._workers, self._listeners, lambda: self._sessions.view().name
+            settings,
+            self._engine,
+            self._workers,
+            self._listeners,
+            runtime=lambda: self._sessions.view().name,
+            await_specs=self._sources.await_specs,
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(

@@ -16,11 +16,18 @@ class KubeletDoors:
     """Both doors; without pools that are asked through them nothing happens. The creator closes them."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, workers: Workers, listeners: Listeners, runtime: Callable[[], str]
+        self,
+        settings: Settings,
+        engine: Engine,
+        workers: Workers,
+        listeners: Listeners,
+        *,
+        runtime: Callable[[], str],
+        await_specs: Callable[[list[str]], None],
     ) -> None:
-        """`runtime` returns the name of the container runtime that has connected."""
+        """`runtime` returns the name of the container runtime that has connected; `await_specs` is that of Sources."""
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime)
-        self._claims = make_claims_door(settings, engine, workers)
+        self._claims = make_claims_door(settings, engine, workers, await_specs)
 
     def open_later(self) -> None:
         """Have a worker serve what is not served."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NO_SPECS = Registry(devices={})
+WRITTEN_S = 5.0
+"""Longest wait for a worker that reads the specs which somebody has written."""
 UNWATCHED_S = 5.0
 """Between two readings of directories that the kernel does not watch: it has no inotify instance left."""
 
@@ -52,6 +54,7 @@ class Sources:
         self._kubelet: KubeletDoor | None = None
         self._opening: Future[None] | None = None
         self._queue_lock = threading.Lock()
+        self._watch_lock = threading.Lock()
         self._queued: Future[None] | None = None
         self._unwatched = _NO_SPECS
         self._cancel: Callable[[], None] = lambda: None
@@ -83,6 +86,13 @@ class Sources:
             if self._queued is None:
                 self._queued = self._workers.submit("specs", self._read_now, urgent=True)
             return self._queued
+
+    def await_specs(self, names: list[str]) -> None:
+        """Read the specs of these CDI devices, which were written before, in the caller's thread where they are
+        watched: a worker would come later. Raise NotReadyError."""
+        if self._specs is not None and self.evidence.specs.unread(names):
+            self._specs.refresh()
+        self.evidence.specs.await_read(names, WRITTEN_S)
 
     def changes_were_lost(self) -> None:
         """Have a worker read the specs once more, if they were read before."""
@@ -129,6 +139,13 @@ class Sources:
     def _watch(self) -> None:
         """Read the specs, and again whenever they change. Where the kernel watches no more directories for us, they are
         read every few seconds until it does."""
+        with self._watch_lock:
+            if self._specs is not None:  # who waited for a spec came before the opening
+                self._specs.refresh()
+            else:
+                self._watch_first()
+
+    def _watch_first(self) -> None:
         from nri_rdma.host.cdi.folder import read_registry
         from nri_rdma.host.cdi.watch import CdiRegistry
 

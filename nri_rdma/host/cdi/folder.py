@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from nri_rdma.cdi.document import MAX_BYTES
 from nri_rdma.cdi.reading import Inspected, inspect
@@ -39,22 +40,30 @@ def read_registry(directories: Iterable[Path]) -> Registry:
     return resolve(found.specs, found.problems)
 
 
+Entry: TypeAlias = "os.DirEntry[str]"
+
+
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
     """Read all specs of the directories, the lowest priority first. `inspect` parses the bytes of a file."""
+    return scan_by(directories, lambda directory, entry: inspect(read_within(directory, entry.name), entry.path))
+
+
+def scan_by(directories: Iterable[Path], read: Callable[[Path, Entry], Inspected]) -> FolderScan:
+    """Do the same with `read`, which returns what is in a file of a directory, or raises CdiError."""
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
     files: list[str] = []
     for priority, directory in enumerate(directories):
-        for path in _spec_paths(directory, problems):
-            files.append(str(path))
+        for entry in _spec_entries(directory, problems):
+            files.append(entry.path)
             try:
-                inspected = inspect(_read_within(directory, path.name), str(path))
+                inspected = read(directory, entry)
             except CdiError as error:
                 problems.append(error)
                 continue
             problems += inspected.problems
             if inspected.spec is not None:
-                specs.append(SpecFile(file=str(path), priority=priority, spec=inspected.spec))
+                specs.append(SpecFile(file=entry.path, priority=priority, spec=inspected.spec))
     return FolderScan(specs=tuple(specs), problems=tuple(problems), files=tuple(files))
 
 
@@ -67,27 +76,27 @@ def read_file(path: Path) -> bytes:
         raise _unreadable(str(path), error) from error
 
 
-def _spec_paths(directory: Path, problems: list[CdiError]) -> Iterator[Path]:
+def _spec_entries(directory: Path, problems: list[CdiError]) -> list[Entry]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except FileNotFoundError:
-        return
+        return []
     except OSError as error:
         problems.append(_unreadable(str(directory), error))
-        return
+        return []
     chosen = [entry for entry in entries if entry.name.endswith(SUFFIXES) and not entry.is_dir(follow_symlinks=False)]
     if len(chosen) > MAX_FILES:
         what = f"of its {len(chosen)} files only the first {MAX_FILES} are read"
         hint = "remove files of containers that have ended"
         problems.append(CdiError(ErrorCode.CDI_SIZE, what, file=str(directory), hint=hint))
-    yield from (directory / entry.name for entry in chosen[:MAX_FILES])
+    return chosen[:MAX_FILES]
 
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _ONE_STEP = os.O_NOFOLLOW | _FLAGS
 
 
-def _read_within(directory: Path, name: str) -> bytes:
+def read_within(directory: Path, name: str) -> bytes:
     """Return the bytes of a file of the directory. Raises CdiError when it is no regular file, or leads out of the
     directory."""
     file = str(directory / name)

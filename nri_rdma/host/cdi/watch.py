@@ -1,7 +1,7 @@
 """The CDI devices of a node, in memory and up to date.
 
 DRA drivers write a spec for each claim moments before its container is created, so that the directories are watched
-with inotify. A burst of changes is one reading by a worker, which parses only files whose bytes have changed. A
+with inotify. A burst of changes is one reading by a worker, which opens only files that have changed. A
 directory that does not exist is looked for in the nearest one that does.
 
 Not noticed: a mount over a directory, a symbolic link on the way to it that changes, a directory further up that is
@@ -11,16 +11,15 @@ renamed. `refresh` finds the results of these.
 from __future__ import annotations
 
 import errno
-import hashlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry, resolve
-from nri_rdma.host.cdi.folder import scan
+from nri_rdma.host.cdi.folder import scan_by
+from nri_rdma.host.cdi.known_files import KnownFiles
 from nri_rdma.host.watch import inotify
 from nri_rdma.tasks.burst import Burst
 from nri_rdma.tasks.listeners import Listeners, Source
@@ -62,7 +61,7 @@ class CdiRegistry:
         self._on_change = on_change
         self._read_later = read_later
         self._lock = threading.Lock()  # over watches and readings: a later reading is never replaced by an earlier
-        self._parsed = _Parsed()
+        self._known = KnownFiles()
         self._inotify = inotify.Inotify()
         self._watches: dict[int, _Watched] = {}
         self._closed = False
@@ -116,8 +115,8 @@ class CdiRegistry:
         with self._lock:
             if not self._closed:
                 self._watch()
-            found = scan(self._directories, self._parsed.inspect)
-            self._parsed.forget_others()
+            found = scan_by(self._directories, self._known.read)
+            self._known.forget_others()
             registry = resolve(found.specs, found.problems)
             self._read = (registry, self._read[1] + 1)
         log.debug("CDI specs were read", extra={"devices": len(registry.devices), "problems": len(registry.problems)})
@@ -199,26 +198,3 @@ class _Watched:
 
     def awaits(self, name: str) -> bool:
         return "" in self._names or name in self._names
-
-
-class _Parsed:
-    """The results of the last reading, by the bytes of each file."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[bytes, Inspected]] = {}
-        self._asked: set[str] = set()
-
-    def inspect(self, data: bytes, file: str) -> Inspected:
-        """Return what nri_rdma.cdi.reading.inspect returns, which is called only for a file whose bytes have
-        changed."""
-        digest = hashlib.blake2b(data, digest_size=16).digest()
-        self._asked.add(file)
-        known = self._known.get(file)
-        if known is None or known[0] != digest:
-            known = self._known[file] = (digest, inspect(data, file))
-        return known[1]
-
-    def forget_others(self) -> None:
-        """Drop the results that nobody asked for since the last call."""
-        self._known = {file: known for file, known in self._known.items() if file in self._asked}
-        self._asked = set()

@@ -18,9 +18,13 @@ from tests.unit.doors.deviceplugin.pools import pool
 from tests.unit.doors.dra.claimed import OURS, RAILS, kubelet_folder, register
 
 
+def nothing(_names: list[str]) -> None:
+    """Nobody prepares a claim here."""
+
+
 @pytest.mark.parametrize("pools", [(), (pool(),)], ids=["none", "of a resource"])
 def test_without_a_pool_of_claims_there_is_no_driver(daemon: InsideDaemon, pools: tuple[Pool, ...]) -> None:
-    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers) is None
+    assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, nothing) is None
 
 
 def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(daemon: InsideDaemon, tmp_path: Path) -> None:
@@ -34,7 +38,7 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(daemon:
             kubelet_plugins_dir=folder / "plugins",
             cdi_dirs=(tmp_path / "etc", tmp_path / "cdi"),
         )
-        door = make_claims_door(settings, daemon.engine, workers)
+        door = make_claims_door(settings, daemon.engine, workers, nothing)
         assert door is not None
         try:
             door.open_later()

@@ -16,6 +16,7 @@ import pytest
 
 from nri_rdma.cdi.reading import Inspected, inspect
 from nri_rdma.cdi.registry import Registry
+from nri_rdma.host.cdi import known_files
 from nri_rdma.host.cdi import watch as watch_module
 from nri_rdma.host.cdi.watch import LONGEST_S, CdiRegistry
 from nri_rdma.host.watch import inotify
@@ -410,7 +411,7 @@ def test_the_thread_that_listens_neither_parses_nor_waits_for_a_parse(
 
     registry = CdiRegistry([folder], listeners=listeners, read_later=read_later)
     try:
-        monkeypatch.setattr(watch_module, "inspect", hold)
+        monkeypatch.setattr(known_files, "inspect", hold)
         put(folder / "b.json", spec("b"))
         assert parsing.wait(10)
         put(folder / "c.json", spec("c"))

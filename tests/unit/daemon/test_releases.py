@@ -1,8 +1,10 @@
 """Devices that are held after a restart, and released when they are home."""
 
 import gc
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 
@@ -61,8 +63,13 @@ def reservations() -> Reservations:
 def releases(host: _Host, reservations: Reservations) -> Iterator[Releases]:
     """Releases on this host, with the thread that scans it."""
     readers = Workers(1)
-    yield Releases(reservations, NodeCache(host.read), readers)
+    yield Releases(reservations, NodeCache(host.read), readers, _at_once)
     readers.close()
+
+
+def _at_once(_pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+    work()
+    return lambda: None
 
 
 def test_what_an_earlier_daemon_attached_is_held(releases: Releases, reservations: Reservations) -> None:
@@ -98,11 +105,45 @@ def test_what_ended_pods_leave_is_collected_once_for_many(releases: Releases, mo
     try:
         first = weakref.ref(_Circle())
         releases.release("sandbox-1")
-        releases.release("sandbox-2")  # its reading comes after the collection
         assert first() is None
         second = weakref.ref(_Circle())
-        releases.release("sandbox-3")
-        releases.release("sandbox-4")
+        releases.release("sandbox-2")
         assert second() is not None
     finally:
         gc.enable()
+
+
+def test_nothing_is_collected_before_the_release_is_answered(host: _Host, reservations: Reservations) -> None:
+    later: list[tuple[float, Callable[[], None]]] = []
+
+    def schedule(pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+        later.append((pause_s, work))
+        return lambda: None
+
+    readers = Workers(1)
+    gc.disable()
+    try:
+        garbage = weakref.ref(_Circle())
+        Releases(reservations, NodeCache(host.read), readers, schedule).release("sandbox-1")
+        ((pause_s, work),) = later
+        assert (garbage() is not None, pause_s) == (True, module.COLLECT_AFTER_S)
+        work()
+        assert garbage() is None
+    finally:
+        gc.enable()
+        readers.close()
+
+
+def test_what_was_imported_since_is_not_looked_at_again(releases: Releases, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COLLECT_PAUSE_S", -1.0)
+    try:
+        releases.release("sandbox-1")  # after the imports of the tests themselves
+        before = gc.get_freeze_count()
+        kept: list[list[int]] = [[] for _ in range(1000)]
+        releases.release("sandbox-2")
+        assert gc.get_freeze_count() <= before
+        monkeypatch.setitem(sys.modules, "a_module_of_this_test", ModuleType("a_module_of_this_test"))
+        releases.release("sandbox-3")
+        assert gc.get_freeze_count() >= before + len(kept)
+    finally:
+        gc.unfreeze()

@@ -10,6 +10,7 @@ from pathlib import Path
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.kubelet.podresources import BUDGET_S, PodResources
 from nri_rdma.model.allocation import PodAllocation
+from nri_rdma.tasks.waiting import settled
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class KubeletDoor:
     def __init__(self, socket: Path, workers: Workers, *, budget_s: float = BUDGET_S) -> None:
         self._socket = socket
         self._workers = workers
+        self._budget_s = budget_s
         self._client = PodResources(socket, budget_s=budget_s)
         self._lock = threading.Lock()
         self._warming: Future[None] | None = None
@@ -41,11 +43,12 @@ class KubeletDoor:
 
     def of_pod(self, namespace: str, name: str) -> PodAllocation | None:
         """Return what the kubelet gave to the pod; None when the kubelet does not know the pod or is not there. Raises
-        KubeletError, within the client's budget, also while a worker still connects."""
+        KubeletError. Whoever asks first, of a kubelet that has started after us, waits for the connection, at most as
+        long as for an answer."""
+        self.begin()
         if self._warming is None:
-            self.begin()
-            if self._warming is None:
-                return None
+            return None
+        settled(self._warming, self._budget_s)
         allocation = self._client.of_pod(namespace, name)
         self.tells = True
         return allocation

@@ -1,5 +1,7 @@
 """The kubelet's door: whether there is a kubelet that tells."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +48,41 @@ def test_a_kubelet_that_failed_at_first_tells_as_soon_as_it_answers_for_a_pod(wo
             wait_until(answer, "an answer of the kubelet", SOON)
             assert door.tells
         finally:
+            door.close()
+
+
+def test_the_first_pod_of_a_kubelet_that_started_after_us_gets_its_answer(workers: Workers) -> None:
+    with FakeKubelet() as kubelet:
+        populate(kubelet, 1)
+        kubelet.stop()
+        door = KubeletDoor(kubelet.socket, workers, budget_s=SOON)
+        door.begin()
+        assert door.of_pod("training", "job-0") is None
+        kubelet.start()
+        try:
+            assert door.of_pod("training", "job-0") is not None
+        finally:
+            door.close()
+
+
+def test_whoever_asks_first_waits_for_the_connection_only_as_long_as_for_an_answer(workers: Workers) -> None:
+    go = threading.Event()
+
+    def occupy() -> None:
+        assert go.wait(SOON)
+
+    with FakeKubelet() as kubelet:
+        populate(kubelet, 1)
+        workers.submit("busy", occupy)
+        door = KubeletDoor(kubelet.socket, workers, budget_s=0.05)
+        begin = time.monotonic()
+        try:
+            with pytest.raises(KubeletError) as caught:
+                door.of_pod("training", "job-0")
+            assert caught.value.code == ErrorCode.KUBELET_UNREACHABLE
+            assert 0.05 <= time.monotonic() - begin < SOON
+        finally:
+            go.set()
             door.close()
 
 

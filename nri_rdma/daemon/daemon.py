@@ -158,12 +158,7 @@ class Daemon:
             memlock=MemlockBounds(default=settings.memlock.bytes),
         )
         self._kubelet_doors = KubeletDoors(
-            settings,
-            self._engine,
-            self._workers,
-            self._listeners,
-            runtime=lambda: self._sessions.view().name,
-            await_specs=self._sources.await_specs,
+            settings, self._engine, self._workers, self._listeners, self._sources, lambda: self._sessions.view().name
         )
         self._reloader = Reloader(settings, reread, self._engine.placer)
         self._sessions = Sessions(

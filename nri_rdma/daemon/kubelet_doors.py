@@ -7,6 +7,7 @@ from collections.abc import Callable
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.daemon.device_plugins import make_device_plugins
+from nri_rdma.daemon.sources import Sources
 from nri_rdma.engine.engine import Engine
 from nri_rdma.tasks.listeners import Listeners
 from nri_rdma.tasks.workers import Workers
@@ -21,13 +22,12 @@ class KubeletDoors:
         engine: Engine,
         workers: Workers,
         listeners: Listeners,
-        *,
+        sources: Sources,
         runtime: Callable[[], str],
-        await_specs: Callable[[list[str]], None],
     ) -> None:
-        """`runtime` returns the name of the container runtime that has connected; `await_specs` is that of Sources."""
+        """`runtime` returns the name of the container runtime that has connected."""
         self._device_plugins = make_device_plugins(settings, engine, workers, listeners, runtime)
-        self._claims = make_claims_door(settings, engine, workers, await_specs)
+        self._claims = make_claims_door(settings, engine, workers, sources.await_specs)
 
     def open_later(self) -> None:
         """Have a worker serve what is not served."""

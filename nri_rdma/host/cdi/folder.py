@@ -40,7 +40,7 @@ def read_registry(directories: Iterable[Path]) -> Registry:
     return resolve(found.specs, found.problems)
 
 
-Entry: TypeAlias = "os.DirEntry[str]"
+FolderEntry: TypeAlias = "os.DirEntry[str]"
 
 
 def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected] = inspect) -> FolderScan:
@@ -48,7 +48,7 @@ def scan(directories: Iterable[Path], inspect: Callable[[bytes, str], Inspected]
     return scan_by(directories, lambda directory, entry: inspect(read_within(directory, entry.name), entry.path))
 
 
-def scan_by(directories: Iterable[Path], read: Callable[[Path, Entry], Inspected]) -> FolderScan:
+def scan_by(directories: Iterable[Path], read: Callable[[Path, FolderEntry], Inspected]) -> FolderScan:
     """Do the same with `read`, which returns what is in a file of a directory, or raises CdiError."""
     specs: list[SpecFile] = []
     problems: list[CdiError] = []
@@ -76,7 +76,7 @@ def read_file(path: Path) -> bytes:
         raise _unreadable(str(path), error) from error
 
 
-def _spec_entries(directory: Path, problems: list[CdiError]) -> list[Entry]:
+def _spec_entries(directory: Path, problems: list[CdiError]) -> list[FolderEntry]:
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except FileNotFoundError:

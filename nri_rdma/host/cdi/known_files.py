@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from nri_rdma.cdi.reading import Inspected, inspect
-from nri_rdma.host.cdi.folder import Entry, read_within
+from nri_rdma.host.cdi.folder import FolderEntry, read_within
 
 SETTLED_S = 0.05
 """How old the last change of a file must be when it is read, for its times to tell any later change: the kernel's clock
@@ -24,8 +24,8 @@ _State: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What was in a file; `state` is None as long as its times do not tell a change."""
+class _KnownFile:
+    """The result of reading a file; `state` is None as long as its times do not tell a change."""
 
     digest: bytes
     inspected: Inspected
@@ -38,10 +38,10 @@ class KnownFiles:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock` is that of the files' times, in seconds."""
         self._clock = clock
-        self._known: dict[str, _Known] = {}
-        self._asked: dict[str, _Known] = {}
+        self._known: dict[str, _KnownFile] = {}
+        self._asked: dict[str, _KnownFile] = {}
 
-    def read(self, directory: Path, entry: Entry) -> Inspected:
+    def read(self, directory: Path, entry: FolderEntry) -> Inspected:
         """Return what nri_rdma.cdi.reading.inspect says of a file of a directory. Raises CdiError."""
         file, known = entry.path, self._known.get(entry.path)
         state = self._state(entry)
@@ -49,7 +49,7 @@ class KnownFiles:
             data = read_within(directory, entry.name)
             digest = hashlib.blake2b(data, digest_size=16).digest()
             inspected = known.inspected if known is not None and known.digest == digest else inspect(data, file)
-            known = _Known(digest, inspected, state)
+            known = _KnownFile(digest, inspected, state)
         self._asked[file] = known
         return known.inspected
 
@@ -57,7 +57,7 @@ class KnownFiles:
         """Drop the results that nobody asked for since the last call."""
         self._known, self._asked = self._asked, {}
 
-    def _state(self, entry: Entry) -> _State | None:
+    def _state(self, entry: FolderEntry) -> _State | None:
         """Return what changes whenever the file does, None where nothing does: a link stays while its target
         changes."""
         try:

@@ -42,7 +42,7 @@ lab: setup ## the tests that need RDMA in the kernel, in a virtual machine (root
 lab-shell: setup ## a console in that virtual machine
 	@$(PYTHON) -m tests.lab --shell $(if $(KERNEL),--kernel $(KERNEL))
 
-cluster: setup ## the tests on a real Kubernetes, which is built once into the user's cache with Go (root; minutes, then seconds)
+cluster: setup ## the tests on a real Kubernetes, which is built once into the user's cache with Go (root; minutes, then seconds); KUBERNETES=v1.34.4: another version
 	@$(PYTHON) -m tests.cluster -- -q
 
 cluster-shell: setup ## a prompt with kubectl in such a cluster; NODES=2: two nodes

@@ -1,7 +1,7 @@
 """The netdevs that the host has lost in pods since the daemon's start.
 
-Only a virtual netdev can be lost: it ends when its pod deletes it, replaces it, moves it where nobody finds it, or with
-the pod's namespace. A physical one comes back when its namespace ends.
+A virtual netdev is lost when its pod deletes it, replaces it, moves it where nobody finds it, or with the pod's
+namespace. A physical one comes back when its namespace ends; it is lost when its device is removed from the machine.
 """
 
 from __future__ import annotations
@@ -76,4 +76,4 @@ class LostNetdevs:
             if len(self._rows) > KEPT:
                 self._rows.popitem(last=False)
         facts = {"pod": row.pod, "device": row.device, "netdev": row.netdev, "kind": row.kind, "why": why}
-        log.warning("the host has lost a virtual netdev", extra=facts)
+        log.warning("the host has lost a netdev", extra=facts)

@@ -164,6 +164,11 @@ class Kernel(Protocol):
         link."""
         ...
 
+    def has_bus_device(self, parent: str) -> bool:
+        """Return whether the machine has that device of a bus (``pci/0000:11:00.0``). One that was removed, as a VF is
+        by `sriov_numvfs`, has no netdev anywhere."""
+        ...
+
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         """Return how the host uses these links. `use.links` has them and the links that are tied to them (masters,
         slaves, children); links that do not exist are left out. The start of a pod waits for this, but not with

@@ -7,6 +7,7 @@ another index. Every function looks before it acts.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -17,6 +18,8 @@ from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind, RdmaDevice
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState
 
+log = logging.getLogger(__name__)
+
 _OF_A_PORT = (CharKind.UMAD, CharKind.ISSM)
 _ISSM_AFTER_UMAD = 64
 
@@ -24,8 +27,8 @@ _ISSM_AFTER_UMAD = 64
 def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove) -> None:
     """Make the device the host's again, under its name.
 
-    One with a PCI parent always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
-    A soft one dies with its netdev.
+    One with a PCI parent exists as long as that does: KernelError when it is nowhere to be seen (it may be on its way:
+    try again). A soft one dies with its netdev.
     """
     home = find_rdma(kernel.rdma_devices(kernel.host), move)
     if home is None and namespace is not None:
@@ -34,7 +37,10 @@ def bring_rdma_home(kernel: Kernel, namespace: Namespace | None, move: RdmaMove)
             kernel.move_rdma(namespace, there.index, kernel.host)
             home = find_rdma(kernel.rdma_devices(kernel.host), move)
     if home is None and move.parent:
-        raise KernelError("find the RDMA device", errno.ENODEV, "neither on the host nor in the pod")
+        if kernel.has_bus_device(f"pci/{move.parent}"):
+            raise KernelError("find the RDMA device", errno.ENODEV, "neither on the host nor in the pod")
+        facts = {"device": move.device, "why": f"pci/{move.parent} was removed from the machine"}
+        log.warning("the host has lost an RDMA device", extra=facts)
     if home is not None and home.name != move.device:
         raise_first(kernel.apply(kernel.host, home.index, (RenameRdma(name=move.device),)))
 

@@ -43,13 +43,14 @@ _ADDR_GEN_MODE_NONE = 1  # IN6_ADDR_GEN_MODE_NONE, include/uapi/linux/if_link.h
 
 
 class LostError(Exception):
-    """A virtual netdev does not exist any more: there is nothing left to bring home. The text says why."""
+    """A netdev does not exist any more: there is nothing left to bring home. The text says why."""
 
 
 def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState:
     """Return the netdev on the host, moved there if need be, and captured. Raises LostError.
 
-    A physical one always exists: KernelError when it is nowhere to be seen (it may be on its way: try again).
+    A physical one exists as long as its bus device does: KernelError when it is nowhere to be seen (it may be on its
+    way: try again).
     """
     links = kernel.links(kernel.host)
     home = find_on_host(links, move)
@@ -62,9 +63,12 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
         return capture_one(kernel, ifindex)
-    if move.link.parent:
-        raise KernelError("find the netdev", errno.ENODEV, "neither on the host nor in the pod")
-    raise LostError("it is neither on the host nor in the pod")
+    nowhere = "neither on the host nor in the pod"
+    if not move.link.parent:
+        raise LostError(f"it is {nowhere}")
+    if kernel.has_bus_device(move.link.parent):
+        raise KernelError("find the netdev", errno.ENODEV, nowhere)
+    raise LostError(f"{move.link.parent} was removed from the machine")
 
 
 def capture_one(kernel: Kernel, ifindex: int) -> LinkState:

@@ -48,7 +48,7 @@ class View:
     refused_count: int
     """How many refusals there were since the start."""
     lost_netdevs: tuple[LostNetdev, ...]
-    """Virtual netdevs that pods have lost, the latest first."""
+    """Netdevs that pods have lost, the latest first."""
     lost_count: int
     """How many were lost since the start."""
 

@@ -59,7 +59,9 @@ class HostNode:
         self._watched = Watched()
         self._uevents: RdmaUevents | None = None
         self._link_events: LinkEvents | None = None
-        self.kernel = LinuxKernel(lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read)
+        self.kernel = LinuxKernel(
+            lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read, sysfs=settings.sysfs_root
+        )
         self._cache: Cache | None = None
 
     def listen(

@@ -85,6 +85,8 @@ class Machine(Protocol):
 
     def remove_pod(self) -> None: ...
 
+    def bus_device(self) -> str: ...
+
 
 class FakeMachine:
     """The fake kernel's world."""
@@ -95,6 +97,10 @@ class FakeMachine:
         self._world.add_namespace(self.pod_path)
         self._world.add_link(self._world.host, "lo", ifindex=1, kind="")
         self.kernel: HostKernel = FakeKernel(self._world)
+
+    def bus_device(self) -> str:
+        self._world.add_rdma("mlx5_0", parent="0000:17:00.0")
+        return "pci/0000:17:00.0"
 
     def add_link(self, name: str, mac: str, place: str = HOST) -> int:
         netns = self._world.host if place == HOST else self._world.namespace(self.pod_path)
@@ -224,6 +230,10 @@ class LinuxMachine:
     def path(self, place: str) -> Path:
         """The file of a namespace."""
         return self._paths[place]
+
+    def bus_device(self) -> str:
+        assert Path("/sys/bus/cpu/devices/cpu0").is_symlink()
+        return "cpu/cpu0"
 
     def add_link(self, name: str, mac: str, place: str = HOST) -> int:
         """A veth whose other end is up in a namespace of its own."""

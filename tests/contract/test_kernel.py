@@ -929,6 +929,14 @@ def test_a_virtual_link_dies_with_its_namespace(machine: Machine, rail: int) -> 
     assert rail not in machine.see()
 
 
+def test_a_device_of_a_bus_is_there_or_not(machine: Machine) -> None:
+    there = machine.bus_device()
+    kernel = machine.kernel
+    assert kernel.has_bus_device(there)
+    assert not kernel.has_bus_device(f"{there}00")
+    assert not kernel.has_bus_device("pci/ffff:ff:1f.7")
+
+
 def test_a_virtual_link_is_known_by_what_it_hangs_on(machine: Machine, rail: int) -> None:
     kernel = machine.kernel
     wanted = capture(kernel, kernel.host, rail)

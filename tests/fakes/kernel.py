@@ -368,6 +368,7 @@ class World:
         self.rdma: list[Rdma] = []
         self._last_minor = 191
         self._last_peer = 0
+        self.bus_devices: set[str] = set()
         self.sockets: list[HostSocket] = []
         self.lifelines = Lifelines()
 
@@ -395,6 +396,7 @@ class World:
         if fields.get("kind", "veth") and not fields.get("parent"):
             self._last_peer += 1
             fields.setdefault("peer", self._last_peer)
+        self.bus_devices |= {fields.get("parent", "")} - {""}
         netns.links[ifindex] = Link(ifindex=ifindex, name=name, mac=mac, **fields)
         netns.links[ifindex].lose_sysctls()
         return netns.links[ifindex]
@@ -402,8 +404,17 @@ class World:
     def add_rdma(self, name: str, **fields: Any) -> Rdma:
         """A new RDMA device of the host."""
         device = Rdma(index=len(self.rdma) + 1, name=name, netns=self.host, minor=self.new_minor(), **fields)
+        self.bus_devices |= {f"pci/{device.parent.removeprefix('pci/')}"} if device.parent else set()
         self.rdma.append(device)
         return device
+
+    def unplug(self, parent: str) -> None:
+        """A device of a bus is removed from the machine, with all that it has."""
+        self.bus_devices.remove(parent)
+        self.rdma = [it for it in self.rdma if f"pci/{it.parent.removeprefix('pci/')}" != parent]
+        for netns in self._namespaces:
+            for link in [it for it in netns.links.values() if it.parent == parent]:
+                del netns.links[link.ifindex]
 
     def new_minor(self) -> int:
         """The number of a character device that nobody had before."""
@@ -508,6 +519,9 @@ class FakeKernel:
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
         return not link.peer or _link(namespace, ifindex).peer == link.peer
+
+    def has_bus_device(self, parent: str) -> bool:
+        return parent in self._world.bus_devices
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         links = self._world.host.links.values()
@@ -731,6 +745,9 @@ class FaultyKernel:
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
         return self._do("hangs_on", lambda: self._kernel.hangs_on(namespace, ifindex, link))
+
+    def has_bus_device(self, parent: str) -> bool:
+        return self._do("has_bus_device", lambda: self._kernel.has_bus_device(parent))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         return self._do("survey", lambda: self._kernel.survey(ifindexes, sockets=sockets))

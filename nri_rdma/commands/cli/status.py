@@ -196,7 +196,7 @@ def _tables(document: dict[str, Any]) -> Iterator[TextTable]:
 
 def _lost(rows: list[dict[str, Any]], count: int, now: float) -> TextTable:
     return TextTable(
-        title=f"WARNING: virtual netdevs that pods have lost ({count} since the start): make them again on the host",
+        title=f"WARNING: netdevs that pods have lost ({count} since the start): make virtual ones again on the host",
         headings=("NETDEV", "KIND", "DEVICE", "POD", "AGO", "WHY"),
         rows=tuple((it["netdev"], it["kind"], it["device"], it["pod"], age(now - it["at"]), it["why"]) for it in rows),
     )

@@ -12,6 +12,7 @@ import errno
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from nri_rdma.attach.ops import Op
@@ -69,6 +70,7 @@ class LinuxKernel:
         lifelines: Lifelines = _NO_LIFELINES,
         *,
         is_as_read: Callable[[], bool] = lambda: False,
+        sysfs: Path = Path("/sys"),
     ) -> None:
         """Open the host's namespace. `host_path` names the namespace that counts as the host's; by default the one this
         process started in. `is_as_read` tells whether the host's links are as they were when `host_use` last read
@@ -80,6 +82,7 @@ class LinuxKernel:
         self._host.wait_until_entered()
         self._moves = threading.Lock()
         self._is_as_read = is_as_read
+        self._sysfs = sysfs
         self._host_reader = HostReader(lifelines)
 
     @property
@@ -116,6 +119,10 @@ class LinuxKernel:
 
     def hangs_on(self, namespace: Namespace, ifindex: int, link: LinkState) -> bool:
         return hangs_on(self._host, held(namespace), ifindex, link)
+
+    def has_bus_device(self, parent: str) -> bool:
+        bus, _, name = parent.partition("/")
+        return (self._sysfs / "bus" / bus / "devices" / name).exists()
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))

@@ -30,7 +30,7 @@ def test_a_lost_netdev_is_logged_and_listed_with_its_pod(caplog: pytest.LogCaptu
     assert (row.netdev, row.kind, row.device, row.pod) == ("rail0", "veth", "mlx5_0", str(_pod("one")))
     assert (row.sandbox, row.why, row.at, lost.count) == ("one", "it is gone", 12.0, 1)
     (line,) = caplog.records
-    assert (line.levelname, line.getMessage()) == ("WARNING", "the host has lost a virtual netdev")
+    assert (line.levelname, line.getMessage()) == ("WARNING", "the host has lost a netdev")
     assert (vars(line)["netdev"], vars(line)["why"]) == ("rail0", "it is gone")
 
 

@@ -63,8 +63,8 @@ def test_a_device_that_is_home_under_its_name_is_left_alone(world: World) -> Non
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_soft_device_that_is_nowhere_has_died_with_its_netdev_and_a_physical_one_is_missed(
-    world: World, is_held: bool
+def test_a_soft_device_that_is_nowhere_has_died_with_its_netdev_and_a_physical_one_is_missed_while_its_card_is_there(
+    world: World, is_held: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     kernel = FakeKernel(world)
     world.rdma.clear()
@@ -73,6 +73,12 @@ def test_a_soft_device_that_is_nowhere_has_died_with_its_netdev_and_a_physical_o
     bring_rdma_home(kernel, namespace, move)
     with pytest.raises(KernelError, match="neither on the host nor in the pod"):
         bring_rdma_home(kernel, namespace, replace(move, parent="0000:17:00.0"))
+    assert not caplog.records
+    world.unplug("pci/0000:17:00.0")
+    bring_rdma_home(kernel, namespace, replace(move, parent="0000:17:00.0"))
+    (line,) = caplog.records
+    told = (line.levelname, line.__dict__["device"], line.__dict__["why"])
+    assert told == ("WARNING", "rxe0", "pci/0000:17:00.0 was removed from the machine")
 
 
 def test_beyond_the_64th_port_nobody_says_which_issm_belongs_to_a_umad() -> None:

@@ -60,10 +60,24 @@ def test_a_virtual_netdev_that_the_pod_deleted_is_told_as_lost(start: Start, cap
     pod.links.clear()
     end_sandbox(rig)
     (line,) = (record for record in caplog.records if record.levelname == "WARNING")
-    assert line.message == "the host has lost a virtual netdev"
+    assert line.message == "the host has lost a netdev"
     assert (line.__dict__["netdev"], line.__dict__["kind"]) == ("rail0", "veth")
     (lost,) = rig.sandboxes.lost().rows()
     assert (lost.netdev, lost.why) == ("rail0", "it is neither on the host nor in the pod")
+
+
+def test_a_physical_netdev_whose_card_was_removed_is_lost_and_its_pod_ends(start: Start) -> None:
+    world = make_world(physical=True)
+    rig = start(world)
+    begin_attach(rig).attach_done.result(SOON)
+    pod = world.namespace(POD_PATH)
+    assert pod is not None
+    (parent,) = (link.parent for link in pod.links.values() if link.parent)
+    world.unplug(parent)
+    end_sandbox(rig)
+    (lost,) = rig.sandboxes.lost().rows()
+    assert (lost.netdev, lost.why) == ("rail0", f"{parent} was removed from the machine")
+    assert_nothing_left(rig)
 
 
 def test_a_virtual_netdev_that_the_pod_replaced_is_lost_and_the_other_one_stays(start: Start) -> None:

@@ -195,7 +195,7 @@ def test_netdevs_that_pods_have_lost_are_a_warning(daemon: InsideDaemon) -> None
         for it in _tables({**document, "lost_count": 3, "lost_netdevs": [{**row, "at": time.time()}]})
         if "lost" in it.title
     )
-    assert table.title.startswith("WARNING: virtual netdevs that pods have lost (3 since the start)")
+    assert table.title.startswith("WARNING: netdevs that pods have lost (3 since the start)")
     ((netdev, kind, device, pod, _, why),) = table.rows
     assert (netdev, kind, device, pod, why) == ("rail0", "veth", "mlx5_0", "default/trainer", "it is gone")
 

@@ -90,7 +90,7 @@ def ensure_programs(version: str = VERSION) -> Programs:
     """Return the programs of a version, built now if they never were. Raises ClusterError."""
     target = CACHE / f"kubernetes-{version}"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another clone may be building it
         if not (target / "kubernetes").exists():
             _build(version, target)
@@ -109,7 +109,7 @@ def ensure_operator(version: str = OPERATOR_VERSION) -> Operator:
     """Return KubeRay's operator, built now if it never was. Raises ClusterError."""
     target = CACHE / f"ray-operator-{version}"
     CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
+    with (CACHE / f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / "ray-operator").exists():
             _build_operator(version, target)

@@ -181,6 +181,7 @@ class Daemon:
                 reload_error=lambda: self._reloader.error,
                 traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
                 pinned=lambda: asdict(self._kernel.held()),
+                driver=self._kubelet_doors.driver,
             )
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any  # Any: a document of JSON
 
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import make_claims_door
@@ -34,6 +36,11 @@ class KubeletDoors:
         self._device_plugins.open_later()
         if self._claims is not None:
             self._claims.open_later()
+
+    def driver(self) -> Mapping[str, Any] | None:
+        """Return what is known of the driver of claims, as DriverView has it; None where no pool is asked through
+        claims."""
+        return asdict(self._claims.view()) if self._claims is not None else None
 
     def close(self) -> None:
         """End all servers. After the workers; again is no error."""

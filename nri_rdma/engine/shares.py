@@ -20,21 +20,13 @@ from nri_rdma.engine.parts import held_by_id
 from nri_rdma.model.allocation import PodAllocation
 from nri_rdma.model.device import RdmaDevice
 from nri_rdma.model.pool import Pool, PoolDoor, ShareGives
+from nri_rdma.model.registration import Registration
 
 PENDING_S = 120.0
 """How long after an allocation pods are asked about, while none of them is known to have it. Usually the sandbox starts
 within half a second; volumes may take longer."""
 NOT_TRIED = "the runtime has not reported its pods yet"
 """Why a resource is not registered right after the daemon's start."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """The registration of a resource with the kubelet: `error` is why it failed, "" where it did not; `since` is the
-    time of the last change, in seconds since the epoch."""
-
-    error: str
-    since: float
 
 
 class Guarding(StrEnum):
@@ -114,9 +106,7 @@ class ShareBook:
 
     def registered(self, pool: str, error: str = "") -> None:
         """Note that the kubelet knows the resource of a pool, or why not."""
-        before = self.registrations[pool]
-        since = before.since if bool(before.error) == bool(error) else time.time()
-        self.registrations[pool] = Registration(error=error, since=since)
+        self.registrations[pool] = self.registrations[pool].then(error, time.time())
 
     def view(self, taken: Taken, attachments: tuple[Attachment, ...]) -> SharesView:
         """Return what is known now, beside who holds which device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any  # Any: JSON documents and manifests
 
@@ -98,6 +99,8 @@ def explain(
         from nri_rdma.commands.cli.gpus import with_gpus
 
         source = with_gpus(source, gpus, pods)
+    if source.claims and any(container.claims for pod in pods for container in pod.containers):
+        source = replace(source, sentences=(*source.sentences, source.claims))
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
         print_json(_document(explanations, source, unread))

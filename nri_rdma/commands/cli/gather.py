@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any  # Any: the daemon's JSON document
 
 import msgspec
 
+from nri_rdma.commands.cli.driver_line import driver_sentence
 from nri_rdma.commands.cli.holders import taken_from
 from nri_rdma.commands.cli.host_network import read_host_network
 from nri_rdma.commands.cli.node import read_node
@@ -33,6 +35,8 @@ class FactsSource:
     facts: Facts
     sentences: tuple[str, ...]
     memlock_reason: str
+    claims: str = ""
+    """A sentence about the node's driver of claims; "" where there is none."""
 
 
 def gather(settings: Settings, snapshot: Path | None = None, problem: SettingError | None = None) -> FactsSource:
@@ -113,7 +117,9 @@ def _from_daemon(document: Mapping[str, Any], settings: Settings) -> FactsSource
         f"Decided with what the daemon (pid {document['daemon']['pid']}) knows now: {held} of"
         f" {len(document['devices'])} devices are held by pods."
     )
-    return FactsSource(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"])
+    driver = document.get("driver")  # a daemon before this field has none
+    claims = driver_sentence(driver, time.time()) if driver else ""
+    return FactsSource(facts=facts, sentences=(sentence,), memlock_reason=memlock["reason"], claims=claims)
 
 
 def _away(document: Mapping[str, Any]) -> tuple[Away, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any  # Any: the daemon's JSON document
 
 import click
 
+from nri_rdma.commands.cli.driver_line import UNSERVED_S, driver_attention, driver_facts
 from nri_rdma.commands.cli.options import asking_options, output_option
 from nri_rdma.commands.cli.screen import Screen, TextTable, age, print_json, printable
 from nri_rdma.config.settings import Settings
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from nri_rdma.commands.doctor.guard import Setup
 
 EXIT_ATTENTION = 1
-UNREGISTERED_S = 60.0
-"""For how long a resource may not be registered with the kubelet before that needs attention: the kubelet and the
-daemon start within it."""
 _ID_LENGTH = 13
 """As crictl shortens the ids of sandboxes."""
 
@@ -39,8 +37,9 @@ def status(context: click.Context, settings: Settings, output: str, check: bool)
     the daemon does not answer.
 
     With --check: for probes and monitoring. The runtime is not connected, a configuration was refused, a resource has
-    not been registered with the kubelet for a minute, devices could not be brought home, pods run without their
-    devices, or containers did not start. Refused pods do not count.
+    not been registered with the kubelet for a minute, the driver of claims has not been or cannot publish its devices,
+    another driver publishes them, devices could not be brought home, pods run without their devices, or containers did
+    not start. Refused pods do not count.
 
     \b
     Example:
@@ -82,8 +81,10 @@ def attention(document: dict[str, Any]) -> Iterator[str]:
         yield f"the settings are as before: {document['reload_error']}"
     for pool in document["pools"]:
         known = pool.get("registration")  # a daemon before this field has none
-        if known and known["error"] and time.time() - known["since"] > UNREGISTERED_S:
+        if known and known["error"] and time.time() - known["since"] > UNSERVED_S:
             yield f"the kubelet does not know {pool['resource']} of pool {pool['name']}: {known['error']}"
+    if driver := document.get("driver"):  # a daemon before this field has none
+        yield from driver_attention(driver, time.time())
     for it in document["sandboxes"]:
         if it["undo_error"]:
             yield f"devices of {it['pod']} could not be brought home: {it['undo_error']}"
@@ -125,6 +126,8 @@ def _facts(document: dict[str, Any], setups: tuple[Setup, ...] = ()) -> Iterator
                 yield "", f"WARNING, its containers have no guard: {why}"
         if pool["contested"]:
             yield "", f"WARNING, other pools select too, so that none has: {', '.join(pool['contested'])}"
+    if driver := document.get("driver"):  # a daemon before this field has none
+        yield from driver_facts(driver, time.time())
     if document["policy"]["rules"]:
         yield "Rules", f"{len(document['policy']['rules'])}, see `nri-rdma config show`"
     yield "RDMA netns", document["rdma_netns"]

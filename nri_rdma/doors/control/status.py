@@ -59,6 +59,8 @@ class DaemonFacts:
     pinned: Callable[[], Mapping[str, int]] = dict
     """What pins network namespaces: how many there are, the threads and sockets inside, and how many a call that
     hangs keeps from closing."""
+    driver: Callable[[], Mapping[str, Any] | None] = lambda: None
+    """What is known of the driver of claims, as DriverView has it; None: no pool is asked through claims."""
 
 
 def guard_document(contacts: Contacts, sandboxes: Iterable[Attachment]) -> dict[str, Any]:
@@ -91,6 +93,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
         "sysfs_root": str(facts.settings.sysfs_root),
         "annotation_prefix": facts.settings.annotation_prefix,
         "pools": _pools(view),
+        "driver": facts.driver(),
         "policy": policy_document(view.policy),
         "adopt": adoption_document(view.adoption),
         "cdi_specs_read": view.specs_are_read,

@@ -10,11 +10,13 @@ import logging
 import threading
 from collections.abc import Callable
 
+from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.doors.dra.publishing import Publisher
 from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.errors import KubeletError
 from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.driver import DriverView
 from nri_rdma.tasks.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,16 @@ class ClaimsDoor:
     def node_was_read(self) -> None:
         """Publish what the node has now."""
         self._publisher.look()
+
+    def view(self) -> DriverView:
+        """Return what is known now."""
+        return DriverView(
+            name=DRIVER,
+            registration=self._server.registration,
+            published=self._publisher.published,
+            claims=self._statuses.counted(),
+            rivals=dict(self._publisher.rivals),
+        )
 
     def close(self) -> None:
         """End the sockets and the threads. After the workers; again is no error."""

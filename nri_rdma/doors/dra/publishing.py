@@ -10,10 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any  # Any: JSON
 
 from nri_rdma.decide.advertised import DRIVER, Advertised
 from nri_rdma.doors.dra.slices import PATH, is_published, new_slice, next_generation, rivals, selector, specs_of
 from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.driver import Published
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +41,8 @@ class Publisher:
         self._written = -QUIET_S
         self._watcher = threading.Thread(target=self._watch, name="slices-watch", daemon=True)
         self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
-        self.error = ""
-        """Why the slices are not as they shall be; "" where they are."""
+        self.published = Published()
+        """The slices as they were when last compared or written."""
         self.rivals: Mapping[str, Sequence[str]] = {}
         """Other drivers that publish devices of ours, and these."""
 
@@ -73,12 +76,9 @@ class Publisher:
         pause_s = FIRST_PAUSE_S
         while self._await_due():
             try:
-                self._publish()
-                self.error, pause_s = "", FIRST_PAUSE_S
+                self.published, pause_s = self._publish(), FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
-                if str(error) != self.error:
-                    log.warning("the node's devices are not published", extra={"error": str(error)})
-                self.error = str(error)
+                self._failed(str(error))
                 self._pause(pause_s)
                 pause_s = min(2 * pause_s, LAST_PAUSE_S)
                 self.look()
@@ -92,13 +92,20 @@ class Publisher:
             self._is_due = False
             return not self._is_closed
 
-    def _publish(self) -> None:
+    def _failed(self, why: str) -> None:
+        before = self.published
+        if why != before.error:
+            log.warning("the node's devices are not published", extra={"error": why})
+        self.published = replace(before, error=why, error_since=before.error_since or time.time())
+
+    def _publish(self) -> Published:
+        """Have the slices as they shall be, and return what they are then. Raise ApiServerError."""
         devices = self._devices()
         every = self._api.get(PATH, selector(self._node, driver=""))["items"]
         self._tell_rivals(rivals(every, devices))
         found = [it for it in every if it["spec"]["driver"] == DRIVER]
         if is_published(found, self._node, devices):
-            return
+            return _published([it["spec"] for it in found], devices, self.published.written)
         specs = specs_of(self._node, devices, next_generation(found))
         uid = self._api.get(f"/api/v1/nodes/{self._node}")["metadata"]["uid"]
         self._written = time.monotonic()  # also where one of the next calls fails: then some were made
@@ -110,6 +117,7 @@ class Publisher:
         for old in found[len(specs) :]:
             self._api.delete(f"{PATH}/{old['metadata']['name']}")
         log.info("devices published", extra={"devices": len(devices), "slices": len(specs)})
+        return _published(specs, devices, time.time())
 
     def _tell_rivals(self, found: Mapping[str, Sequence[str]]) -> None:
         if found != self.rivals:
@@ -141,3 +149,8 @@ class Publisher:
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed, seconds)
+
+
+def _published(specs: Sequence[Mapping[str, Any]], devices: Sequence[Advertised], written: float) -> Published:
+    generation = specs[0]["pool"]["generation"]
+    return Published(devices=len(devices), slices=len(specs), generation=generation, written=written)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from nri_rdma.errors import ApiServerError
 from nri_rdma.host.cdi.folder import scan
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName
+from nri_rdma.model.driver import PreparedClaims
 from nri_rdma.text.claims import claim_path
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,16 @@ class StatusWriter:
     def runs(self) -> bool:
         """Return whether the thread runs."""
         return self._thread.is_alive()
+
+    def counted(self) -> PreparedClaims:
+        """Return how many claims are prepared, by their states."""
+        states = self._states()
+        with self._changed:
+            prepared = [it for it in self._claims.values() if it.is_prepared]
+            found = Counter(
+                _state(it, [state for name, state in states.items() if is_of(name, it.name.uid)]) for it in prepared
+            )
+        return PreparedClaims(**found)
 
     def start(self) -> None:
         """Begin; again is no error."""
@@ -245,6 +257,15 @@ class StatusWriter:
     def _forget(self, claim: _Known) -> None:
         if self._claims.get(claim.name.uid) is claim:
             del self._claims[claim.name.uid]
+
+
+def _state(claim: _Known, states: Sequence[CdiState]) -> str:
+    """Return the field of PreparedClaims that counts a claim with these states."""
+    if any(it.given for it in states):
+        return "attached"
+    if claim.failures:
+        return "failed"
+    return "returning" if any(it.is_returning for it in states) else "waiting"
 
 
 def _replace(api: ApiServer, name: ClaimName, state: ClaimState) -> None:

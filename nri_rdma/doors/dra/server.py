@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,6 +23,7 @@ from nri_rdma.decide.advertised import DRIVER
 from nri_rdma.doors.dra.preparing import Preparer
 from nri_rdma.errors import ErrorCode, KubeletError, NriRdmaError
 from nri_rdma.model.claim import ClaimName
+from nri_rdma.model.registration import Registration
 from nri_rdma.pb import dra_pb2 as dra
 from nri_rdma.pb import pluginregistration_pb2 as registration
 
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 VERSION = "v1.DRAPlugin"
 """The only version that we serve: that of Kubernetes 1.34 and later."""
+NOT_SERVED = "the runtime has not reported its pods yet"
+"""Why the driver is not registered right after the daemon's start."""
 _SERVICE, _REGISTRATION = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "pluginregistration.Registration"
 _THREADS = 8
 """Calls at one time: one that waits for a device must not keep the others waiting."""
@@ -45,6 +49,8 @@ class DraServer:
         self._preparer = preparer
         self._on_registered = on_registered
         self._servers: list[Any] = []
+        self.registration = Registration(error=NOT_SERVED, since=time.time())
+        """Whether the kubelet knows the driver."""
 
     @property
     def is_there(self) -> bool:
@@ -57,6 +63,7 @@ class DraServer:
         import grpc
 
         self.close()
+        self._note_registration(f"the kubelet has not called {self._registrar} yet")
         unary = grpc.unary_unary_rpc_method_handler
         calls = {"NodePrepareResources": unary(self._prepare), "NodeUnprepareResources": unary(self._unprepare)}
         asked = {"GetInfo": unary(self._info), "NotifyRegistrationStatus": unary(self._notified)}
@@ -68,19 +75,24 @@ class DraServer:
             self._listen(grpc, self._registrar, _REGISTRATION, asked)  # last: the kubelet calls at once
         except (OSError, RuntimeError) as error:
             self.close()
-            raise KubeletError(
+            unheard = KubeletError(
                 ErrorCode.KUBELET_UNREACHABLE,
                 "cannot listen for the kubelet",
                 where=str(self._registrar),
                 hint="nothing, it is tried again; see that the kubelet runs, and its folder in kubelet_plugins_dir",
                 detail=str(error)[:300],
-            ) from error
+            )
+            self._note_registration(str(unheard))
+            raise unheard from error
 
     def close(self) -> None:
         """End all calls and remove the sockets. Again is no error."""
         servers, self._servers = self._servers, []
         for server in reversed(servers):  # first the one by which the kubelet finds us
             server.stop(grace=None).wait(_STOP_S)
+
+    def _note_registration(self, error: str) -> None:
+        self.registration = self.registration.then(error, time.time())
 
     def _listen(self, grpc: Any, path: Path, service: str, handlers: dict[str, Any]) -> None:
         with suppress(FileNotFoundError):
@@ -101,6 +113,7 @@ class DraServer:
     def _notified(self, data: bytes, context: Any) -> bytes:
         told = _read(registration.RegistrationStatus, data, context)
         error = "" if told.plugin_registered else told.error or "the kubelet does not say why"
+        self._note_registration(f"the kubelet refuses the driver: {error}" if error else "")
         if error:
             log.error("the kubelet refuses the driver of claims", extra={"error": error})
         else:

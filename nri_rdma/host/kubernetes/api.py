@@ -18,6 +18,7 @@ from nri_rdma.errors import ApiServerError
 CALL_S = 10.0
 """Time limit of a call; after it the call fails."""
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
+_RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tried again"
 
 
 class ApiServer:
@@ -98,7 +99,8 @@ class ApiServer:
             answer = self._answer(method, path, query, body, timeout_s)
         if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
             what = f"the API server answers {answer.status} to {method}"
-            raise ApiServerError(what, where=path, hint=_HINT, status=answer.status, detail=_message(answer))
+            hint = _RIGHTS_HINT if answer.status == _FORBIDDEN else _HINT
+            raise ApiServerError(what, where=path, hint=hint, status=answer.status, detail=_message(answer))
         return answer
 
     def _answer(
@@ -140,7 +142,7 @@ class ApiServer:
         return ApiServerError(what, where=path, hint=_HINT, detail=f"{type(error).__name__}: {error}"[:300])
 
 
-_FIRST_GOOD, _FIRST_BAD, _UNAUTHORIZED, _GONE = 200, 300, 401, 404
+_FIRST_GOOD, _FIRST_BAD, _UNAUTHORIZED, _FORBIDDEN, _GONE = 200, 300, 401, 403, 404
 
 
 def _message(answer: Any) -> str:

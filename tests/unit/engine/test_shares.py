@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nri_rdma.commands.cli.driver_line import UNSERVED_S
 from nri_rdma.commands.cli.holders import taken_from
-from nri_rdma.commands.cli.status import UNREGISTERED_S, attention
+from nri_rdma.commands.cli.status import attention
 from nri_rdma.decide.policy import policy_of
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import Subject, refuse_incomplete
@@ -208,12 +209,12 @@ def test_status_says_whether_a_resource_is_registered_and_a_check_ends_with_1_wh
     node.shares.registered("hcas", "RESOURCE-TAKEN: by another")
     assert "the kubelet does not know it, for" in told()
     assert "RESOURCE-TAKEN: by another" in told()
-    assert attention_words(since=UNREGISTERED_S - 30) == []
-    (line,) = attention_words(since=UNREGISTERED_S + 1)
+    assert attention_words(since=UNSERVED_S - 30) == []
+    (line,) = attention_words(since=UNSERVED_S + 1)
     assert line == f"the kubelet does not know {RESOURCE} of pool hcas: RESOURCE-TAKEN: by another"
     node.shares.registered("hcas")
     assert "registered with the kubelet 0 s ago" in told()
-    assert attention_words(since=UNREGISTERED_S + 1) == []
+    assert attention_words(since=UNSERVED_S + 1) == []
 
 
 def test_the_time_of_a_registration_is_that_of_the_last_change() -> None:

@@ -36,6 +36,7 @@ from nri_rdma.host.cgroup import has_rdma_controller
 from nri_rdma.host.limits import ContainerLimits
 from nri_rdma.host.sysfs.scan import scan
 from nri_rdma.model.device import Node, RdmaNetns
+from nri_rdma.model.driver import DriverView
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.model.pod import Pod
@@ -104,6 +105,7 @@ class InsideDaemon:
         )
         self.settings_now = self.settings
         self.export_counts: ExportCounts | None = None
+        self.driver: DriverView | None = None
         self.reloader = Reloader(self.settings, self._read_settings, self.engine.placer)
         self.facts = DaemonFacts(
             settings=self.settings,
@@ -114,6 +116,7 @@ class InsideDaemon:
             ),
             reload_error=lambda: self.reloader.error,
             traces=lambda: asdict(self.export_counts) if self.export_counts else None,
+            driver=lambda: asdict(self.driver) if self.driver else None,
         )
         self._control = ControlServer(self.facts)
 

@@ -16,6 +16,7 @@ from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.server import DraServer
 from nri_rdma.engine.claims import Claims
 from nri_rdma.host.kubernetes.api import ApiServer
+from nri_rdma.model.driver import PreparedClaims
 from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import Server, running
 from tests.rig.deadline import wait_until
@@ -70,6 +71,10 @@ def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registr
     wait_until(lambda: bool(api_server.slices), "the slice")
     (told,) = api_server.slices.values()
     assert len(told["spec"]["devices"]) == 8
+    wait_until(lambda: door.view().published.slices == 1, "what is published")
+    known = door.view()
+    assert (known.name, known.registration.error, known.published.devices) == (OURS, "", 8)
+    assert (known.claims, known.rivals) == (PreparedClaims(), {})
     door.close()
     door.close()
     assert not socket_of(registry).exists()
@@ -87,8 +92,10 @@ def test_a_kubelet_that_comes_later_is_waited_for_and_said_once(
     door: ClaimsDoor, registry: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     registry.rmdir()
+    assert door.view().registration.error == "the runtime has not reported its pods yet"
     door.open_later()
     wait_until(lambda: "claims are not served" in caplog.text, "the warning")
+    assert f"there is no {registry}" in door.view().registration.error
     registry.mkdir()
     wait_until(socket_of(registry).is_socket, "the socket")
     assert caplog.text.count("claims are not served") == 1

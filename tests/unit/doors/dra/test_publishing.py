@@ -60,6 +60,8 @@ def generations(server: Server) -> set[int]:
 def test_devices_are_published_once_and_nothing_is_written_without_a_change(
     server: Server, publisher: Publisher
 ) -> None:
+    began = time.time()
+    assert publisher.published.slices == 0
     publisher.start()
     wait_until(lambda: names(server) == ["d0", "d1"], "the slice")
     for _ in range(5):
@@ -68,6 +70,9 @@ def test_devices_are_published_once_and_nothing_is_written_without_a_change(
     assert [it.method for it in server.writes] == ["POST"]
     (told,) = server.slices.values()
     assert told["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+    known = publisher.published
+    assert (known.devices, known.slices, known.generation, known.error) == (2, 1, 1, "")
+    assert began <= known.written <= time.time()
 
 
 def test_what_is_published_already_is_not_written_again(
@@ -81,9 +86,12 @@ def test_what_is_published_already_is_not_written_again(
     asked = len(server.seen)
     following.start()
     wait_until(lambda: any(it.path == SLICES and "watch" not in it.query for it in server.seen[asked:]), "a look")
+    wait_until(lambda: following.published.slices == 1, "what is published")
     following.close()
     api.close()
     assert len(server.writes) == 1
+    known = following.published
+    assert (known.devices, known.generation, known.written) == (2, 1, 0.0)
 
 
 def test_a_driver_that_publishes_our_devices_is_named_once_and_its_slice_is_left_alone(
@@ -122,6 +130,8 @@ def test_more_devices_take_another_slice_and_fewer_give_it_back(
     publisher.look()
     wait_until(lambda: len(names(server)) == 256, "both slices")
     assert (len(server.slices), generations(server)) == (2, {2})
+    wait_until(lambda: publisher.published.slices == 2, "what is published")
+    assert (publisher.published.devices, publisher.published.generation) == (256, 2)
     now[:] = devices(3)
     publisher.look()
     wait_until(lambda: len(server.slices) == 1, "one slice")
@@ -155,17 +165,21 @@ def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, pu
     def forbidden(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
         return "watch" not in seen.query and send(handler, 403, {"message": "may not list"})
 
+    began = time.time()
     server.answer = forbidden
     publisher.start()
     wait_until(lambda: len(server.seen) >= 5, "some tries")
-    assert "403" in publisher.error
+    known = publisher.published
+    assert "403" in known.error
+    assert "Next: apply the output of `nri-rdma claims manifests` again" in known.error
+    assert (known.slices, began <= known.error_since <= began + 1) == (0, True)
     times = [it.at for it in server.seen if "watch" not in it.query][:4]
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses[0] >= 0.09
     assert pauses[1] >= 0.18
     assert pauses[2] >= 0.36
     server.answer = lambda _handler, _seen: False
-    wait_until(lambda: names(server) == ["d0", "d1"] and not publisher.error, "the slice")
+    wait_until(lambda: names(server) == ["d0", "d1"] and not publisher.published.error, "the slice")
 
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "ends at once"])

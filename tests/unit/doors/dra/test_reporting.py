@@ -19,6 +19,7 @@ from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, GivenDevice
+from nri_rdma.model.driver import PreparedClaims
 from nri_rdma.model.request import Mode
 from tests.rig.api_server import Seen, Server, running, send
 from tests.rig.deadline import wait_until
@@ -426,3 +427,17 @@ def test_what_was_never_started_can_be_closed_and_does_not_start_then(rig: Rig) 
     made.close()
     made.start()
     assert not made.runs
+
+
+def test_prepared_claims_are_counted_by_what_became_of_their_devices(rig: Rig) -> None:
+    rig.allocate(*range(1, 6))
+    for number in range(2, 6):
+        rig.writer.prepared(claim_name(number))
+    assert rig.writer.counted() == PreparedClaims(waiting=5)
+    rig.attach(1)
+    rig.writer.news(frozenset({cdi(2)}), "no such interface")
+    rig.states[cdi(3)] = CdiState(is_returning=True)
+    rig.writer.unprepared(claim_name(5))
+    assert rig.writer.counted() == PreparedClaims(attached=1, failed=1, returning=1, waiting=1)
+    rig.attach(2)
+    assert rig.writer.counted() == PreparedClaims(attached=2, returning=1, waiting=1)

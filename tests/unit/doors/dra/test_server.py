@@ -65,9 +65,19 @@ def test_the_kubelet_is_told_name_version_and_endpoint(served: DraServer, folder
 def test_a_registration_is_heard_and_a_refusal_is_logged_with_its_error(
     served: DraServer, folder: Path, registered: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    for status in ({"plugin_registered": False, "error": "too old"}, {}, {"plugin_registered": True}):
+    socket = registrar(folder)
+    assert served.registration.error == f"the kubelet has not called {socket} yet"
+    refused, unsaid = "the kubelet refuses the driver: too old", "the kubelet refuses the driver: the kubelet does not"
+    since = served.registration.since
+    for status, error in (
+        ({"plugin_registered": False, "error": "too old"}, refused),
+        ({}, f"{unsaid} say why"),
+        ({"plugin_registered": True}, ""),
+    ):
         data = registration.RegistrationStatus(**status).SerializeToString()
-        call(registrar(folder), NOTIFY, data)
+        call(socket, NOTIFY, data)
+        assert served.registration.error == error
+        assert (served.registration.since == since) == bool(error)  # another reason is no change
         assert len(registered) == (1 if status.get("plugin_registered") else 0)
     told = [vars(it)["error"] for it in caplog.records if it.levelname == "ERROR"]
     assert told == ["too old", "the kubelet does not say why"]

@@ -100,6 +100,8 @@ def _places(key: Key) -> str:
             return "the pod's annotation"
         case [StandsIn.POD, StandsIn.CONTAINER]:
             return "annotations"
+        case [StandsIn.CDI]:
+            return "CDI specs"
     return "all"
 
 

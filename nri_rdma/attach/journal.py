@@ -109,6 +109,7 @@ know them, can bring the devices home."""
 
 _NO_CONFIG: Any = msgspec.to_builtins(NetworkConfig())
 _RARE: Mapping[str, object] = {
+    "admin_access": False,
     "shares": (),
     "routes": (),
     "rules": (),

@@ -181,15 +181,15 @@ def _uses_by_host(placed: tuple[Placed, ...], use: HostUse) -> tuple[str, ...]:
 
 
 def _rdma_uses(kernel: Host, placed: tuple[Placed, ...]) -> Iterator[str]:
-    """Yield who holds something on an RDMA device by now. The processes that have a shared device open may be those of
-    other pods."""
+    """Yield who holds something on an RDMA device by now. The processes that have a shared or a watched device open may
+    be those of other pods."""
     rdma_netns = kernel.rdma_netns()
     for item in placed:
         for device in item.devices:
             if device.kernel_index is not None:
                 objects = kernel.rdma_objects(device.kernel_index)
                 yield from kernel_use_reasons(objects, rdma_netns)
-                if item.admitted.mode is Mode.EXCLUSIVE:
+                if item.admitted.mode is Mode.EXCLUSIVE and not item.admitted.is_watched:
                     yield from open_reasons(objects)
 
 

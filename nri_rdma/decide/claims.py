@@ -21,6 +21,7 @@ from nri_rdma.model.request import Isolation, Mode, PodRequest
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.pools import node_of
+from nri_rdma.text.refusals import refused
 from nri_rdma.text.requests import read_parameters
 
 _OF_CLASS = Rule(
@@ -30,6 +31,9 @@ _OF_CLASS = Rule(
     interface=frozenset(InterfaceRight),
 )
 """The rights over all that a class and a claim say together, once those of the claim were looked at."""
+
+_OF_NODES = frozenset({"name", "devices", "memlock", "limits"})
+"""The parameters that mean something for who gets device nodes only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,7 @@ def admit_claim(
     claim and the key."""
     where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
     if request.is_admin:
-        what = "adminAccess is not supported yet"
-        raise PlacementError(ErrorCode.POLICY_DENIED, what, where=where, hint="leave it out of the claim")
+        request, policy = _looking_on(request, where), _in_mode_shared(policy)
     pool = _pool_of(policy, devices, where)
     asker = Asker(namespace=claim.namespace)
     _admitted(policy, node, asker, pool, request.from_claim, len(devices), where)
@@ -62,6 +65,26 @@ def admit_claim(
     named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
     text = json.dumps(_asked(named, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
+
+
+def _looking_on(request: ClaimRequest, where: str) -> ClaimRequest:
+    """Return the request with what concerns device nodes only: a class may be for those who have the devices, too.
+    Raise RequestError for what the claim itself says beyond that."""
+    for key in request.from_claim:
+        if key not in _OF_NODES and (key != "mode" or request.from_claim[key] != Mode.SHARED):
+            what = f"{key} does not go with adminAccess: the pod gets device nodes, and the netdev stays where it is"
+            raise refused(f"{where}, parameters.{key}", what, f"leave {key} out, or adminAccess")
+    return replace(
+        request,
+        parameters={key: value for key, value in request.parameters.items() if key in _OF_NODES},
+        from_claim={key: value for key, value in request.from_claim.items() if key in _OF_NODES},
+    )
+
+
+def _in_mode_shared(policy: Policy) -> Policy:
+    """Return the policy for who looks on: that is done in mode shared only, in whatever mode devices are given."""
+    pools = {name: replace(pool, modes=(Mode.SHARED,), requires_isolation=False) for name, pool in policy.pools.items()}
+    return replace(policy, pools=pools, rules=tuple(replace(rule, modes=()) for rule in policy.rules))
 
 
 def holder_of(devices: tuple[RdmaDevice, ...], taken: Taken, mode: Mode) -> str:
@@ -104,4 +127,6 @@ def _asked(claim: Claim, request: ClaimRequest, admitted: Admitted) -> Mapping[s
         asked["limits"] = {key: value for key, value in told.items() if value is not None}
     if admitted.request.isolation is Isolation.HARD:
         asked["isolation"] = str(Isolation.HARD)
+    if request.is_admin:
+        asked["adminAccess"] = True
     return asked

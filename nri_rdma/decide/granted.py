@@ -86,7 +86,8 @@ def lacks(grants: Iterable[CdiGrant], attached: Iterable[DeviceRequest], adoptio
 
 def place_granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: Asker, owner: str) -> tuple[Placed, ...]:
     """Return the requests with their devices. Raises PlacementError or RequestError when they cannot be attached so, or
-    when a pod has one of the devices alone. Two of these requests may share a device, and not more."""
+    when a pod has one of the devices alone. Two of these requests may share a device, and not more; one with admin
+    access looks on at whatever anyone does with it."""
     placed: list[Placed] = []
     for item in items:
         placed.append(_granted_one(node, _with_holdings(taken, placed, owner), item, asker))
@@ -96,8 +97,9 @@ def place_granted(node: Node, taken: Taken, items: tuple[Wanted, ...], asker: As
 def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed:
     mode = item.request.mode or Mode.SHARED
     admitted = admit_granted(node, replace(item.request, mode=mode), asker)
-    for device in item.devices:
-        _refuse_taken(device, mode, taken.get(device.id, frozenset()), item.request.where)
+    holders = {device.id: taken.get(device.id, frozenset()) for device in item.devices}
+    for device in item.devices if not item.request.admin_access else ():
+        _refuse_taken(device, mode, holders[device.id], item.request.where)
         uses = (*device.in_use, *device.ties)
         if mode is Mode.EXCLUSIVE and uses:
             raise PlacementError(
@@ -107,7 +109,8 @@ def _granted_one(node: Node, taken: Taken, item: Wanted, asker: Asker) -> Placed
                 hint="free it on the host, or have its driver offer another device",
             )
     reasons = tuple(f"{device.name}: CDI device {item.request.cdi_device}" for device in item.devices)
-    return Placed(admitted=admitted, devices=item.devices, reasons=reasons)
+    is_watched = any(holding.looks_on for holdings in holders.values() for holding in holdings)
+    return Placed(admitted=replace(admitted, is_watched=is_watched), devices=item.devices, reasons=reasons)
 
 
 def _refuse_taken(device: RdmaDevice, mode: Mode, holders: Collection[Holding], where: str) -> None:
@@ -132,7 +135,8 @@ def _with_holdings(taken: Taken, placed: Iterable[Placed], owner: str, mode: Mod
     for item in placed:
         words = f"{owner} (CDI device {item.admitted.request.cdi_device})"
         for device in item.devices:
-            holding = Holding(owner=words, mode=mode or item.admitted.mode)
+            looks_on = item.admitted.request.admin_access
+            holding = Holding(owner=words, mode=mode or item.admitted.mode, looks_on=looks_on)
             more[device.id] = more.get(device.id, frozenset()) | {holding}
     return more
 

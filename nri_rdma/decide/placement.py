@@ -34,16 +34,19 @@ _MAX_NAMED = 16
 class Holding:
     """A pod that has a device; `owner` is namespace/name, for refusals, `gpus` the GPUs that the pod is known to
     have, `shares` the ids of the pool's shares that the device stands for. `is_sole`: no other pod may have it, also in
-    mode shared."""
+    mode shared. `looks_on`: the pod has its nodes beside whoever has it."""
 
     owner: str
     mode: Mode
     gpus: frozenset[PciAddress] = frozenset()
     shares: frozenset[str] = frozenset()
     is_sole: bool = False
+    looks_on: bool = False
 
     def bars(self, mode: Mode, *, is_sole: bool = False) -> bool:
         """Return whether another pod cannot have the device in this mode, or as its sole owner."""
+        if self.looks_on:
+            return False
         return is_sole or self.is_sole or Mode.EXCLUSIVE in {mode, self.mode}
 
 
@@ -74,7 +77,17 @@ def holdings_of(owner: str, admitted: Admitted, devices: Iterable[DeviceId]) -> 
     for index, device_id in enumerate(ids):
         shares = request.shares_of(index, len(ids))
         is_sole = request.match.id is not None
-        yield device_id, Holding(owner=owner, mode=admitted.mode, gpus=gpus, shares=shares, is_sole=is_sole)
+        yield (
+            device_id,
+            Holding(
+                owner=owner,
+                mode=admitted.mode,
+                gpus=gpus,
+                shares=shares,
+                is_sole=is_sole,
+                looks_on=request.admin_access,
+            ),
+        )
 
 
 def place(node: Node, offer: Offer, taken: Taken, request: tuple[Admitted, ...]) -> tuple[Placed, ...]:

@@ -61,10 +61,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A request that may be served, with its mode decided and all that its pool adds."""
+    """A request that may be served, with its mode decided and all that its pool adds. `is_watched`: a pod with admin
+    access may have one of its devices open."""
 
     request: DeviceRequest
     mode: Mode
+    is_watched: bool = False
 
 
 def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_pool: bool) -> Policy:

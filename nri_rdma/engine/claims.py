@@ -60,7 +60,8 @@ class Claims:
             if not why:
                 devices = tuple(known[name] for name in request.devices)
                 admitted = admit_claim(self._offering.policy, node, claim, request, devices)
-                why = holder_of(devices, placer.reservations.taken(), admitted.mode)
+                taken = placer.reservations.taken() if not request.is_admin else {}
+                why = holder_of(devices, taken, admitted.mode)
                 if not why and admitted.mode is Mode.EXCLUSIVE:
                     why = next((f"{it.name} has no netdev on the host now" for it in devices if it.lacks_netdev), "")
                 if not why:
@@ -77,4 +78,5 @@ def _attached(attachments: tuple[Attachment, ...]) -> Iterator[RdmaDevice]:
     for it in attachments:
         record = it.now.record
         for item in record.attached if record is not None else ():
-            yield from (held.device for held in item.devices)
+            if not item.admitted.request.admin_access:  # the device may have been in another pod by then
+                yield from (held.device for held in item.devices)

@@ -179,6 +179,8 @@ class DeviceRequest:
     """Whether the request was one word, which names no containers."""
     cdi_device: str = ""
     """The qualified name of the CDI device that the request came with; "" for a request of an annotation."""
+    admin_access: bool = False
+    """Whether its pod only looks on: it has device nodes beside whoever has the devices, and holds none of them."""
     shares: tuple[str, ...] = ()
     """Ids of the shares of the pool that the kubelet allocated; none for a request that came otherwise."""
 

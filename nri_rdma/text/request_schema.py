@@ -9,6 +9,7 @@ from nri_rdma.text.forms import DRAFT, StandsIn, schema_of, text_of
 from nri_rdma.text.requests import NUMBER_OF_DEVICES, POOL_NAME, POOL_NAME_HINT, REQUEST_KEYS
 
 _REQUEST = {"$ref": "#/$defs/request"}
+_OF_POD = {"$ref": "#/$defs/pod"}
 
 
 def request_schema() -> dict[str, Any]:
@@ -23,11 +24,12 @@ def request_schema() -> dict[str, Any]:
             {"enum": [None]},
             NUMBER_OF_DEVICES.schema,
             text_of(POOL_NAME, POOL_NAME_HINT).schema,
-            _REQUEST,
-            {"type": "array", "items": _REQUEST},
+            _OF_POD,
+            {"type": "array", "items": _OF_POD},
         ],
         "$defs": {
-            "request": {**schema_of(REQUEST_KEYS, DeviceRequest), "description": "A request of the pod's annotation"},
+            "request": {**schema_of(REQUEST_KEYS, DeviceRequest), "description": "All keys of a request"},
+            "pod": _request_in(StandsIn.POD, "A request of the pod's annotation"),
             "container": _request_in(StandsIn.CONTAINER, "A request of the annotation for one container"),
             "granted": _request_in(StandsIn.CDI, "The request of a CDI spec"),
             "parameters": _request_in(StandsIn.CLAIM, "The parameters of a claim"),

@@ -137,6 +137,9 @@ def _misfits(request: DeviceRequest) -> Iterator[RequestError]:
         what = f"{mtu} is too small for the IPv6 addresses of interface.addresses"
         yield refused(f"{where}.interface.mtu", what, f"write {IPV6_MTU} or more, or leave the IPv6 addresses out")
     yield from network_misfits(request)
+    if request.admin_access and request.mode is not Mode.SHARED:
+        what = "who looks on is given device nodes only, and others may have the device"
+        yield refused(f"{where}.adminAccess", what, "write mode: shared beside it")
     if request.mode is not None:  # else the pool says it
         for misfit in (interface_misfit(request, request.mode), isolation_misfit(request, request.mode)):
             if misfit is not None:
@@ -421,6 +424,7 @@ def _chosen(claim: str) -> Mapping[StandsIn, str]:
     }
 
 
+_BY_CLAIM = "leave it out, and ask by a claim with adminAccess: true"
 COUNT = Key(
     "count",
     "count",
@@ -549,6 +553,18 @@ REQUEST_KEYS = (
         LIMITS,
         "Limits of the rdma cgroup per device; needs cgroup v2",
     ),
+    Key(
+        "adminAccess",
+        "admin_access",
+        FLAG,
+        "Whether the devices' owner does not matter, and the container is none: it gets device nodes to look on, in"
+        " `mode: shared`",
+        refused_in={
+            StandsIn.POD: _BY_CLAIM,
+            StandsIn.CONTAINER: _BY_CLAIM,
+            StandsIn.CLAIM: "leave it out, and write adminAccess: true into the request of the claim",
+        },
+    ),
 )
 _NAMES: Mapping[StandsIn, tuple[str, ...]] = {
     place: tuple(key.name for key in REQUEST_KEYS if place not in key.refused_in) for place in StandsIn
@@ -565,6 +581,7 @@ _REFUSED: Mapping[StandsIn, tuple[tuple[str, str], ...]] = {
 }
 """The keys that a request may not have in a place, with their hints."""
 _WHY_REFUSED: Mapping[StandsIn, str] = {
+    StandsIn.POD: "only a claim can ask for it, and Kubernetes allows that in some namespaces only",
     StandsIn.CONTAINER: "this list belongs to one container already",
     StandsIn.CDI: "which devices it is about is decided already",
     StandsIn.CLAIM: "the claim decides it",

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.pods import delete, events, execute, pod, runs, start
+from tests.cluster.pods import START_S, delete, events, execute, pod, runs, start
 from tests.cluster.test_shares import devices
 from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
@@ -209,6 +209,60 @@ def test_a_nic_and_a_gpu_of_one_root_are_matched_by_attribute(served: Cluster) -
     assert len({homes[EIGHT.rdma[it].function] for it in chosen}) == 1
     assert sorted(verbs(served, "near")) == sorted(chosen)
     delete(served, "near")
+
+
+def test_admin_access_gives_nodes_beside_the_owner_and_moves_nothing(served: Cluster) -> None:
+    """A namespace with the label may look on at any device, also at one that a pod has alone, and keeps nobody from
+    it."""
+    adminspace = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "monitoring", "labels": {"resource.kubernetes.io/admin-access": "true"}},
+    }
+    every = claim_spec({"every": {"adminAccess": True, "allocationMode": "All"}})
+    refused = served.kubectl("create", "-f", "-", given=named("eyes", every), fails=True)
+    assert "admin-access" in refused
+    make(served, adminspace, template("alone", claim_spec({"nic": {}}, {"mode": "exclusive"})))
+    make(served, {**named("eyes", every), "metadata": {"name": "eyes", "namespace": "monitoring"}})
+    start(served, claiming("owner", {"rdma": "alone"}))
+    (own,) = allocated(served, "owner", "nic")
+    before = slices(served)
+    assert on_host(served) == {*range(8)} - {own}
+    asked = claiming("eyes", {"rdma": ""})
+    asked["metadata"]["namespace"] = "monitoring"
+    asked["spec"]["resourceClaims"] = [{"name": "rdma", "resourceClaimName": "eyes"}]
+    served.kubectl("create", "-f", "-", given=asked)
+    look = ("exec", "-n=monitoring", "eyes", "--", "sh", "-c")
+    served.wait("the pod that looks on", lambda: _phase_in(served, "monitoring", "eyes") == "Running", START_S)
+    assert sorted(served.kubectl(*look, "ls /dev/infiniband").split()) == [
+        "rdma_cm",
+        *(f"uverbs{it}" for it in range(8)),
+    ]
+    told = served.kubectl(*look, "env")
+    assert "RDMA_DEVICES_EYES_EVERY=" in told
+    found = served.kubectl(*look, "cat /sys/class/net/*/address").split()
+    assert not {mac_of(number) for number in range(8)} & set(found)
+    assert on_host(served) == {*range(8)} - {own}
+    assert (mac_of(own) in macs(served, "owner"), slices(served) == before) == (True, True)
+    for name in ("owner", "second"):  # who comes later gets devices, too, and the first one gives its back
+        if name == "second":
+            start(served, claiming("second", {"rdma": "alone"}))
+        (number,) = allocated(served, name, "nic")
+        assert mac_of(number) in macs(served, name)
+        delete(served, name)
+    wait_until(lambda: on_host(served) == {*range(8)}, "all netdevs on the host", 30)
+    served.kubectl("delete", "namespace", "monitoring", "--timeout=60s")
+
+
+def on_host(cluster: Cluster) -> set[int]:
+    """The numbers of the devices whose netdevs are in the node's own network namespace."""
+    links = json.loads(cluster.nodes["n1"].machine.run("ip", "-j", "link"))
+    found = {it.get("address") for it in links}
+    return {number for number in range(8) if mac_of(number) in found}
+
+
+def _phase_in(cluster: Cluster, namespace: str, name: str) -> str:
+    return cluster.kubectl("get", "pod", name, f"-n={namespace}", "-o=jsonpath={.status.phase}", fails=True)
 
 
 def test_what_cannot_be_served_is_refused_when_it_is_prepared_with_the_key(served: Cluster) -> None:

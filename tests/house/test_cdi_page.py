@@ -45,7 +45,10 @@ def test_the_first_example_says_everything_that_a_key_can() -> None:
     assert (request.memlock, request.limits) == (UNLIMITED, RdmaLimits(hca_handles=8, hca_objects=10000))
     plain = DeviceRequest(name="", where="")
     same = {it.name for it in fields(request) if getattr(request, it.name) == getattr(plain, it.name)}
-    assert same - OURS == CHOOSING
+    assert same - OURS == {*CHOOSING, "admin_access"}  # the last one does not go with mode exclusive
+    looks_on = "{mode: shared, adminAccess: true}"
+    assert f"`{looks_on}`" in PAGE
+    assert request_of(told(COMMON.replace("{memlock: unlimited}", looks_on))["fast"]).admin_access
 
 
 def test_a_request_without_a_name_has_the_devices() -> None:

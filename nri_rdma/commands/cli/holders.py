@@ -30,13 +30,20 @@ def holder_document(holding: Holding) -> dict[str, Any]:
         told
         | ({"shares": sorted(holding.shares)} if holding.shares else {})
         | ({"sole": True} if holding.is_sole else {})
+        | ({"looksOn": True} if holding.looks_on else {})
     )
 
 
 def _holding(holder: Mapping[str, Any]) -> Holding:
     shares = frozenset(map(str, holder.get("shares", ())))
-    is_sole = bool(holder.get("sole"))
-    return Holding(owner=holder["pod"], mode=Mode(holder["mode"]), gpus=_gpus(holder), shares=shares, is_sole=is_sole)
+    return Holding(
+        owner=holder["pod"],
+        mode=Mode(holder["mode"]),
+        gpus=_gpus(holder),
+        shares=shares,
+        is_sole=bool(holder.get("sole")),
+        looks_on=bool(holder.get("looksOn")),
+    )
 
 
 def _gpus(holder: Mapping[str, Any]) -> frozenset[PciAddress]:

@@ -257,7 +257,7 @@ def _netdev_words(device: dict[str, Any], moves: list[dict[str, Any]]) -> str:
 
 
 def _held_by(device: dict[str, Any]) -> str:
-    holders = [f"{holder['pod']} ({holder['mode']})" for holder in device["holders"]]
+    holders = [f"{it['pod']} ({'looks on' if it.get('looksOn') else it['mode']})" for it in device["holders"]]
     if holders:
         return ", ".join(holders)
     uses = [*device["in_use"], *device["used_by_some"]]

@@ -137,7 +137,9 @@ def device_words(view: View, device: RdmaDevice) -> str:
 
 
 def holding_words(holding: Holding) -> str:
-    """The pod; that it shares is said."""
+    """The pod; that it shares, or only looks on, is said."""
+    if holding.looks_on:
+        return f"{holding.owner} (looks on)"
     return f"{holding.owner} (shared)" if holding.mode is Mode.SHARED else holding.owner
 
 

@@ -83,6 +83,7 @@ def status_document(facts: DaemonFacts, *, started: float, guard: dict[str, Any]
             {"pod": it.owner, "mode": str(it.mode), "gpus": sorted(map(str, it.gpus))}
             | ({"shares": sorted(it.shares)} if it.shares else {})
             | ({"sole": True} if it.is_sole else {})
+            | ({"looksOn": True} if it.looks_on else {})
             for it in sorted(holders, key=lambda it: it.owner)
         ]
     return {

@@ -30,6 +30,7 @@ NOT_OF_THE_NETDEV = frozenset(
         "devices",
         "memlock",
         "limits",
+        "adminAccess",
     }
 )
 """Keys that choose devices, or that concern what a container has of them."""

@@ -99,6 +99,16 @@ def test_where_the_rdma_device_stays_its_users_count_too(
         attach(rig, placed)
 
 
+def test_a_device_that_another_pod_watches_may_be_open_by_that_pod(rig: Rig, world: World) -> None:
+    world.rdma_netns = RdmaNetns.SHARED
+    device_of(world).objects = (MANAGEMENT, CONTEXT)
+    (item,) = placed_on(world, "rail0", mode=Mode.EXCLUSIVE)
+    (device,) = item.devices
+    known = replace(item, devices=(replace(device, kernel_index=device_of(world).index),))
+    assert "process 4711 has it open" in refusal(rig, (known,)).what
+    attach(rig, (replace(known, admitted=replace(known.admitted, is_watched=True)),))
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_socket_that_was_opened_since_the_inventory_was_read_keeps_the_device_from_leaving(
     rig: Rig, world: World, mode: Mode

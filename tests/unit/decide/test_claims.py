@@ -17,6 +17,7 @@ from nri_rdma.model.device import RdmaNetns
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import InterfaceRight
+from nri_rdma.text.requests import read_granted
 from tests.unit.model.hardware import eight
 
 RAILS = Pool(name="rails", modes=(Mode.SHARED, Mode.EXCLUSIVE), door=PoolDoor.CLAIMS)
@@ -103,9 +104,41 @@ def test_a_namespace_that_may_have_nothing_of_the_pool_gets_no_device_by_a_class
     assert admitted(request({"mode": "shared"}), rules, "team").mode is Mode.SHARED
 
 
-def test_admin_access_is_refused_by_name() -> None:
-    told = refusal(request(is_admin=True))
-    assert "POLICY-DENIED: adminAccess is not supported yet, claim team/rails-x7k, request nic" in told
+def test_admin_access_gives_device_nodes_in_mode_shared_whatever_modes_pool_rule_and_class_have() -> None:
+    of_class = {"mode": "exclusive", "interface": {"mtu": 9000}, "memlock": "unlimited"}
+    alone = Pool(name="rails", modes=(Mode.EXCLUSIVE,), door=PoolDoor.CLAIMS, requires_isolation=True)
+    rules = policy(Rule(name="all", where="rules[0]", modes=(Mode.EXCLUSIVE,)), pools=(alone,))
+    told = admitted(request(of_class, is_admin=True), rules)
+    assert told.mode is Mode.SHARED
+    wanted = {"name": "rails-nic", "mode": "shared", "memlock": "unlimited", "adminAccess": True}
+    assert json.loads(told.text) == wanted
+    assert "adminAccess" not in json.loads(admitted(request(of_class)).text)
+    looks_on = read_granted(told.text, "spec", "nic", 1)
+    assert (looks_on.admin_access, looks_on.mode) == (True, Mode.SHARED)
+
+
+@pytest.mark.parametrize(
+    "said", [{"mode": "exclusive"}, {"interface": {"mtu": 9000}}, {"isolation": "hard"}, {"mood": "x"}]
+)
+def test_with_admin_access_a_claim_that_says_more_than_of_nodes_is_refused_with_the_key(said: dict[str, Any]) -> None:
+    (key,) = said
+    told = refusal(request(from_claim=said, is_admin=True))
+    assert f"{key} does not go with adminAccess" in told
+    assert f"claim team/rails-x7k, request nic, parameters.{key}" in told
+    assert admitted(request(from_claim={"mode": "shared", "name": "eyes"}, is_admin=True)).mode is Mode.SHARED
+
+
+def test_admin_access_needs_the_rights_over_nodes_and_pools_that_others_need() -> None:
+    asked = request(from_claim={"devices": ["umad"]}, is_admin=True)
+    assert "umad" in refusal(asked)
+    assert "POLICY-DENIED" in refusal(request(is_admin=True), policy(Rule(name="no", where="rules[0]", allow=False)))
+
+
+def test_who_looks_on_is_in_nobodys_way() -> None:
+    device = eight().devices[0]
+    looks_on = {device.id: frozenset({Holding(owner="mon/eyes", mode=Mode.SHARED, looks_on=True)})}
+    assert holder_of((device,), looks_on, Mode.EXCLUSIVE) == ""
+    assert holder_of((device,), looks_on, Mode.SHARED) == ""
 
 
 def test_a_device_that_no_pool_of_claims_has_is_refused() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nri_rdma.decide.granted import Wanted, place_granted, refuse_unallocated
+from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import Asker
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
@@ -22,6 +23,36 @@ def test_what_the_host_could_not_have_back_is_refused_of_a_claim_too() -> None:
     shared = Wanted(request=replace(request, mode=Mode.SHARED), devices=(device,))
     (placed,) = place_granted(made_node((device,)), {}, (shared,), Asker(), "ns/pod")
     assert placed.devices == (device,)
+
+
+LOOKS_ON = DeviceRequest(
+    name="eyes", where="CDI device a/b=eyes", mode=Mode.SHARED, cdi_device="a/b=eyes", admin_access=True
+)
+ALONE = DeviceRequest(name="nic", where="CDI device a/b=nic", mode=Mode.EXCLUSIVE, cdi_device="a/b=nic")
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_who_looks_on_is_placed_beside_any_owner_and_any_owner_beside_it(mode: Mode) -> None:
+    device = nic(0)
+    on, eyes = made_node((device,)), Wanted(request=LOOKS_ON, devices=(device,))
+    owned = {device.id: frozenset({Holding(owner="ns/owner", mode=mode)})}
+    (placed,) = place_granted(on, owned, (eyes,), Asker(), "ns/pod")
+    assert placed.devices == (device,)
+    watched = {device.id: frozenset(dict(placed.holdings("ns/pod")).values())}
+    own = Wanted(request=replace(ALONE, mode=mode), devices=(device,))
+    (after,) = place_granted(on, watched, (own,), Asker(), "ns/other")
+    assert after.admitted.is_watched
+    (alone,) = place_granted(on, {}, (own,), Asker(), "ns/other")
+    assert not alone.admitted.is_watched
+
+
+@pytest.mark.parametrize("looks_on_first", [True, False])
+def test_a_pod_may_look_on_at_what_it_has_alone(looks_on_first: bool) -> None:
+    device = nic(0)
+    both = [Wanted(request=LOOKS_ON, devices=(device,)), Wanted(request=ALONE, devices=(device,))]
+    wanted = tuple(both if looks_on_first else both[::-1])
+    placed = place_granted(made_node((device,)), {}, wanted, Asker(), "ns/pod")
+    assert [it.devices for it in placed] == [(device,), (device,)]
 
 
 @pytest.mark.parametrize(

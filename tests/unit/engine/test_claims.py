@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,12 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
+from tests.fakes.kernel import World
+from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
+from tests.unit.attach.builders import make_pod
 from tests.unit.commands.cli.daemon import InsideDaemon
+
+__all__ = ["node", "world"]  # fixtures
 
 PREFIX = "rdma.noderesource.dev"
 RAILS = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
@@ -95,6 +101,16 @@ def test_what_may_not_be_had_is_refused_without_waiting(daemon: InsideDaemon, cl
     assert time.monotonic() - began < 2
 
 
+def test_who_looks_on_waits_for_nobody(daemon: InsideDaemon, claims: Claims) -> None:
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon)
+    asked = claim(daemon, "mlx5_2")
+    (request,) = asked.requests
+    eyes = replace(asked, requests=(replace(request, is_admin=True),))
+    (told,) = claims.prepare(eyes, time.monotonic())
+    assert (told.mode, [it.name for it in told.devices]) == (Mode.SHARED, ["mlx5_2"])
+
+
 def test_only_devices_of_pools_of_claims_are_advertised(daemon: InsideDaemon, claims: Claims) -> None:
     assert claims.advertise() == ()
     serve_claims(daemon)
@@ -108,3 +124,38 @@ def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: Ins
     daemon.start_pod("one", ALONE)
     serve_claims(daemon)
     assert claims.advertise() == before
+
+
+# Who looks on
+
+
+LOOKS_ON = "{mode: shared, adminAccess: true}"
+
+
+def test_who_looks_on_has_the_nodes_and_neither_moves_nor_holds_what_another_pod_has(node: Node, world: World) -> None:
+    node.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
+    claims = Claims(node.engine)
+    before = claims.advertise()
+    node.specify(spec(NIC, 0, own=MOVE), spec(CLAIM_A, 0, own=LOOKS_ON))
+    eyes = make_pod("sandbox-2", path=OTHER_PATH, uid="uid-2")
+    node.create("main", 0)
+    assert "rail0" not in on_host(world)
+    edits = node.create("eyes", 0, pod=eyes, cdi=(CLAIM_A,))
+    assert "NCCL_IB_HCA" in names(edits)
+    assert claims.advertise() == before  # although the device had no netdev when its second pod came
+    node.stop()
+    assert "rail0" in on_host(world)
+    assert claims.advertise() == before
+
+
+def test_an_owner_comes_while_another_pod_looks_on_with_the_device_open(node: Node, world: World) -> None:
+    node.specify(spec(NIC, 0, own=MOVE), spec(CLAIM_A, 0, own=LOOKS_ON))
+    eyes = make_pod("sandbox-2", path=OTHER_PATH, uid="uid-2")
+    node.create("eyes", 0, pod=eyes, cdi=(CLAIM_A,))
+    assert "rail0" in on_host(world)
+    node.create("main", 0, cdi=(NIC,))
+    assert "rail0" not in on_host(world)
+    node.stop("sandbox-2")
+    assert "rail0" not in on_host(world)
+    node.stop()
+    assert "rail0" in on_host(world)

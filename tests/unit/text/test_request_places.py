@@ -45,12 +45,36 @@ def test_a_cdi_specs_request_chooses_no_devices(key: str) -> None:
     assert found == (ErrorCode.ANNOTATION_VALUE, f"spec.{key}", what, f"leave {key} out")
 
 
+def test_only_a_cdi_spec_says_that_its_container_looks_on() -> None:
+    """A pod's author could have any device beside its owner otherwise; Kubernetes asks who writes a claim."""
+    text = "{adminAccess: true, mode: shared}"
+    places: tuple[Callable[[], object], ...] = (
+        lambda: read_requests(text, "place", Scope(), own=False),
+        lambda: read_requests(text, "place", Scope(), own=True),
+        lambda: read_parameters(node_of({"adminAccess": True, "mode": "shared"}), "place", 1),
+    )
+    for read in places:
+        code, where, _, hint = refusal(read)
+        assert (code, where) == (ErrorCode.ANNOTATION_VALUE, "place.adminAccess")
+        assert "adminAccess: true" in hint
+    assert read_granted(text, "spec", "nic", 1).admin_access
+    for mode in ("", ", mode: exclusive"):
+        found = refusal(lambda mode=mode: read_granted(f"{{adminAccess: true{mode}}}", "spec", "nic", 1))
+        assert found[1:] == (
+            "spec.adminAccess",
+            "who looks on is given device nodes only, and others may have the device",
+            "write mode: shared beside it",
+        )
+
+
 def test_an_unknown_key_is_refused_with_the_keys_that_its_place_takes() -> None:
-    own = [name for name in names_of(REQUEST_KEYS) if name not in CHOOSE]
+    granted = [name for name in names_of(REQUEST_KEYS) if name not in CHOOSE]
+    own = [name for name in granted if name != "adminAccess"]
+    of_pod = [name for name in names_of(REQUEST_KEYS) if name != "adminAccess"]
     places: dict[str, tuple[str, Callable[[], object]]] = {
         "claim": (", ".join(own), lambda: read_parameters(node_of({"nonsense": 1}), "claim", 1)),
-        "spec": (", ".join(own), lambda: read_granted("{nonsense: 1}", "spec", "nic", 1)),
-        "pod": (", ".join(names_of(REQUEST_KEYS)), lambda: read_requests("{nonsense: 1}", "pod", Scope(), own=False)),
+        "spec": (", ".join(granted), lambda: read_granted("{nonsense: 1}", "spec", "nic", 1)),
+        "pod": (", ".join(of_pod), lambda: read_requests("{nonsense: 1}", "pod", Scope(), own=False)),
     }
     for place, (keys, read) in places.items():
         found = refusal(read)

@@ -25,6 +25,14 @@ PROJECT = Path(__file__).resolve().parents[3]
 SCHEMA: dict[str, Any] = json.loads((PROJECT / "api/request.schema.json").read_text())
 PAGES = (PROJECT / "docs/requests.md", PROJECT / "docs/cdi.md")
 DEFS = SCHEMA["$defs"]
+OF_POD = DEFS["request"] | {
+    "properties": {
+        name: form
+        for name, form in DEFS["request"]["properties"].items()
+        if name in DEFS["pod"]["propertyNames"]["enum"]
+    }
+}
+"""What a request of a pod's annotation may have."""
 CHOOSE = ("pool", "match", "count", "containers", "align", "gpus")
 
 BEYOND = {
@@ -91,7 +99,7 @@ def test_a_place_refuses_a_key_in_reader_and_schema_alike(key: str) -> None:
     if key in {"routes", "neighbors"}:  # which device they are for is known by the addresses
         value["interface"] = FULL["interface"]
     places: dict[str, Callable[[], object]] = {
-        "request": lambda: read_requests(json.dumps(value | {"count": 2}), "pod", Scope(), own=False),
+        "pod": lambda: read_requests(json.dumps(value | {"count": 2}), "pod", Scope(), own=False),
         "container": lambda: read_requests(json.dumps(value | {"count": 2}), "pod", Scope(), own=True),
         "granted": lambda: read_granted(json.dumps(value), "spec", "nic", 2),
         "parameters": lambda: read_parameters(node_of(value), "claim", 2),
@@ -106,14 +114,14 @@ def test_a_place_refuses_a_key_in_reader_and_schema_alike(key: str) -> None:
 
 
 def test_who_has_chosen_the_devices_says_how_they_are_given_and_not_which() -> None:
-    for place in ("granted", "parameters"):
+    for place, others in (("granted", set()), ("parameters", {"adminAccess"})):
         allowed = DEFS[place]["propertyNames"]["enum"]
-        assert set(names_of(REQUEST_KEYS)) - set(allowed) == set(CHOOSE)
+        assert set(names_of(REQUEST_KEYS)) - set(allowed) == {*CHOOSE, *others}
     words = f"{', '.join(f'`{key}`' for key in CHOOSE[:-1])} and `{CHOOSE[-1]}`"
     assert all(words in " ".join(page.read_text().split()) for page in PAGES)
 
 
-@pytest.mark.parametrize(("key", "form"), DEFS["request"]["properties"].items())
+@pytest.mark.parametrize(("key", "form"), OF_POD["properties"].items())
 def test_a_key_with_its_default_reads_as_without(key: str, form: dict[str, Any]) -> None:
     if "default" in form:
         assert read_requests(json.dumps({key: form["default"]}), "pod", Scope(), own=False) == read_requests(
@@ -147,7 +155,7 @@ _WORDS = ["a", "eth0", "x%d", "0000:3b:00.0", "3b:00.0", "mlx5_0", "10.0.0.2/24"
 
 
 @settings(max_examples=300, deadline=None)
-@given(_values(DEFS["request"]))
+@given(_values(OF_POD))
 def test_no_request_that_the_reader_takes_is_refused_by_the_schema(value: dict[str, Any]) -> None:
     try:
         read(value)

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from nri_rdma.doors.dra import preparing
-from nri_rdma.errors import ApiServerError, ClaimError, PlacementError
-from tests.unit.doors.dra.claimed import NAME, Claimed
+from nri_rdma.errors import ApiServerError, ClaimError, PlacementError, RequestError
+from tests.unit.doors.dra.claimed import NAME, OURS, PATH, Claimed
 
 SPEC = "rdma.noderesource.dev-claim-u1.json"
 CDI = "rdma.noderesource.dev/claim=u1-nic"
@@ -80,10 +80,16 @@ def test_a_device_that_stays_held_fails_at_the_time_limit_and_leaves_no_spec(
     assert node.specs == []
 
 
-def test_admin_access_is_refused(node: Claimed) -> None:
+def test_a_claim_with_admin_access_is_prepared_for_one_that_looks_on(node: Claimed) -> None:
+    node.serve_annotations()
+    node.daemon.start_pod("owner", {OURS: "[{match: {device: mlx5_2}, mode: exclusive}]"})
+    node.serve_claims()
     node.allocate("mlx5_2", adminAccess=True)
-    with pytest.raises(PlacementError, match="adminAccess is not supported yet"):
-        node.preparer.prepare(NAME)
+    (told,) = node.preparer.prepare(NAME)
+    assert told.request == "nic"
+    (device,) = json.loads((node.folder / node.specs[0]).read_text())["devices"]
+    assert json.loads(device["annotations"][OURS]) == {"name": "rails-nic", "mode": "shared", "adminAccess": True}
+    assert [it["path"] for it in device["containerEdits"]["deviceNodes"]] == ["/dev/infiniband/uverbs2"]
 
 
 def test_unprepare_removes_the_claims_own_spec_and_a_second_one_nothing(node: Claimed) -> None:
@@ -109,7 +115,9 @@ def test_a_refused_claim_has_a_status_and_one_that_is_gone_has_none(node: Claime
     with pytest.raises(ApiServerError, match="404"):
         node.preparer.prepare(NAME)
     assert not node.statuses.known
-    node.allocate("mlx5_2", adminAccess=True)
-    with pytest.raises(PlacementError):
+    node.allocate("mlx5_2")
+    parameters = {"source": "FromClaim", "opaque": {"driver": OURS, "parameters": {"mood": "exclusive"}}}
+    node.told[PATH]["status"]["allocation"]["devices"]["config"] = [parameters]
+    with pytest.raises(RequestError):
         node.preparer.prepare(NAME)
     assert node.statuses.known == ("u1",)

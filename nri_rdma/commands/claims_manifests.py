@@ -54,12 +54,12 @@ def _rules() -> list[Manifest]:
     return [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]},
         {"apiGroups": [_RESOURCE], "resources": ["resourceclaims"], "verbs": ["get"]},
-        {"apiGroups": [_RESOURCE], "resources": ["resourceclaims/status"], "verbs": ["patch"]},
+        {"apiGroups": [_RESOURCE], "resources": ["resourceclaims/status"], "verbs": ["patch", "update"]},
         {  # asked for by Kubernetes 1.36 and later: the entries of our driver, in claims with devices of its node
             "apiGroups": [_RESOURCE],
             "resources": ["resourceclaims/driver"],
             "resourceNames": [DRIVER],
-            "verbs": ["associated-node:patch"],
+            "verbs": ["associated-node:patch", "associated-node:update"],
         },
         {
             "apiGroups": [_RESOURCE],

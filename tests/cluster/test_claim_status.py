@@ -15,7 +15,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.node import Node
-from tests.cluster.pods import delete, execute, start
+from tests.cluster.pods import START_S, delete, execute, phase, start
 from tests.cluster.test_claims import (
     CONFIG,
     DRIVER,
@@ -261,7 +261,8 @@ def test_without_a_right_pods_run_and_the_log_says_which_one_is_missing(served: 
     start(served, claiming("without", {"rdma": "without"}))
     served.wait("the log", lambda: "resourceclaims/driver" in _said(node), 20)
     print(_said(node))
-    assert 'missing="patch of resourceclaims/status, and associated-node:patch of resourceclaims/driver"' in _said(node)
+    rights = "patch and update of resourceclaims/status, and associated-node: with both of resourceclaims/driver"
+    assert f'missing="{rights}"' in _said(node)
     delete(served, "without")
     account(served, "n1")
 
@@ -272,23 +273,31 @@ def _said(node: Node) -> str:
     return next((it for it in reversed(lines) if "claim status is not written" in it), "")
 
 
-@pytest.mark.parametrize("text", ['{"mode":"shared","devices":["uverbs"]}', '{"mode": "shared"}'])
-def test_parameters_are_not_changed_and_with_white_space_the_api_server_takes_no_status(
-    served: Cluster, tmp_path: Path, text: str
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("unsorted", '{"mode":"shared","devices":["uverbs"]}'),
+        ("spaced", '{ "mode" : "shared",\n  "devices": ["uverbs"] }'),
+        ("signs", '{"mode":"shared","devices":["uverbs"],"name":"a<b>&c"}'),
+    ],
+)
+def test_a_claim_has_a_status_however_its_parameters_were_written(
+    served: Cluster, tmp_path: Path, name: str, text: str
 ) -> None:
-    """It compares them as bytes. What kubectl sends has neither white space nor keys that are not sorted."""
-    has_space = " " in text
-    name = "spaced" if has_space else "unsorted"
+    """The API server compares those of the allocation as bytes, and a patch makes other ones of some. What kubectl
+    sends has neither white space nor keys that are not sorted; what a program sends may."""
     asked = json.dumps(named(name, claim_spec({"nic": {}}, {"X": 1})), separators=(",", ":"))
     file = tmp_path / "claim.json"
     file.write_text(asked.replace('{"X":1}', text))
     served.kubectl("create", "--raw", PATH, "-f", str(file))
-    start(served, using(name, name))
+    served.kubectl("create", "-f", "-", given=using(name, name))
     claim = claim_named(served, name)
-    if has_space:
-        served.wait("the log", lambda: "status.allocation" in _said(served.nodes["n1"]), 20)
-        assert not ours(claim())
+    if name == "signs":  # which no name may have
+        await_ready(served, claim, "False", "PrepareFailed")
     else:
+        served.wait(f"pod {name}", lambda: phase(served, name) == "Running", START_S)
         await_ready(served, claim, "True", "Attached")
+    allocated = claim()["status"]["allocation"]["devices"]["config"][0]["opaque"]["parameters"]
+    assert allocated == json.loads(text)
     delete(served, name)
     served.kubectl("delete", "resourceclaim", name, "--timeout=30s")

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/"
 
 
@@ -27,7 +28,9 @@ class Seen:
     query: dict[str, list[str]]
     token: str
     content_type: str
+    accept: str
     body: Any
+    """What the JSON says; bytes of protobuf."""
 
 
 @dataclass
@@ -119,7 +122,8 @@ def running() -> Iterator[Server]:
                 query=parse_qs(parts.query),
                 token=self.headers.get("Authorization", ""),
                 content_type=self.headers.get("Content-Type", ""),
-                body=json.loads(self.rfile.read(length)) if length else None,
+                accept=self.headers.get("Accept", ""),
+                body=_body(self.rfile.read(length), self.headers.get("Content-Type", "")) if length else None,
             )
             server.seen.append(seen)
             if not server.answer(self, seen):
@@ -141,6 +145,10 @@ def running() -> Iterator[Server]:
         listening.shutdown()
         listening.server_close()
         thread.join()
+
+
+def _body(data: bytes, content_type: str) -> Any:
+    return data if content_type == PROTOBUF else json.loads(data)
 
 
 def _keep(server: Server, handler: BaseHTTPRequestHandler, seen: Seen) -> None:

@@ -13,18 +13,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from nri_rdma.doors.dra.specs import claim_of, is_of
-from nri_rdma.doors.dra.statuses import ClaimState, changed_devices
+from nri_rdma.doors.dra.status_writing import DRIVER_RIGHT, GONE, INVALID, lacks_driver_right, write_status
+from nri_rdma.doors.dra.statuses import ClaimState
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.errors import ApiServerError
 from nri_rdma.host.cdi.folder import scan
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import ClaimName
 from nri_rdma.model.driver import PreparedClaims
-from nri_rdma.text.claims import claim_path
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +35,10 @@ LOOK_S = 30.0
 """Between two comparisons of all claims with what was written of them, from memory: for what nobody reports."""
 KEPT = 4096
 """Claims that are remembered at most: sixteen for each of 250 pods. Beyond them the oldest is forgotten."""
-ATTEMPTS = 3
-"""How often a claim is read and written at once when others write it at the same time."""
 CLOSE_S = 3.0
 """How long the end waits for the thread."""
-_FORBIDDEN, _GONE, _CONFLICT, _INVALID = 403, 404, 409, 422
-_DRIVER_RIGHT = "resourceclaims/driver"
-_RIGHTS = f"patch of resourceclaims/status, and associated-node:patch of {_DRIVER_RIGHT}"
-"""Kubernetes 1.36 and later answer 422 where the second one is missing."""
+_FORBIDDEN = 403
+_RIGHTS = f"patch and update of resourceclaims/status, and associated-node: with both of {DRIVER_RIGHT}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +59,8 @@ class _Known:
     """The CDI devices that a pod had since the daemon's start."""
     is_invalid: bool = False
     """Whether it is in the log that the API server finds what is written invalid."""
+    counts_bytes: bool = False
+    """Whether the claim's allocation has bytes that a change by JSON would change."""
     written: ClaimState | None = None
     """The state that the API server has."""
 
@@ -208,7 +205,7 @@ class StatusWriter:
         state = self._state_of(claim, states)
         try:
             if state != claim.written:
-                _replace(self._api, claim.name, state)
+                claim.counts_bytes = write_status(self._api, claim.name, state, counts_bytes=claim.counts_bytes)
         except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
             self._failed(claim, error)
             return
@@ -237,14 +234,14 @@ class StatusWriter:
         or fails otherwise: all claims have the same, but for one that the API server finds invalid."""
         status = error.status if isinstance(error, ApiServerError) else -1
         with self._changed:
-            if status == _GONE:
+            if status == GONE:
                 self._forget(claim)
                 return
-            pause_s = LAST_PAUSE_S if status in {_FORBIDDEN, _INVALID} else claim.pause_s
+            pause_s = LAST_PAUSE_S if status in {_FORBIDDEN, INVALID} else claim.pause_s
             claim.pause_s = min(2 * claim.pause_s, LAST_PAUSE_S)
             claim.is_due, claim.at = True, time.monotonic() + pause_s
-        lacks_right = status == _FORBIDDEN or (status == _INVALID and _DRIVER_RIGHT in str(error))
-        if status == _INVALID and not lacks_right:  # this claim alone
+        lacks_right = status == _FORBIDDEN or (isinstance(error, ApiServerError) and lacks_driver_right(error))
+        if status == INVALID and not lacks_right:  # this claim alone
             is_known, claim.is_invalid = claim.is_invalid, True
         else:
             is_known, self._error = status == self._error, status
@@ -266,26 +263,3 @@ def _state(claim: _Known, states: Sequence[CdiState]) -> str:
     if claim.failures:
         return "failed"
     return "returning" if any(it.is_returning for it in states) else "waiting"
-
-
-def _replace(api: ApiServer, name: ClaimName, state: ClaimState) -> None:
-    """Write the state where it differs. Raise ApiServerError, with 404 also for another claim of the name.
-
-    By a patch: a whole object would have the allocation's parameters in other bytes, which counts as a change."""
-    path = claim_path(name)
-    for attempt in range(1, ATTEMPTS + 1):
-        claim = api.get(path)
-        if claim["metadata"]["uid"] != name.uid:
-            raise ApiServerError("the claim is another one by now", where=path, hint="nothing", status=_GONE)
-        devices = changed_devices(claim, state, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        if devices is None:
-            return
-        try:
-            version = {"resourceVersion": claim["metadata"]["resourceVersion"]}
-            api.merge(f"{path}/status", {"metadata": version, "status": {"devices": devices}})
-        except ApiServerError as error:
-            if error.status != _CONFLICT or attempt == ATTEMPTS:
-                raise
-        else:
-            log.debug("claim status written", extra={"claim": str(name)})
-            return

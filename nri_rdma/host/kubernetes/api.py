@@ -1,7 +1,7 @@
-"""A client of the API server: JSON objects by their paths. Kubernetes' own library finds credentials and renews them.
+"""A client of the API server: JSON objects by their paths, and protobuf where each byte counts.
 
-Every call blocks, for at most its time limit; nothing here is for the thread of NRI's events. The library is imported
-with the first call, which takes a quarter of a second.
+Kubernetes' own library finds credentials and renews them. Every call blocks, for at most its time limit; nothing here
+is for the thread of NRI's events. The library is imported with the first call, which takes a quarter of a second.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nri_rdma.errors import ApiServerError
 
 CALL_S = 10.0
 """Time limit of a call; after it the call fails."""
+JSON, PROTOBUF = "application/json", "application/vnd.kubernetes.protobuf"
 _HINT = "nothing, it is tried again; see that the API server runs, and the credentials in the setting kubeconfig"
 _RIGHTS_HINT = "apply the output of `nri-rdma claims manifests` again; it is tried again"
 
@@ -47,6 +48,14 @@ class ApiServer:
         stays, byte by byte. With `metadata.resourceVersion` in it a newer object is a conflict. Raises
         ApiServerError."""
         return self._call("PATCH", path, None, changes, timeout_s)
+
+    def get_bytes(self, path: str, timeout_s: float = CALL_S) -> bytes:
+        """Return the object at a path in protobuf, which has each of its bytes. Raises ApiServerError."""
+        return self._read(self._send("GET", path, {}, None, timeout_s, accept=PROTOBUF), path)
+
+    def replace_bytes(self, path: str, changed: bytes, timeout_s: float = CALL_S) -> None:
+        """Replace the object at a path by one in protobuf. Raises ApiServerError."""
+        self._read(self._send("PUT", path, {}, changed, timeout_s), path)
 
     def delete(self, path: str, timeout_s: float = CALL_S) -> None:
         """Delete the object at a path; that it is gone is no error. Raises ApiServerError."""
@@ -83,20 +92,34 @@ class ApiServer:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Mapping[str, Any] | None, timeout_s: float
     ) -> dict[str, Any]:
         answer = self._send(method, path, query or {}, body, timeout_s)
+        data = self._read(answer, path)
         try:
-            found: dict[str, Any] = json.loads(answer.read())
-        except Exception as error:
+            found: dict[str, Any] = json.loads(data)
+        except ValueError as error:
             raise self._unreachable("the API server's answer cannot be read", path, error) from error
         return found
 
+    def _read(self, answer: Any, path: str) -> bytes:
+        try:
+            data: bytes = answer.read()
+        except Exception as error:
+            raise self._unreachable("the API server's answer cannot be read", path, error) from error
+        return data
+
     def _send(
-        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | bytes | None,
+        timeout_s: float,
+        accept: str = JSON,
     ) -> Any:
         """Return the answer; its body is not read yet."""
-        answer = self._answer(method, path, query, body, timeout_s)
+        answer = self._answer(method, path, query, body, timeout_s, accept)
         if answer.status == _UNAUTHORIZED:  # the library reads some credentials once, and they may be renewed by now
             self.close()
-            answer = self._answer(method, path, query, body, timeout_s)
+            answer = self._answer(method, path, query, body, timeout_s, accept)
         if not _FIRST_GOOD <= answer.status < _FIRST_BAD:
             what = f"the API server answers {answer.status} to {method}"
             hint = _RIGHTS_HINT if answer.status == _FORBIDDEN else _HINT
@@ -104,16 +127,22 @@ class ApiServer:
         return answer
 
     def _answer(
-        self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None, timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | bytes | None,
+        timeout_s: float,
+        accept: str,
     ) -> Any:
         """Return the answer, whatever it is."""
         try:
             client = self._connected()
-            kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-            headers = {"Accept": "application/json", "Content-Type": kind}
+            kind = "application/merge-patch+json" if method == "PATCH" else JSON
+            headers = {"Accept": accept, "Content-Type": PROTOBUF if isinstance(body, bytes) else kind}
             client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             url = f"{client.configuration.host}{path}{'?' if query else ''}{urlencode(query)}"
-            sent = dict(body) if body is not None else None
+            sent = dict(body) if isinstance(body, Mapping) else body
             return client.rest_client.request(method, url, headers=headers, body=sent, _request_timeout=timeout_s)
         except Exception as error:
             raise self._unreachable("the API server does not answer", path, error) from error

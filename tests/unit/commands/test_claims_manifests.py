@@ -31,7 +31,9 @@ def test_the_rights_are_these_and_no_others() -> None:
         ("", "nodes", "get"),
         (own, "resourceclaims", "get"),
         (own, "resourceclaims/status", "patch"),
+        (own, "resourceclaims/status", "update"),
         (own, "resourceclaims/driver", "associated-node:patch", DRIVER),
+        (own, "resourceclaims/driver", "associated-node:update", DRIVER),
         *((own, "resourceslices", verb) for verb in ("get", "list", "watch", "create", "update", "delete")),
     }
 

@@ -15,14 +15,16 @@ from nri_rdma.decide.claims import AdmittedClaim
 from nri_rdma.doors.dra import reporting
 from nri_rdma.doors.dra.reporting import StatusWriter
 from nri_rdma.doors.dra.specs import SpecStyle, claim_spec, spec_file
+from nri_rdma.doors.dra.status_writing import ATTEMPTS
 from nri_rdma.engine.claim_states import CdiState
 from nri_rdma.host.cdi.write import write_spec
 from nri_rdma.host.kubernetes.api import ApiServer
 from nri_rdma.model.claim import Claim, ClaimName, ClaimRequest, GivenDevice
 from nri_rdma.model.driver import PreparedClaims
 from nri_rdma.model.request import Mode
-from tests.rig.api_server import Seen, Server, running, send
+from tests.rig.api_server import PROTOBUF, Seen, Server, running, send
 from tests.rig.deadline import wait_until
+from tests.rig.kubelet import message, text
 from tests.unit.model.hardware import nic
 
 OURS = "rdma.noderesource.dev"
@@ -211,9 +213,9 @@ def test_who_else_writes_the_claim_loses_nothing(rig: Rig) -> None:
 def test_conflicts_without_end_are_tried_again_after_pauses(rig: Rig) -> None:
     rig.refuse(409)
     rig.attach()
-    wait_until(lambda: len(rig.server.writes) >= 2 * reporting.ATTEMPTS, "two rounds")
+    wait_until(lambda: len(rig.server.writes) >= 2 * ATTEMPTS, "two rounds")
     times = [it.at for it in rig.server.writes]
-    assert times[reporting.ATTEMPTS] - times[reporting.ATTEMPTS - 1] >= 0.09
+    assert times[ATTEMPTS] - times[ATTEMPTS - 1] >= 0.09
     rig.serve()
     rig.await_reason("Attached")
 
@@ -248,7 +250,7 @@ def test_a_missing_right_is_said_once_with_its_name_and_tried_again_slowly(
     time.sleep(0.5)
     assert len(rig.server.writes) == 2
     (said,) = [it for it in caplog.records if "claim status is not written" in it.message]
-    assert "associated-node:patch of resourceclaims/driver" in said.__dict__["missing"]
+    assert "associated-node: with both of resourceclaims/driver" in said.__dict__["missing"]
     rig.serve()
     rig.await_reason("Attached")
     rig.await_reason("Attached", 2)
@@ -260,11 +262,15 @@ def test_a_claim_that_is_invalid_is_said_once_and_keeps_no_other_one_away(
     monkeypatch.setattr(reporting, "LAST_PAUSE_S", 0.1)
     rig.allocate(1, 2)
     rig.writer.prepared(claim_name(2))
-    rig.server.answer = lambda handler, seen: (
-        seen.method == "PATCH" and seen.path == f"{path_of(1)}/status" and send(handler, 422, {"message": "spaces"})
-    )
+
+    def refuse_first(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+        if seen.path == f"{path_of(1)}/status":
+            return send(handler, 422, {"message": "an entry is wrong"})
+        return seen.accept == PROTOBUF and send(handler, 200, b"k8s\x00" + message(2, message(1, text(6, "1"))))
+
+    rig.server.answer = refuse_first
     rig.attach()
-    wait_until(lambda: len(rig.server.writes) == 3, "some tries")
+    wait_until(lambda: len(rig.server.writes) >= 3, "some tries")
     rig.attach(2)
     rig.await_reason("Attached", 2)
     tries = len(rig.server.writes)

@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any  # Any: JSON
 
 from nri_rdma.decide.placement import Taken
-from nri_rdma.decide.policy import Admitted, Policy, admit
+from nri_rdma.decide.policy import Admitted, Policy, admit, first_mode, refuse_part, rule_of
 from nri_rdma.errors import ErrorCode, PlacementError
-from nri_rdma.model.claim import Claim, ClaimRequest, Parameters
+from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.device import CharKind, Node, RdmaDevice
 from nri_rdma.model.pool import Asker, Pool, PoolDoor, Rule
-from nri_rdma.model.request import Isolation, Mode, PodRequest
+from nri_rdma.model.request import DeviceRequest, Isolation, Mode, PodRequest
 from nri_rdma.model.rights import InterfaceRight
 from nri_rdma.text.claims import main_request
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.refusals import refused
-from nri_rdma.text.requests import read_parameters
+from nri_rdma.text.requests import read_parameters, read_part
 
 _OF_CLASS = Rule(
     name="device class",
@@ -57,11 +57,7 @@ def admit_claim(
     if request.is_admin:
         request, policy = _looking_on(request, where), _in_mode_shared(policy)
     pool = _pool_of(policy, devices, where)
-    asker = Asker(namespace=claim.namespace)
-    _admitted(policy, node, asker, pool, request.from_claim, len(devices), where)
-    admitted = _admitted(
-        Policy(pools=policy.pools, rules=(_OF_CLASS,)), node, asker, pool, request.parameters, len(devices), where
-    )
+    admitted = _admitted(policy, node, Asker(namespace=claim.namespace), pool, request, len(devices), where)
     named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
     text = json.dumps(_asked(named, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
@@ -108,12 +104,23 @@ def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Poo
 
 
 def _admitted(
-    policy: Policy, node: Node, asker: Asker, pool: Pool, parameters: Parameters, count: int, where: str
+    policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int, where: str
 ) -> Admitted:
-    request = read_parameters(node_of(parameters), f"{where}, parameters", count)
-    asked = replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
-    (admitted,) = admit(policy, node, PodRequest(requests=(asked,)), asker)
+    """Return what class and claim say together, where the claim has the rights over what it says itself."""
+    where = f"{where}, parameters"
+    part = _of_pool(read_part(node_of(request.from_claim), where, count), pool)
+    whole = _of_pool(read_parameters(node_of(request.parameters), where, count), pool)
+    mode = whole.mode or first_mode(policy, node, asker, pool)
+    refuse_part(policy, node, part if whole.mode is not None else replace(part, mode=mode), asker)
+    rule = rule_of(policy, asker, pool.name)
+    bounds = rule.max_limits if rule is not None and whole.limits is None else None
+    trusted = replace(policy, rules=(replace(_OF_CLASS, max_limits=bounds),))
+    (admitted,) = admit(trusted, node, PodRequest(requests=(replace(whole, mode=mode),)), asker)
     return admitted
+
+
+def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
+    return replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
 
 
 def _asked(claim: Claim, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:

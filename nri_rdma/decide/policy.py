@@ -30,8 +30,11 @@ __all__ = [
     "Rule",
     "admit",
     "default_policy",
+    "first_mode",
     "offer",
     "policy_of",
+    "refuse_part",
+    "rule_of",
 ]
 
 
@@ -110,6 +113,26 @@ def admit(policy: Policy, node: Node, request: PodRequest, asker: Asker) -> tupl
     return tuple(_admit_one(policy, node, item, asker) for item in request.requests)
 
 
+def rule_of(policy: Policy, asker: Asker, pool: str) -> Rule | None:
+    """Return the first rule that concerns pod and pool; None where none does."""
+    return next((rule for rule in policy.rules if rule.concerns(asker, pool)), None)
+
+
+def first_mode(policy: Policy, node: Node, asker: Asker, pool: Pool) -> Mode:
+    """Return the mode of a request that names none."""
+    return _first_mode(pool, rule_of(policy, asker, pool.name), node)
+
+
+def refuse_part(policy: Policy, node: Node, part: DeviceRequest, asker: Asker) -> None:
+    """Raise PlacementError for what a part of a request has no right to. Whether it goes with the rest of the request,
+    and with the node, is not asked; its mode counts where it names one."""
+    question = _question(policy, node, part, asker)
+    for check in _RIGHTS:
+        refusal = check(question) if part.mode is not None or check not in _RIGHTS_OVER_MODES else None
+        if refusal is not None:
+            raise refusal
+
+
 def admit_granted(node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
     """Return a request for devices that another program has given to the pod: pools and rules do not count, only what
     the kernel and the pod allow. `request` has a mode. Raises as `admit`."""
@@ -172,13 +195,23 @@ def refuse_misfits(rdma_netns: RdmaNetns, admitted: Iterable[Admitted]) -> None:
 
 
 def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> Admitted:
+    question = _question(policy, node, request, asker)
+    for check in _CHECKS:
+        refusal = check(question)
+        if refusal is not None:
+            raise refusal
+    return Admitted(request=replace(request, limits=question.limits, isolation=question.isolation), mode=question.mode)
+
+
+def _question(policy: Policy, node: Node, request: DeviceRequest, asker: Asker) -> _Question:
+    """Return the question, where the pod may have anything of the pool."""
     pool = policy.pools.get(request.pool)
     if pool is None:
         raise _unknown_pool(policy, request)
-    rule = next((rule for rule in policy.rules if rule.concerns(asker, pool.name)), None)
+    rule = rule_of(policy, asker, pool.name)
     if policy.rules and (rule is None or not rule.allow):
         raise _denied(request, asker, rule)
-    question = _Question(
+    return _Question(
         policy=policy,
         pool=pool,
         rule=rule,
@@ -187,11 +220,6 @@ def _admit_one(policy: Policy, node: Node, request: DeviceRequest, asker: Asker)
         mode=request.mode or _first_mode(pool, rule, node),
         asker=asker,
     )
-    for check in _CHECKS:
-        refusal = check(question)
-        if refusal is not None:
-            raise refusal
-    return Admitted(request=replace(request, limits=question.limits, isolation=question.isolation), mode=question.mode)
 
 
 def _first_mode(pool: Pool, rule: Rule | None, node: Node) -> Mode:
@@ -445,13 +473,13 @@ _KERNEL_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _kernel_setting_fits,
     _limits_are_kept,
 )
-_CHECKS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
+_RIGHTS_OVER_MODES = (_mode_is_served, _mode_is_permitted)
+_RIGHTS: tuple[Callable[[_Question], NriRdmaError | None], ...] = (
     _door_is_the_pools,
-    _mode_is_served,
-    _mode_is_permitted,
+    *_RIGHTS_OVER_MODES,
     _char_kinds_are_allowed,
     _interface_is_permitted,
     _limits_are_permitted,
-    *_KERNEL_CHECKS,
 )
+_CHECKS = (*_RIGHTS, *_KERNEL_CHECKS)
 _ANY = Policy(pools=MappingProxyType({}))

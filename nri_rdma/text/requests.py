@@ -99,6 +99,12 @@ def read_parameters(node: Node, where: str, count: int | None) -> DeviceRequest:
     return _read(node, where, Scope(), StandsIn.CLAIM, count)
 
 
+def read_part(node: Node, where: str, count: int | None) -> DeviceRequest:
+    """Return the request in parameters beside which others count, such as those of a device class: whether their keys
+    go together is only known of all of them. Otherwise as `read_parameters`."""
+    return _read(node, where, Scope(), StandsIn.CLAIM, count, is_whole=False)
+
+
 def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     value = word.value
     if value is None:
@@ -111,7 +117,9 @@ def _one_word(word: Scalar, where: str, scope: Scope) -> list[DeviceRequest]:
     return [DeviceRequest(name="", where=where, pool=value, scope=scope, word=True)]
 
 
-def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1) -> DeviceRequest:
+def _read(
+    node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int | None = 1, *, is_whole: bool = True
+) -> DeviceRequest:
     """Return the request that a mapping is; it is for `count` devices when it does not say how many itself."""
     errors = [
         refused(f"{where}.{name}", _WHY_REFUSED[stands_in], hint)
@@ -125,7 +133,8 @@ def _read(node: Node, where: str, scope: Scope, stands_in: StandsIn, count: int 
     rest = given(written, _REST, first["count"], errors)
     refuse_all(errors)
     request = DeviceRequest(**{"name": "", "where": where, **first, **rest})
-    refuse_all(list(_misfits(request)))
+    if is_whole:
+        refuse_all(list(_misfits(request)))
     return request
 
 

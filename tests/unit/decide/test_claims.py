@@ -97,6 +97,60 @@ def test_a_right_over_the_network_is_the_namespaces_for_a_claim_and_the_administ
         assert json.loads(told.text)["routes"] == routes["routes"]
 
 
+@pytest.mark.parametrize(
+    ("of_class", "of_claim"),
+    [
+        ({"mode": "exclusive"}, {"interface": {"name": "rail0"}}),
+        ({"mode": "exclusive"}, {"interface": {"mtu": 1280}}),
+        ({"mode": "exclusive", "interface": {"addresses": ["10.0.0.2/24"]}}, {"interface": {"mtu": 9000}}),
+        ({"mode": "shared"}, {"mode": "exclusive", "interface": {"name": "rail0"}}),
+        ({"interface": {"name": "rail0"}}, {"mode": "exclusive"}),
+    ],
+)
+def test_what_a_claim_says_is_judged_in_the_mode_that_its_class_gives(
+    of_class: dict[str, Any], of_claim: dict[str, Any]
+) -> None:
+    """The pool's first mode is shared, in which the claim could say nothing of a netdev."""
+    told = admitted(request(of_class, of_claim))
+    assert told.mode is Mode.EXCLUSIVE
+    assert json.loads(told.text)["interface"].items() >= (of_claim.get("interface") or of_class["interface"]).items()
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "words"),
+    [
+        ({"mode": "shared"}, {"interface": {"name": "rail0"}}, "in mode shared the netdev stays on the host"),
+        ({"interface": {"name": "rail0"}}, {"mode": "shared"}, "in mode shared the netdev stays on the host"),
+        ({"mode": "shared"}, {"isolation": "hard"}, "cannot be hidden"),
+        ({"mode": "exclusive", "interface": {"addresses": ["fd00::2/64"]}}, {"interface": {"mtu": 1000}}, "too small"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_whoever_said_which_part(
+    of_class: dict[str, Any], of_claim: dict[str, Any], words: str
+) -> None:
+    whole = dict(of_class)
+    for key, value in of_claim.items():
+        whole[key] = {**whole[key], **value} if isinstance(value, dict) and key in whole else value
+    told = refusal(replace(request(of_class, of_claim), parameters=whole))
+    assert words in told
+    assert "claim team/rails-x7k, request nic, parameters" in told
+
+
+def test_where_nobody_names_a_mode_it_is_the_first_that_the_namespace_may_have() -> None:
+    both = Pool(name="rails", modes=(Mode.EXCLUSIVE, Mode.SHARED), door=PoolDoor.CLAIMS)
+    rules = policy(Rule(name="shared", where="rules[0]", modes=(Mode.SHARED,)), pools=(both,))
+    assert admitted(request(), rules).mode is Mode.SHARED
+    assert admitted(request(), policy(pools=(both,))).mode is Mode.EXCLUSIVE
+
+
+def test_a_rule_bounds_the_limits_of_a_claim_that_asks_for_none() -> None:
+    rules = policy(Rule(name="few", where="rules[0]", max_limits=RdmaLimits(hca_handles=4)))
+    assert json.loads(admitted(request(), rules).text)["limits"] == {"hcaHandles": 4}
+    asked = {"limits": {"hcaHandles": 9}}
+    assert "permits up to 4 hcaHandles, not 9" in refusal(request(from_claim=asked), rules)
+    assert json.loads(admitted(request(from_class=asked), rules).text)["limits"] == {"hcaHandles": 9}
+
+
 def test_a_namespace_that_may_have_nothing_of_the_pool_gets_no_device_by_a_class_either() -> None:
     nobody = Rule(name="nobody", where="rules[0]", namespaces=("out",), allow=False)
     rules = policy(nobody, Rule(name="all", where="rules[1]"))

@@ -54,12 +54,12 @@ def admit_claim(
     """Return the request with what its pool adds. Raise RequestError or PlacementError as for an annotation, with the
     claim and the key."""
     where = f"claim {claim.namespace}/{claim.name}, request {request.name}"
-    if request.is_admin:
-        request, policy = _looking_on(request, where), _in_mode_shared(policy)
     pool = _pool_of(policy, devices, where)
-    admitted = _admitted(policy, node, Asker(namespace=claim.namespace), pool, request, len(devices), where)
+    request, admitted = admit_request(
+        policy, node, Asker(namespace=claim.namespace), pool, request, len(devices), where
+    )
     named = replace(claim, label=claim.label.replace(".", "-"))  # a claim's name may have dots, a request's may not
-    text = json.dumps(_asked(named, request, admitted))
+    text = json.dumps(asked_words(named.label, request, admitted))
     return AdmittedClaim(request=request, devices=devices, pool=pool.name, mode=admitted.mode, text=text)
 
 
@@ -103,10 +103,14 @@ def _pool_of(policy: Policy, devices: tuple[RdmaDevice, ...], where: str) -> Poo
     return found[0]
 
 
-def _admitted(
-    policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int, where: str
-) -> Admitted:
-    """Return what class and claim say together, where the claim has the rights over what it says itself."""
+def admit_request(
+    policy: Policy, node: Node, asker: Asker, pool: Pool, request: ClaimRequest, count: int | None, where: str
+) -> tuple[ClaimRequest, Admitted]:
+    """Return what class and claim say together for so many devices of a pool (None: unknown), where the claim has the
+    rights over what it says itself; with admin access, only what concerns device nodes. Raise as `admit_claim`."""
+    if request.is_admin:
+        request, policy = _looking_on(request, where), _in_mode_shared(policy)
+        pool = policy.pools[pool.name]
     where = f"{where}, parameters"
     part = _of_pool(read_part(node_of(request.from_claim), where, count), pool)
     whole = _of_pool(read_parameters(node_of(request.parameters), where, count), pool)
@@ -116,16 +120,16 @@ def _admitted(
     bounds = rule.max_limits if rule is not None and whole.limits is None else None
     trusted = replace(policy, rules=(replace(_OF_CLASS, max_limits=bounds),))
     (admitted,) = admit(trusted, node, PodRequest(requests=(replace(whole, mode=mode),)), asker)
-    return admitted
+    return request, admitted
 
 
 def _of_pool(request: DeviceRequest, pool: Pool) -> DeviceRequest:
     return replace(request, pool=pool.name, name=request.name or "claim", cdi_device=pool.name)
 
 
-def _asked(claim: Claim, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
-    """Return the parameters with all that the pool adds to them."""
-    name = f"{claim.label}-{main_request(request.name)}"[:63].strip("-")
+def asked_words(label: str, request: ClaimRequest, admitted: Admitted) -> Mapping[str, Any]:
+    """Return the parameters with all that the pool adds to them; `label` is the claim's name in the pod."""
+    name = f"{label}-{main_request(request.name)}"[:63].strip("-")
     asked = {"name": name, **request.parameters}
     asked["mode"] = str(admitted.mode)
     limits = admitted.request.limits

@@ -20,6 +20,7 @@ from nri_rdma.model.request import UNLIMITED
 if TYPE_CHECKING:
     from nri_rdma.commands.cli.gather import FactsSource
     from nri_rdma.commands.explain import Candidate, ExplainedContainer, ExplainedRequest, Explanation
+    from nri_rdma.commands.explain_claims import ExplainedClaim
     from nri_rdma.model.request import DeviceRequest
     from nri_rdma.text.manifest import PodManifest
 
@@ -76,7 +77,8 @@ def explain(
     It changes nothing and needs no root. MANIFEST is a Pod, or anything with pod templates: a Deployment, a Job, an
     MPIJob, a RayCluster (- reads stdin). If the daemon answers, its settings and the devices that pods hold now count.
     A manifest says how many GPUs a container gets, but not which; --gpu names them. Without it the result of a strict
-    request is unknown. Ends with 1 when a pod would be refused.
+    request is unknown. Claims and device classes in the manifest are told with the parameters that they have together.
+    Ends with 1 when a pod or a claim would be refused.
 
     \b
     Example:
@@ -86,9 +88,10 @@ def explain(
       nri-rdma explain pod.yaml --cdi-device trainer=dra.example.com/nic=claim-7f3
       nri-rdma explain pod.yaml --gpu trainer=0,1
     """
-    pods, unread = _read_manifest(manifest)
+    pods, unread, documents = _read_manifest(manifest)
     from nri_rdma.commands.cli.gather import gather
     from nri_rdma.commands.explain import explain as explain_pod
+    from nri_rdma.commands.explain_claims import claim_lines, explain_claims
 
     source = gather(settings, snapshot, problem)
     if cdi_devices:
@@ -101,13 +104,15 @@ def explain(
         source = with_gpus(source, gpus, pods)
     if source.claims and any(container.claims for pod in pods for container in pod.containers):
         source = replace(source, sentences=(*source.sentences, source.claims))
+    claims = explain_claims(documents, source.facts.node, source.facts.policy)
     explanations = [explain_pod(pod, source.facts) for pod in pods]
     if output == "json":
-        print_json(_document(explanations, source, unread))
+        print_json(_document(explanations, claims, source, unread))
         _report_refusals(explanations)
     else:
-        _show(explanations, (*source.sentences, *(f"Skipped: {it}." for it in unread)), source.memlock_reason)
-    if any(item.refusal is not None for item in explanations):
+        sentences = (*source.sentences, *(f"Skipped: {it}." for it in unread), *claim_lines(claims))
+        _show(explanations, sentences, source.memlock_reason)
+    if any(item.refusal is not None for item in explanations) or any(item.refusal is not None for item in claims):
         context.exit(EXIT_REFUSED)
 
 
@@ -122,19 +127,28 @@ def _report_refusals(explanations: list[Explanation]) -> None:
 # The manifest
 
 
-def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...]]:
-    """Return the pods of a manifest, and a sentence for each object without one."""
+def _read_manifest(path: Path) -> tuple[tuple[PodManifest, ...], tuple[str, ...], tuple[object, ...]]:
+    """Return the pods of a manifest, a sentence for each object without one, and all documents."""
+    from nri_rdma.text.claim_manifest import is_claim
     from nri_rdma.text.manifest import read_pods
     from nri_rdma.text.templates import items_of, why_unread
 
     documents = tuple(_documents(path))
     pods = tuple(pod for place, document in documents for pod in read_pods(document, place))
-    unread = tuple(why for _, document in documents for item, _ in items_of(document) if (why := why_unread(item)))
-    if not pods:
+    unread = tuple(
+        why
+        for _, document in documents
+        for item, _ in items_of(document)
+        if (why := why_unread(item)) and not (isinstance(item, dict) and is_claim(item))
+    )
+    has_claim = any(
+        isinstance(item, dict) and is_claim(item) for _, document in documents for item, _ in items_of(document)
+    )
+    if not pods and not has_claim:
         what = f"there is no pod in the manifest{f': {unread[0]}' if unread else ''}"
-        hint = "give a Pod, or what has a pod template, such as a Deployment or a Job"
+        hint = "give a Pod, what has a pod template, such as a Deployment or a Job, or a resource claim"
         raise SettingError(ErrorCode.SETTING, what, where=str(path), hint=hint)
-    return pods, unread
+    return pods, unread, tuple(document for _, document in documents)
 
 
 def _documents(path: Path) -> Iterator[tuple[str, object]]:
@@ -317,7 +331,9 @@ def _memlock(value: int | None) -> str:
 # For programs
 
 
-def _document(explanations: list[Explanation], source: FactsSource, unread: tuple[str, ...]) -> dict[str, Any]:
+def _document(
+    explanations: list[Explanation], claims: tuple[ExplainedClaim, ...], source: FactsSource, unread: tuple[str, ...]
+) -> dict[str, Any]:
     from nri_rdma.doors.control.document import DOCUMENT_VERSION
 
     return {
@@ -325,6 +341,7 @@ def _document(explanations: list[Explanation], source: FactsSource, unread: tupl
         "source": list(source.sentences),
         "skipped": list(unread),
         "pods": [_pod_document(item) for item in explanations],
+        "claims": [_claim_document(item) for item in claims],
     }
 
 
@@ -351,6 +368,19 @@ def _pod_document(item: Explanation) -> dict[str, Any]:
             for move in item.moves
         ],
         "containers": [_container_document(container) for container in item.containers],
+    }
+
+
+def _claim_document(item: ExplainedClaim) -> dict[str, Any]:
+    return {
+        "kind": item.kind,
+        "claim": item.claim,
+        "request": item.request,
+        "device_class": item.device_class,
+        "lacks_class": item.lacks_class,
+        "pool": item.pool,
+        "parameters": item.parameters,
+        "refusal": _refusal_document(item.refusal) if item.refusal is not None else None,
     }
 
 

@@ -7,71 +7,73 @@ says which devices, how many and for whom (nri_rdma.text.requests).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.problems import path_text
 from nri_rdma.commands.validate.problem import Problem, steps_of
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.request import DeviceRequest
 from nri_rdma.text.annotations import meant_key
+from nri_rdma.text.claim_manifest import DEVICES, WrittenRequest, count_of, devices_of, opaques_of, requests_in
 from nri_rdma.text.placed_yaml import Placed
 from nri_rdma.text.pools import node_of
 from nri_rdma.text.refusals import each_of, quoted
-from nri_rdma.text.requests import read_parameters
-from nri_rdma.text.yaml import Path
+from nri_rdma.text.requests import read_parameters, read_part
+from nri_rdma.text.yaml import Node, Path
 
-DEVICES: Mapping[str, tuple[str, ...]] = {
-    "ResourceClaim": ("spec", "devices"),
-    "ResourceClaimTemplate": ("spec", "spec", "devices"),
-    "DeviceClass": ("spec",),
-}
-"""Where each kind has its `config`, and its `requests`."""
-API_GROUP = "resource.k8s.io/"
 MAX_BYTES = 10 * 1024
 """What Kubernetes takes of opaque parameters, as JSON."""
-
-
-def is_claim(document: Mapping[str, Any]) -> bool:
-    """Tell whether a document is of a kind that can have parameters."""
-    return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
 
 
 def why_foreign(document: Mapping[str, Any], driver: str) -> str:
     """Return the sentence about a claim without parameters for that driver, or for one whose name is nearly its; "" for
     other claims."""
-    if any(_is_for(opaque, driver) or _meant(opaque, driver) for _, opaque in _opaques(document)):
+    if any(_is_for(opaque, driver) or _meant(opaque, driver) for _, opaque in opaques_of(document)):
         return ""
     return f"kind {document['kind']}: no parameters for the driver {driver}, not read"
 
 
-def claim_problems(document: Mapping[str, Any], at: Path, placed: Placed, file: str, driver: str) -> Iterator[Problem]:
-    """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file."""
-    for index, opaque in _opaques(document):
+def claim_problems(
+    document: Mapping[str, Any],
+    at: Path,
+    placed: Placed,
+    file: str,
+    driver: str,
+    classes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Problem]:
+    """Yield what is wrong with the parameters of that driver in a document, which stands at a path of its file.
+    `classes` are the device classes that are known, by their names: what they say counts, too."""
+    requests = tuple(requests_in(document, driver, classes or {}))
+    parts = {index for it in requests if it.others for index in it.configs}
+    is_wrong = False
+    for index, opaque in opaques_of(document):
         path = (*at, *DEVICES[document["kind"]], "config", index, "opaque")
         try:
             if _meant(opaque, driver):
                 raise _misspelt(opaque, path_text((*path, "driver")), driver)
             if _is_for(opaque, driver):
-                _check(opaque, path_text((*path, "parameters")), _count(_devices(document), index))
+                read = read_part if index in parts else read_parameters
+                _check(opaque, path_text((*path, "parameters")), _count(devices_of(document), index), read)
         except RequestError as error:
+            is_wrong = True
             yield from (_problem(it, path, placed, file) for it in each_of(error))
+    for request in requests if not is_wrong else ():
+        if parts.intersection(request.configs):
+            yield from _merge_problems(request, (*at, *DEVICES[document["kind"]], "config"), placed, file)
 
 
-def _opaques(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the parameters for drivers, each with the number of its config."""
-    configs = _devices(document).get("config")
-    for index, config in enumerate(configs if isinstance(configs, list) else ()):
-        opaque = config.get("opaque") if isinstance(config, dict) else None
-        if isinstance(opaque, dict):
-            yield index, opaque
-
-
-def _devices(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the mapping with `config` and `requests`; an empty one where none is."""
-    devices: object = document
-    for key in DEVICES[document["kind"]]:
-        devices = devices.get(key) if isinstance(devices, dict) else None
-    return devices if isinstance(devices, dict) else {}
+def _merge_problems(merge: WrittenRequest, configs: Path, placed: Placed, file: str) -> Iterator[Problem]:
+    """Yield what does not go together in a request's parameters, at the place of the claim's last ones."""
+    path = (*configs, merge.configs[-1], "opaque")
+    where = path_text((*path, "parameters"))
+    try:
+        read_parameters(node_of(merge.parameters), where, merge.count)
+    except RequestError as error:
+        what = f"request {merge.name}, with what {merge.others} says: " if merge.others else ""
+        for it in each_of(error):
+            told = RequestError(it.code, f"{what}{it.what}", where=it.where, hint=it.hint, key=it.key)
+            yield _problem(told, path, placed, file)
 
 
 def _is_for(opaque: Mapping[str, Any], driver: str) -> bool:
@@ -89,7 +91,9 @@ def _misspelt(opaque: Mapping[str, Any], where: str, driver: str) -> RequestErro
     return RequestError(ErrorCode.MANIFEST_VALUE, what, where=where, hint=f"write {driver}")
 
 
-def _check(opaque: Mapping[str, Any], where: str, count: int | None) -> None:
+def _check(
+    opaque: Mapping[str, Any], where: str, count: int | None, read: Callable[[Node, str, int | None], DeviceRequest]
+) -> None:
     if "parameters" not in opaque:
         hint = "write what the devices shall have, such as {mode: exclusive}, or leave the config out"
         raise RequestError(ErrorCode.MANIFEST_VALUE, "parameters is missing", where=where, hint=hint)
@@ -97,7 +101,7 @@ def _check(opaque: Mapping[str, Any], where: str, count: int | None) -> None:
     if len(json.dumps(parameters)) > MAX_BYTES:
         what = f"the parameters are larger than {MAX_BYTES} bytes"
         raise RequestError(ErrorCode.ANNOTATION_SIZE, what, where=where, hint="ask with fewer words")
-    read_parameters(node_of(parameters), where, count)
+    read(node_of(parameters), where, count)
 
 
 def _problem(error: RequestError, path: Path, placed: Placed, file: str) -> Problem:
@@ -117,7 +121,7 @@ def _count(devices: Mapping[str, Any], index: int) -> int | None:
         return 1
     named = devices["config"][index].get("requests")
     chosen = [it for it in requests if isinstance(it, dict) and (not named or it.get("name") in _names(named))]
-    counts = [_devices_of(it["exactly"] if isinstance(it.get("exactly"), dict) else it) for it in chosen]
+    counts = [count_of(it["exactly"] if isinstance(it.get("exactly"), dict) else it) for it in chosen]
     known = [count for count in counts if count is not None]
     return max(sum(known), 1) if len(known) == len(counts) else None
 
@@ -125,10 +129,3 @@ def _count(devices: Mapping[str, Any], index: int) -> int | None:
 def _names(named: object) -> list[str]:
     """Of requests; a name with a slash is of one of its alternatives."""
     return [str(name).partition("/")[0] for name in named] if isinstance(named, list) else []
-
-
-def _devices_of(request: Mapping[str, Any]) -> int | None:
-    count = request.get("count", 1)
-    if request.get("allocationMode") == "All" or "firstAvailable" in request or not isinstance(count, int):
-        return None
-    return count

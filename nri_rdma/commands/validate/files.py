@@ -7,17 +7,19 @@ configuration (TOML), a CDI spec. Law: any bytes become a Checked, in bounded ti
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any  # Any: a manifest before it is read
 
 from nri_rdma.cdi.asking import inspect_asking
-from nri_rdma.commands.validate.claims import claim_problems, is_claim, why_foreign
+from nri_rdma.commands.validate.claims import claim_problems, why_foreign
 from nri_rdma.commands.validate.pods import has_annotations, pod_problems
 from nri_rdma.commands.validate.problem import NOWHERE, Problem
 from nri_rdma.config.problems import problems_of
 from nri_rdma.config.settings import Document
 from nri_rdma.errors import ErrorCode, NriRdmaError, SettingError
 from nri_rdma.text.annotations import PREFIX
+from nri_rdma.text.claim_manifest import classes_in, is_claim
 from nri_rdma.text.placed_yaml import Place, Placed, read_documents
 from nri_rdma.text.templates import is_object, items_of, why_unread
 
@@ -54,9 +56,10 @@ def check(data: bytes, file: str, prefix: str = PREFIX) -> Checked:
     lines = data.decode("utf-8-sig", errors="replace").split("\n")
     found: list[CheckedDocument] = []
     problems: list[Problem] = []
+    classes = classes_in([it.value for it in documents if isinstance(it, Placed)])
     for document in documents:
         if isinstance(document, Placed):
-            _objects(document, lines, file, prefix, found, problems)
+            _objects(document, lines, file, prefix, classes, found, problems)
         else:
             problems.append(Problem.of(document, file, Place(document.line, document.column), ""))
     if not problems and all(item.skipped == _NO_OBJECT for item in found):
@@ -135,7 +138,13 @@ _NO_OBJECT = "it is no object of Kubernetes"
 
 
 def _objects(
-    placed: Placed, lines: list[str], file: str, prefix: str, found: list[CheckedDocument], problems: list[Problem]
+    placed: Placed,
+    lines: list[str],
+    file: str,
+    prefix: str,
+    classes: Mapping[str, Mapping[str, Any]],
+    found: list[CheckedDocument],
+    problems: list[Problem],
 ) -> None:
     for value, path in items_of(placed.value):
         skipped = _why_skipped(value, prefix)
@@ -143,7 +152,7 @@ def _objects(
         if skipped:
             continue
         if is_claim(value):
-            problems += claim_problems(value, path, placed, file, prefix.partition("/")[0])
+            problems += claim_problems(value, path, placed, file, prefix.partition("/")[0], classes)
         else:
             problems += pod_problems(value, path, placed, lines, file, prefix)
 

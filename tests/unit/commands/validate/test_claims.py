@@ -62,6 +62,50 @@ def test_wrong_parameters_have_their_place(parameters: str, column: int, path: s
     assert told(claim(parameters)) == [(11, column, f"spec.devices.config[1].opaque.parameters{path}", code)]
 
 
+CLASS = """
+---
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: nics}
+spec:
+  config:
+  - opaque: {driver: rdma.noderesource.dev, parameters: PARAMETERS}
+"""
+ONE = "[{name: nic, exactly: {deviceClassName: nics}}]"
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_claim", "what"),
+    [
+        ("{mode: exclusive}", "{interface: {name: x}}", ""),
+        ("{mode: shared}", "{mode: exclusive, interface: {name: x}}", ""),
+        ("{mode: exclusive}", "{mode: shared, interface: {name: x}}", "in mode shared the netdev stays on the host"),
+        ("{mode: shared}", "{interface: {name: x}}", "in mode shared the netdev stays on the host"),
+        ("{interface: {name: x}}", "{mode: shared}", "in mode shared the netdev stays on the host"),
+        ("{interface: {addresses: ['fd00::2/64']}}", "{interface: {mtu: 1000}}", "1000 is too small"),
+        ("{mode: shared}", "{mdoe: exclusive}", "unknown key 'mdoe'"),
+    ],
+)
+def test_a_claim_is_judged_with_what_its_class_says_in_the_same_file(of_class: str, of_claim: str, what: str) -> None:
+    problems = checked(claim(of_claim, ONE) + CLASS.replace("PARAMETERS", of_class)).problems
+    assert len(problems) == (1 if what else 0)
+    for problem in problems:
+        assert what in problem.what
+        assert problem.line == 11  # the claim's parameters, which are the last word
+        is_merged = "unknown key" not in what
+        assert problem.what.startswith("request nic, with what class nics says: ") is is_merged
+
+
+def test_parameters_of_one_claim_are_judged_together_for_each_request() -> None:
+    shared = "- opaque: {driver: rdma.noderesource.dev, parameters: {interface: {name: x}}}\n      requests: [b]"
+    two = "[{name: a, exactly: {deviceClassName: nics}}, {name: b, exactly: {deviceClassName: nics}}]"
+    text = claim("{mode: shared}", two).rstrip() + f"\n    {shared}\n"
+    (problem,) = checked(text).problems
+    assert problem.what.startswith("request b, with what config[1] says: in mode shared the netdev stays on the host")
+    assert problem.path == "spec.devices.config[2].opaque.parameters.interface"
+    assert checked(text.replace("{mode: shared}", "{mode: exclusive}")).problems == ()
+
+
 def test_parameters_that_are_missing_are_told() -> None:
     text = claim("X").replace("        parameters: X\n", "")
     assert told(text) == [(9, 7, "spec.devices.config[1].opaque.parameters", ErrorCode.MANIFEST_VALUE)]

@@ -1,0 +1,98 @@
+"""What the claims of a manifest would be prepared with on a node. Pure.
+
+The decision is the driver's, made by the same function. Which devices there are, and of which pool, the scheduler
+decides: each pool of claims is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.decide.advertised import DRIVER
+from nri_rdma.decide.claims import admit_request, asked_words
+from nri_rdma.decide.policy import Asker, Policy
+from nri_rdma.errors import NriRdmaError
+from nri_rdma.model.claim import ClaimRequest
+from nri_rdma.model.device import Node
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.text.claim_manifest import WrittenRequest, classes_in, is_claim, requests_in
+from nri_rdma.text.templates import items_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedClaim:
+    """A request of a claim, from a pool: its parameters with those of its class and what the pool adds, or a refusal.
+    `lacks_class`: the manifest has no device class of the request's, so that it is judged without."""
+
+    kind: str
+    claim: str
+    request: str
+    device_class: str
+    lacks_class: bool
+    pool: str
+    parameters: Mapping[str, Any] | None = None
+    refusal: NriRdmaError | None = None
+
+
+def explain_claims(documents: Iterable[object], node: Node, policy: Policy) -> tuple[ExplainedClaim, ...]:
+    """Return the requests with parameters for our driver, their own or their class's, each for every pool of claims."""
+    every = [item for document in documents for item, _ in items_of(document) if isinstance(item, dict)]
+    classes = classes_in(every)
+    pools = [it for it in policy.pools.values() if it.door is PoolDoor.CLAIMS]
+    return tuple(
+        _explained(claim, request, pool, classes, node, policy)
+        for claim in every
+        if is_claim(claim)
+        for request in requests_in(claim, DRIVER, classes)
+        if request.parameters
+        for pool in pools
+    )
+
+
+def _explained(
+    claim: Mapping[str, Any],
+    written: WrittenRequest,
+    pool: Pool,
+    classes: Mapping[str, Any],
+    node: Node,
+    policy: Policy,
+) -> ExplainedClaim:
+    metadata = claim["metadata"] if isinstance(claim.get("metadata"), dict) else {}
+    namespace, name = str(metadata.get("namespace") or "default"), str(metadata.get("name") or "unnamed")
+    told: dict[str, Any] = {
+        "kind": str(claim["kind"]),
+        "claim": f"{namespace}/{name}",
+        "request": written.name,
+        "device_class": written.device_class,
+        "lacks_class": written.device_class not in classes,
+        "pool": pool.name,
+    }
+    request = ClaimRequest(
+        name=written.name,
+        devices=(),
+        pool="",
+        parameters=written.parameters,
+        from_claim=written.from_claim,
+        is_admin=written.is_admin,
+    )
+    where = f"claim {namespace}/{name}, request {written.name}"
+    try:
+        request, admitted = admit_request(policy, node, Asker(namespace=namespace), pool, request, written.count, where)
+    except NriRdmaError as error:
+        return ExplainedClaim(**told, refusal=error)
+    return ExplainedClaim(**told, parameters=asked_words(name, request, admitted))
+
+
+def claim_lines(claims: Iterable[ExplainedClaim]) -> Iterator[str]:
+    """Yield what a person reads of them."""
+    for it in claims:
+        kind = {"ResourceClaim": "Claim", "ResourceClaimTemplate": "Claim template"}[it.kind]
+        of_class = f"class {it.device_class}{', which the manifest has not,' if it.lacks_class else ''}"
+        head = f"{kind} {it.claim}, request {it.request} of {of_class} from pool {it.pool}"
+        if it.refusal is not None:
+            yield f"{head} is refused when it is prepared: {it.refusal}"
+        else:
+            yield f"{head} is prepared with {json.dumps(it.parameters)}"

@@ -1,0 +1,122 @@
+"""Claims in manifests, before the API server has them: what a request's parameters are together with its class's. Pure.
+
+The order is that of Kubernetes: those of the device class first, then those of the claim, one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any  # Any: a manifest before it is read
+
+from nri_rdma.model.claim import Parameters
+from nri_rdma.text.claims import main_request, merged
+from nri_rdma.text.templates import items_of
+
+DEVICES: Mapping[str, tuple[str, ...]] = {
+    "ResourceClaim": ("spec", "devices"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices"),
+    "DeviceClass": ("spec",),
+}
+"""Where each kind has its `config`, and its `requests`."""
+API_GROUP = "resource.k8s.io/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRequest:
+    """A request of a claim with all of its parameters: `configs` are the numbers of those that the claim has, in their
+    order, and `others` says in words where more of them are from than the last of these; "" where none are.
+    `from_claim` are the claim's alone. `count` None: unknown, or all."""
+
+    name: str
+    device_class: str
+    count: int | None
+    configs: tuple[int, ...]
+    parameters: Parameters
+    from_claim: Parameters
+    others: str
+    is_admin: bool
+
+
+def is_claim(document: Mapping[str, Any]) -> bool:
+    """Return whether a document is of a kind that can have parameters."""
+    return str(document.get("kind")) in DEVICES and str(document.get("apiVersion", "")).startswith(API_GROUP)
+
+
+def classes_in(documents: Iterable[object]) -> dict[str, Mapping[str, Any]]:
+    """Return the device classes of these documents, by their names."""
+    return {
+        name: item
+        for document in documents
+        for item, _ in items_of(document)
+        if isinstance(item, dict) and is_claim(item) and item["kind"] == "DeviceClass" and (name := _name_of(item))
+    }
+
+
+def requests_in(
+    document: Mapping[str, Any], driver: str, classes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[WrittenRequest]:
+    """Yield the requests of a claim, or of its template, each with all of its parameters."""
+    devices = devices_of(document)
+    requests = devices.get("requests")
+    for request in requests if isinstance(requests, list) and document.get("kind") != "DeviceClass" else ():
+        exactly = request.get("exactly") if isinstance(request, dict) else None
+        if not isinstance(exactly, dict):
+            continue  # prioritized alternatives: each may have another class, and the scheduler chooses
+        name, class_name = str(request.get("name")), str(exactly.get("deviceClassName"))
+        of_class = [it for _, it in _parameters(classes.get(class_name, {}), driver)]
+        own = [(index, it) for index, it in _parameters(document, driver) if _is_for(devices["config"][index], name)]
+        first = ", ".join(f"config[{index}]" for index, _ in own[:-1])
+        others = " and ".join(it for it in (f"class {class_name}" if of_class else "", first) if it)
+        yield WrittenRequest(
+            name=name,
+            device_class=class_name,
+            count=count_of(exactly),
+            configs=tuple(index for index, _ in own),
+            parameters=merged([*of_class, *(it for _, it in own)]),
+            from_claim=merged([it for _, it in own]),
+            others=others,
+            is_admin=exactly.get("adminAccess") is True,
+        )
+
+
+def devices_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the mapping with `config` and `requests`; an empty one where none is."""
+    devices: object = document
+    for key in DEVICES[str(document.get("kind"))] if document else ("",):
+        devices = devices.get(key) if isinstance(devices, dict) else None
+    return devices if isinstance(devices, dict) else {}
+
+
+def count_of(request: Mapping[str, Any]) -> int | None:
+    """Return how many devices a request asks for; None where that is not a number, or unknown."""
+    count = request.get("count", 1)
+    if request.get("allocationMode") == "All" or "firstAvailable" in request or not isinstance(count, int):
+        return None
+    return count
+
+
+def opaques_of(document: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the parameters for drivers, each with the number of its config."""
+    configs = devices_of(document).get("config")
+    for index, config in enumerate(configs if isinstance(configs, list) else ()):
+        opaque = config.get("opaque") if isinstance(config, dict) else None
+        if isinstance(opaque, dict):
+            yield index, opaque
+
+
+def _parameters(document: Mapping[str, Any], driver: str) -> Iterator[tuple[int, Parameters]]:
+    for index, opaque in opaques_of(document):
+        parameters = opaque.get("parameters")
+        if opaque.get("driver") == driver and isinstance(parameters, dict):
+            yield index, parameters
+
+
+def _is_for(config: Mapping[str, Any], request: str) -> bool:
+    named = config.get("requests")
+    return not named or (isinstance(named, list) and request in {main_request(str(it)) for it in named})
+
+
+def _name_of(document: Mapping[str, Any]) -> str:
+    metadata = document.get("metadata")
+    return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""

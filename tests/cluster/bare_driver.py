@@ -24,17 +24,18 @@ def main() -> None:
     endpoint.parent.mkdir(parents=True, exist_ok=True)
     calls = {"NodePrepareResources": _nothing, "NodeUnprepareResources": _nothing}
     info = text(1, "DRAPlugin") + text(2, NAME) + text(3, str(endpoint)) + text(4, "v1.DRAPlugin")
-    asked = {"GetInfo": lambda _: info, "NotifyRegistrationStatus": _registered}
+    asked = {"GetInfo": lambda _: info, "NotifyRegistrationStatus": registered}
     servers = [
-        _serve(endpoint, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", calls),
-        _serve(KUBELET / "plugins_registry" / f"{NAME}-reg.sock", "pluginregistration.Registration", asked),
+        serve(endpoint, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", calls),
+        serve(KUBELET / "plugins_registry" / f"{NAME}-reg.sock", "pluginregistration.Registration", asked),
     ]
     signal.sigwait([signal.SIGTERM])
     for server in servers:
         server.stop(0)
 
 
-def _serve(path: Path, service: str, calls: Mapping[str, Callable[[bytes], bytes]]) -> grpc.Server:
+def serve(path: Path, service: str, calls: Mapping[str, Callable[[bytes], bytes]]) -> grpc.Server:
+    """Answer these calls of a service at a socket."""
     server = grpc.server(ThreadPoolExecutor(4))
     methods = {name: grpc.unary_unary_rpc_method_handler(_called(call)) for name, call in calls.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
@@ -53,7 +54,8 @@ def _nothing(request: bytes) -> bytes:
     return b"".join(message(1, text(1, uid) + message(2, b"")) for uid in uids)
 
 
-def _registered(request: bytes) -> bytes:
+def registered(request: bytes) -> bytes:
+    """Print what the kubelet says of the registration."""
     print("registered" if number_in(request) else request, flush=True)  # field 1: whether the kubelet has taken us
     return b""
 

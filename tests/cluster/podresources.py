@@ -53,6 +53,7 @@ def _device(data: bytes) -> dict[str, Any]:
         "driver": _text(found[2]),
         "pool": _text(found[3]),
         "device": _text(found[4]),
+        "share": _text(found[5]),
     }
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, execute, pod, start
+from tests.cluster.share_driver import share_slice
 from tests.cluster.test_claims import (
     CONFIG,
     DRIVER,
+    NAMES,
     allocated,
     claim_spec,
     claiming,
@@ -87,7 +90,7 @@ def test_a_pod_whose_claim_is_another_drivers_without_devices_starts_and_has_non
     node = served.nodes["n1"].machine
     bare = node.start("bare", sys.executable, "-m", "tests.cluster.bare_driver")
     wait_until(lambda: "registered" in bare.log.read_text(), f"the other driver ({bare.log})", 30)
-    make(served, _slice(), _class())
+    make(served, _slice(), _class("bare"))
     spec = {"devices": {"requests": [{"name": "it", "exactly": {"deviceClassName": "bare"}}]}}
     make(served, template("bare", spec))
     start(served, claiming("bare", {"rdma": "bare"}))
@@ -98,6 +101,48 @@ def test_a_pod_whose_claim_is_another_drivers_without_devices_starts_and_has_non
     delete(served, "bare")
 
 
+def test_the_shares_of_a_device_are_told_by_their_ids_and_the_claim_beside_them_is_served(served: Cluster) -> None:
+    """Each pod is told its own share of the one device; and has its own device of ours."""
+    node = served.nodes["n1"]
+    driver = node.machine.start("shares", sys.executable, "-m", "tests.cluster.share_driver", str(node.credentials))
+    wait_until(lambda: "registered" in driver.log.read_text(), f"the driver of shares ({driver.log})", 30)
+    spec = {"devices": {"requests": [{"name": "part", "exactly": {"deviceClassName": "shares"}}]}}
+    make(
+        served, share_slice("n1"), _class("shares"), template("shares", spec), template("own", claim_spec({"nic": {}}))
+    )
+    ids = []
+    for name in ("part-a", "part-b"):
+        start(served, claiming(name, {"share": "shares", "rdma": "own"}))
+        (results,) = [it["status"]["allocation"]["devices"]["results"] for it in claims_of(served, name) if _shared(it)]
+        devices = [it for claim in told(served, name)["c0"]["claims"] for it in claim["devices"]]
+        (share,) = [it for it in devices if it["driver"] == "shares.example"]
+        (own,) = [it for it in devices if it["driver"] == DRIVER]
+        assert (share["device"], share["share"]) == ("d0", results[0]["shareID"])
+        assert own["share"] == ""
+        assert verbs(served, name) == [NAMES[own["device"]]]
+        ids.append(share["share"])
+    assert len(set(ids)) == 2
+    for name in ("part-a", "part-b"):
+        delete(served, name)
+
+
+def _shared(claim: Mapping[str, Any]) -> bool:
+    return bool(claim["status"]["allocation"]["devices"]["results"][0].get("shareID"))
+
+
+def test_the_pods_api_knows_a_pod_before_its_claims_name_and_the_container_has_its_device(served: Cluster) -> None:
+    """What the kubelet tells there of a pod that has just started does not say which claim was made for it."""
+    for number in range(3):
+        name = f"known-{number}"
+        uid = start(served, claiming(name, {"rdma": "parts"}))["metadata"]["uid"]
+        (claim,) = claims_of(served, name)
+        asked = ("-m", "tests.cluster.podsapi", uid, claim["metadata"]["name"])
+        found = json.loads(served.nodes["n1"].machine.run(sys.executable, *asked))
+        assert found == {uid: True, claim["metadata"]["name"]: False}
+        assert len(verbs(served, name)) == 4
+        delete(served, name)
+
+
 def _slice() -> dict[str, Any]:
     pool = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": "bare.example", "nodeName": "n1", "pool": pool, "devices": [{"name": "d0"}]}
@@ -105,7 +150,7 @@ def _slice() -> dict[str, Any]:
     return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "bare"}, "spec": spec}
 
 
-def _class() -> dict[str, Any]:
-    selector = {"cel": {"expression": 'device.driver == "bare.example"'}}
+def _class(name: str) -> dict[str, Any]:
+    selector = {"cel": {"expression": f'device.driver == "{name}.example"'}}
     kind, spec = "DeviceClass", {"selectors": [selector]}
-    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "bare"}, "spec": spec}
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -265,6 +265,30 @@ def _phase_in(cluster: Cluster, namespace: str, name: str) -> str:
     return cluster.kubectl("get", "pod", name, f"-n={namespace}", "-o=jsonpath={.status.phase}", fails=True)
 
 
+def test_status_says_that_the_driver_serves_and_its_check_names_a_rival(served: Cluster) -> None:
+    node = served.nodes["n1"]
+    wait_until(lambda: "8 devices published in 1 slice" in node.nri_rdma("status"), "what is published", 15)
+    told = node.nri_rdma("status")
+    print(
+        *(
+            line
+            for line in told.splitlines()
+            if line.startswith("Claims") or "claims prepared" in line or "published" in line
+        ),
+        sep="\n",
+    )
+    assert f"driver {DRIVER}: registered with the kubelet" in told
+    assert node.nri_rdma("status", "--check", fails=True) == ""
+    rival: dict[str, Any] = {"driver": "rival.example", "nodeName": "n1", "devices": [{"name": next(iter(NAMES))}]}
+    rival["pool"] = {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    kind = "ResourceSlice"
+    make(served, {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "rival"}, "spec": rival})
+    node.machine.run("ip", "link", "set", "dev", EIGHT.netdevs[0].name, "alias", "looked-at")  # a reason to look
+    words = "the driver rival.example publishes devices of ours, too"
+    wait_until(lambda: words in node.nri_rdma("status", "--check", fails=True), "the rival", 30)
+    served.kubectl("delete", "resourceslice", "rival")
+
+
 def test_what_cannot_be_served_is_refused_when_it_is_prepared_with_the_key(served: Cluster) -> None:
     make(served, template("typo", claim_spec({"nic": {}}, {"interfaces": {"name": "rail0"}})))
     served.kubectl("create", "-f", "-", given=claiming("typo", {"rdma": "typo"}))

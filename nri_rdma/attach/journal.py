@@ -140,6 +140,7 @@ def encode_record(record: SandboxRecord) -> bytes:
         del move["link"]["max_mtu"]  # nothing on the way home needs it; as below
         del move["link"]["fixed_features"]
     for attached in body["attached"]:
+        _leave_defaults(attached["admitted"], {"is_watched": False})
         request = attached["admitted"]["request"]
         for name in _OF_THE_CHOICE:
             request.pop(name)

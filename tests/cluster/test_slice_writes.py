@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from nri_rdma.doors.dra.publishing import QUIET_S
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, start
 from tests.cluster.test_claims import (
@@ -31,6 +30,8 @@ from tests.rig.deadline import wait_until
 __all__ = ["CONFIG"]  # the fixture of the cluster reads it in this module
 IDLE_S = float(os.environ.get("NRI_RDMA_IDLE_S", "30"))
 FLAP_S, FLAP_PAUSE_S = 20.0, 0.2
+QUIET_S = 5.0
+"""Between two writes, as docs/claims.md says."""
 STATE = "rdma.noderesource.dev/state"
 
 

@@ -116,6 +116,15 @@ def test_what_a_claim_says_is_judged_in_the_mode_that_its_class_gives(
     assert json.loads(told.text)["interface"].items() >= (of_claim.get("interface") or of_class["interface"]).items()
 
 
+def test_what_only_goes_with_what_the_class_says_is_not_refused_for_itself() -> None:
+    """Which of two devices a route is for is known by their addresses."""
+    of_class = {"mode": "exclusive", "interface": {"addresses": [["10.0.0.2/24"], ["10.1.0.2/24"]]}}
+    of_claim = {"routes": [{"destination": "10.9.0.0/16", "gateway": "10.1.0.1"}]}
+    rules = policy(Rule(name="all", where="rules[0]", interface=frozenset({InterfaceRight.ROUTES})))
+    told = admitted(request(of_class, of_claim), rules, count=2)
+    assert json.loads(told.text)["routes"] == of_claim["routes"]
+
+
 @pytest.mark.parametrize(
     ("of_class", "of_claim", "words"),
     [

@@ -140,11 +140,14 @@ def test_who_looks_on_has_the_nodes_and_neither_moves_nor_holds_what_another_pod
     eyes = make_pod("sandbox-2", path=OTHER_PATH, uid="uid-2")
     node.create("main", 0)
     assert "rail0" not in on_host(world)
+    node.node.refresh()
+    assert [it.netdevs for it in node.node.current.devices if it.name == "mlx5_0"] == [()]
     edits = node.create("eyes", 0, pod=eyes, cdi=(CLAIM_A,))
     assert "NCCL_IB_HCA" in names(edits)
     assert claims.advertise() == before  # although the device had no netdev when its second pod came
     node.stop()
     assert "rail0" in on_host(world)
+    node.node.refresh()
     assert claims.advertise() == before
 
 

@@ -178,6 +178,9 @@ def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, pu
     assert pauses[0] >= 0.09
     assert pauses[1] >= 0.18
     assert pauses[2] >= 0.36
+    tries = len(server.seen)
+    wait_until(lambda: len(server.seen) > tries + 1, "another try")
+    assert publisher.published.error_since == known.error_since
     server.answer = lambda _handler, _seen: False
     wait_until(lambda: names(server) == ["d0", "d1"] and not publisher.published.error, "the slice")
 

@@ -6,7 +6,7 @@ PYTEST := $(PYTHON) -m pytest
 # Tests make many small trees: in memory, where there is such a folder, they take half the time.
 export PYTEST_DEBUG_TEMPROOT := $(wildcard /dev/shm)
 
-.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell bench simulate ttrpc check generate format
+.PHONY: help setup setup-venv demo unit test test-faults mutants runtimes rotation lab lab-shell cluster cluster-shell podman bench simulate ttrpc check generate format
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -47,6 +47,9 @@ cluster: setup ## the tests on a real Kubernetes, which is built once into the u
 
 cluster-shell: setup ## a prompt with kubectl in such a cluster; NODES=2: two nodes
 	@$(PYTHON) -m tests.cluster --shell
+
+podman: setup ## containers of real podman get their devices; it is fetched once into the cache (root; minutes); SUITES="bookworm trixie forky": of these
+	@$(PYTHON) -m tests.oci $(SUITES) -- -q
 
 bench: setup ## speed and size as ratios to a floor, into build/bench.json; ttrpc beside Go and gRPC, into build/ttrpc-bench.json
 	@$(PYTHON) -m bench

@@ -142,7 +142,7 @@ class Attachments:
     def recover(self, on_record: Callable[[SandboxRecord], None], *, later: bool = False) -> tuple[NriRdmaError, ...]:
         """Recover what an earlier daemon left: adopt what is attached, restart what was half attached, undo what is
         gone or was half restored. Workers do that, now or, with `later`, at `take_up`; until then containers of these
-        sandboxes wait.
+        sandboxes wait. Of a pod that no runtime lists nothing more will be heard, so that one is always taken up now.
 
         Called once, before any door opens; `on_record` gets every record before anything is done with it. Return an
         error for every journal file that had to be set aside.
@@ -151,8 +151,9 @@ class Attachments:
         for record in sorted(records, key=lambda it: (it.pod.sandbox_id, it.part)):
             on_record(record)
             self._add(_left_by_earlier(record))
-        if not later:
-            self.take_up()
+        for attachment in self.all():
+            if not later or not attachment.pod.is_listed:
+                self._machine.feed(attachment, Event.TAKE_UP)
         return errors
 
     def take_up(self) -> None:

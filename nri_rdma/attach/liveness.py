@@ -28,15 +28,15 @@ class Ends:
         self._on_held = on_held
         self._processes = processes or NoProcesses()
 
-    def watch(self, path: str) -> None:
-        """Watch the path of a namespace. Called before the namespace is opened: a removal after that is reported, one
-        before it makes opening fail."""
-        if not path:
+    def watch(self, pod: Pod) -> None:
+        """Watch the path of a pod's namespace, if that tells its end. Called before the namespace is opened: a removal
+        after that is reported, one before it makes opening fail."""
+        if not pod.netns_path or lives_by_process(pod):
             return
         try:
-            self._on_held(path)
+            self._on_held(pod.netns_path)
         except OSError as error:  # without the watch its end is noticed by the next Synchronize
-            log.warning("namespace is not watched", extra={"path": path, "error": str(error)})
+            log.warning("namespace is not watched", extra={"path": pod.netns_path, "error": str(error)})
 
     def watch_process(self, pod: Pod) -> ProcessIdentity | None:
         """Watch and return the process whose end is the end of the pod, if no namespace tells it; None when the process
@@ -54,7 +54,7 @@ class Ends:
 
         Raises KernelError when that cannot be seen.
         """
-        self.watch(record.pod.netns_path)
+        self.watch(record.pod)
         if record.namespace is None:
             return None
         try:
@@ -71,10 +71,12 @@ class Ends:
         return namespace
 
     def is_there(self, record: SandboxRecord, namespace: Namespace | None) -> bool:
-        """Return whether the pod's namespace, as it was just opened, still exists; for a pod that has none, whether its
-        process does. A namespace that nothing was moved into is not opened: its path tells."""
-        if not record.pod.netns_path:
-            return self._process_is_there(record.process)
+        """Return whether the pod's namespace, as it was just opened, still exists; for a pod that lives by its process,
+        whether that does. A namespace that nothing was moved into is not opened: its path tells."""
+        if not self._process_is_there(record.process):
+            return False
+        if not record.pod.netns_path or (not record.pod.is_listed and record.namespace is None):
+            return True
         if record.namespace is not None:
             return namespace is not None
         return self.can_be_opened(record.pod.netns_path)
@@ -113,5 +115,6 @@ class NoProcesses:
 
 
 def lives_by_process(pod: Pod) -> bool:
-    """Return whether only a process tells the end of this pod: the pod is on the host's network."""
-    return not pod.netns_path and pod.pid != 0
+    """Return whether a process tells the end of this pod: the pod is on the host's network, or it is a container that
+    no runtime lists, whose namespace may be another container's."""
+    return pod.pid != 0 and (not pod.netns_path or not pod.is_listed)

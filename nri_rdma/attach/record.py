@@ -28,8 +28,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRecord:
-    """The journal's entry. `namespace` is None where nothing moves; `process` is known of a pod on the host's network,
-    whose end no namespace tells."""
+    """The journal's entry. `namespace` is None where nothing moves; `process` is known of a pod that lives by
+    it (liveness.lives_by_process)."""
 
     pod: Pod
     state: Phase

@@ -233,7 +233,7 @@ class Work:
 
     def _decide(self, attachment: Attachment, chosen: Selection) -> SandboxRecord:
         with self._spans.span("plan"):
-            self._ends.watch(attachment.pod.netns_path)
+            self._ends.watch(attachment.pod)
             self._second_looks.take_now({netdev.ifindex for netdev in moving_netdevs(chosen.placed)})
             if needs_namespace(self._kernel, chosen.placed):
                 attachment.change(namespace=open_for(self._kernel, attachment.pod))

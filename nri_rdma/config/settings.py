@@ -390,6 +390,11 @@ class Settings:
         """The control socket."""
         return self.control_socket or self.state_dir / "control.sock"
 
+    @property
+    def hook_socket(self) -> Path:
+        """The socket that OCI hooks of podman and Docker ask."""
+        return self.state_dir / "oci.sock"
+
     def lifelines(self, environment: Mapping[str, str]) -> Lifelines:
         """Return the addresses that the node lives by. A name that a cluster has put into KUBERNETES_SERVICE_HOST is
         skipped: resolving it could take longer than everything else."""

@@ -22,6 +22,7 @@ from nri_rdma.attach.transaction import Boundary, no_boundary
 from nri_rdma.attach.work import Site, Work
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.kubelet_doors import KubeletDoors
+from nri_rdma.daemon.local_sockets import LocalSockets
 from nri_rdma.daemon.locks import Sole
 from nri_rdma.daemon.news import News
 from nri_rdma.daemon.releases import Releases
@@ -32,7 +33,6 @@ from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import policy_of
-from nri_rdma.doors.control.server import ControlServer
 from nri_rdma.doors.control.status import DaemonFacts
 from nri_rdma.doors.nri.identity import identify
 from nri_rdma.doors.nri.link import Door
@@ -172,18 +172,17 @@ class Daemon:
         self._door: Door = door or _runner(settings, self.make_plugin)
         # A runtime that starts the daemon is the service itself: its own service manager is none of ours.
         self._service_manager = ServiceManager("" if door else os.environ.get(NOTIFY_SOCKET, ""))
-        self._control = ControlServer(
-            DaemonFacts(
-                settings=settings,
-                engine=self._engine,
-                spans=self._spans,
-                runtime=self._sessions.view,
-                reload_error=lambda: self._reloader.error,
-                traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
-                pinned=lambda: asdict(self._kernel.held()),
-                driver=self._kubelet_doors.driver,
-            )
+        facts = DaemonFacts(
+            settings=settings,
+            engine=self._engine,
+            spans=self._spans,
+            runtime=self._sessions.view,
+            reload_error=lambda: self._reloader.error,
+            traces=lambda: asdict(self._exporter.counts()) if self._exporter else None,
+            pinned=lambda: asdict(self._kernel.held()),
+            driver=self._kubelet_doors.driver,
         )
+        self._sockets = LocalSockets.make(facts, self._kernel, self._listeners)
 
     def run(self) -> None:
         """Recover, open the doors, serve."""
@@ -205,7 +204,7 @@ class Daemon:
         )
         self._host.listen(self._listeners, self._node, self._news.uevent, self._news.uevents_lost)
         self._recover()
-        self._control.serve(self._settings.control_path)
+        self._sockets.serve()
         log.info(
             "started", extra={"devices": len(self._node.current.devices), "control": str(self._settings.control_path)}
         )
@@ -227,7 +226,7 @@ class Daemon:
         signals, self._signals = self._signals, None
         if signals is not None:
             signals.close()
-        self._control.close()
+        self._sockets.close()
         self._take_up()
         self._host.close()
         by = time.monotonic() + CLOSE_WORKERS_S

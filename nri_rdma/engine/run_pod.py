@@ -49,7 +49,7 @@ class PodStart:
         try:
             self._run(pod, annotations, deadline, asker)
         except NriRdmaError as error:
-            self.refused.note("RunPodSandbox", pod, error)
+            self.refused.note("RunPodSandbox" if pod.is_listed else "createRuntime", pod, error)
             raise
 
     def _run(self, pod: Pod, annotations: Mapping[str, str], deadline: float, asker: Asker) -> None:

@@ -70,7 +70,8 @@ class Synchronizer:
     def reconcile_later(self, pods: Collection[Listed]) -> Future[None]:
         """Run `reconcile` in a worker. To be called before the runtime goes on to the next event."""
         known = self._attachments.all()
-        self._known.keep({item.pod.sandbox_id for item in pods})
+        unlisted = {it.pod.sandbox_id for it in known if not it.pod.is_listed}
+        self._known.keep({item.pod.sandbox_id for item in pods} | unlisted)
         for item in pods:  # here, in the order of events: a container that is made next has a newer path
             sandbox = next(iter(self._attachments.of(item.pod.sandbox_id)), None)
             if sandbox is not None:
@@ -98,7 +99,7 @@ class Synchronizer:
         """
         listed = {item.pod.sandbox_id for item in pods}
         for sandbox in known:
-            if sandbox.pod.sandbox_id not in listed:
+            if sandbox.pod.is_listed and sandbox.pod.sandbox_id not in listed:
                 log.info("sandbox is gone, returning its devices", extra={"pod": str(sandbox.pod)})
                 self._attachments.end(sandbox.pod.sandbox_id)
         for sandbox in known:

@@ -12,6 +12,8 @@ class Pod:
     `netns_path` is empty for a pod on the host's network (containerd) or when the runtime does not say.
     `pid` is the process of the sandbox, 0 when the runtime does not say.
     `sandbox_id` keys everything that is attached; `uid` may have two sandboxes for a while.
+    `is_listed` is False for a container of podman or Docker, which stands for itself: no runtime lists it among its
+    pods, and it ends with its process `pid`.
     """
 
     sandbox_id: str
@@ -20,6 +22,7 @@ class Pod:
     namespace: str
     netns_path: str
     pid: int = 0
+    is_listed: bool = True
 
     def is_same_pod(self, other: Pod) -> bool:
         """Return whether both are sandboxes of one pod. The uid alone does not suffice: a client may leave it out."""

@@ -141,7 +141,7 @@ def test_a_daemon_whose_worker_hangs_ends_in_time_and_keeps_its_lock(
 
 def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     daemon, running, closing = _daemon(tmp_path), threading.Event(), threading.Event()
-    close_door = daemon._control.close
+    close_door = daemon._sockets.close
 
     def close_and_tell() -> None:
         close_door()
@@ -152,7 +152,7 @@ def test_a_worker_that_ends_in_time_still_has_its_watcher(tmp_path: Path, monkey
         assert closing.wait(SOON)
         daemon._watcher.watch(str(tmp_path / "netns"))
 
-    monkeypatch.setattr(daemon._control, "close", close_and_tell)
+    monkeypatch.setattr(daemon._sockets, "close", close_and_tell)
     task = daemon._workers.submit("sandbox-1", watch_late)
     assert running.wait(SOON)
     daemon.close()

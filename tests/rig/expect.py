@@ -23,7 +23,7 @@ class Seen:
     memlock_kib: str
 
 
-_LOOK = """
+LOOK = """
 for n in /dev/infiniband/*; do [ -e "$n" ] && echo "node $(basename $n) $(stat -c '%t %T %a' $n)"; done
 for i in /sys/class/net/*; do echo "link $(basename $i) $(cat $i/address) $(cat $i/mtu)"; done
 ip -o addr | while read -r _ name family address rest; do echo "addr $name $address"; done
@@ -34,11 +34,16 @@ env | while read -r line; do echo "env $line"; done
 
 def look(cri: Cri, container: Container) -> Seen:
     """What the container has."""
-    result = cri.exec(container, ["sh", "-c", _LOOK])
+    result = cri.exec(container, ["sh", "-c", LOOK])
     assert result.exit_code == 0, result.stderr
+    return read_seen(result.stdout)
+
+
+def read_seen(text: str) -> Seen:
+    """What LOOK has written in a container."""
     seen = Seen(nodes={}, modes={}, macs={}, mtus={}, addresses={}, env={}, memlock_kib="")
     memlock = ""
-    for line in result.stdout.splitlines():
+    for line in text.splitlines():
         kind, _, rest = line.partition(" ")
         match kind:
             case "node":

@@ -203,7 +203,14 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
 
 @cdi.command()
 @settings_options(
-    "sysfs_root", "dev_root", "cgroup_root", "node_ip", "api_server", "allow_default_pool", "annotation_prefix"
+    "sysfs_root",
+    "dev_root",
+    "cgroup_root",
+    "node_ip",
+    "api_server",
+    "allow_default_pool",
+    "annotation_prefix",
+    "state_dir",
 )
 @snapshot_option
 @click.option("--device", "devices", multiple=True, metavar="NAME", help="Only this RDMA device; may be given again.")
@@ -212,6 +219,17 @@ def _check(paths: tuple[Path, ...], prefix: str) -> tuple[tuple[str, ...], tuple
     "--mode", type=click.Choice([mode.value for mode in Mode]), help="Have nri-rdma give the device in this mode."
 )
 @click.option("--memlock", metavar="unlimited|BYTES", help="Have it set RLIMIT_MEMLOCK.")
+@click.option(
+    "--hooks",
+    is_flag=True,
+    help="Have podman and Docker ask the daemon: the container gets the netdev and memlock, too.",
+)
+@click.option(
+    "--hook",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Where the hook is on the host; default: /usr/local/lib/nri-rdma/nri-rdma-oci-hook.",
+)
 @click.option("--hca-handles", type=click.IntRange(1, 2**31 - 1), help="Have it limit the handles of each device.")
 @click.option("--hca-objects", type=click.IntRange(1, 2**31 - 1), help="Have it limit the objects of each device.")
 @click.option(
@@ -230,6 +248,8 @@ def generate(
     pool: str | None,
     mode: str | None,
     memlock: str | None,
+    hooks: bool,
+    hook: Path | None,
     hca_handles: int | None,
     hca_objects: int | None,
     output: Path,
@@ -241,27 +261,40 @@ def generate(
 
     What --mode, --memlock and the limits ask of nri-rdma is an annotation of each device, which needs CDI 0.6.0.
 
+    With --hooks a container of podman or Docker gets the whole device: the spec brings hooks that ask the daemon, which
+    moves the netdev and brings it home, by the pools and rules of the configuration.
+
     \b
     Example:
       nri-rdma cdi generate --output /etc/cdi
       podman run --device rdma.noderesource.dev/nic=mlx5_0 IMAGE
       nri-rdma cdi generate --pool rails --mode exclusive --output /etc/cdi
+      nri-rdma cdi generate --hooks --output /etc/cdi
     """
     from nri_rdma.cdi.encoding import encode
     from nri_rdma.cdi.names import file_name
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import NIC, SpecAsks, of_pool, spec_of
+    from nri_rdma.commands.hooked_cdi import HOOK, HookStyle, hooked
     from nri_rdma.decide.policy import policy_of
     from nri_rdma.host.cdi.write import write_spec
 
-    wanted = Mode(mode) if mode is not None else None
-    asks = SpecAsks(mode=wanted, memlock=_memlock(memlock), hca_handles=hca_handles, hca_objects=hca_objects)
-    annotations = ((settings.annotation_prefix, asks.text),) if asks.text else ()
+    if hooks and (hca_handles or hca_objects):
+        raise click.BadParameter("leave it out, or --hooks: a hook sets no limits", param_hint="--hca-handles")
+    if hook is not None and not hooks:
+        raise click.BadParameter("write --hooks, too", param_hint="--hook")
+    wanted, bytes_ = Mode(mode) if mode is not None else None, _memlock(memlock)
+    asks = SpecAsks(mode=wanted, memlock=bytes_, hca_handles=hca_handles, hca_objects=hca_objects)
+    annotations = ((settings.annotation_prefix, asks.text),) if asks.text and not hooks else ()
     (node, _), kind = read_node(settings, snapshot), NIC
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
     if pool is not None:
-        policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
         node, kind = of_pool(policy, node, pool, wanted, devices)
     generated = spec_of(node, devices, kind=kind, annotations=annotations)
+    if hooks:
+        socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
+        style = HookStyle(path=hook or HOOK, socket=socket, pool=pool, mode=wanted, memlock=bytes_)
+        generated = hooked(generated, node, policy, style)
     for sentence in generated.left_out:
         click.echo(printable(sentence), err=True)
     if output == _STDOUT:

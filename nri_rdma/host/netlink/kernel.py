@@ -21,6 +21,7 @@ from nri_rdma.host.netlink import codec
 from nri_rdma.host.netlink.carried import Carried, read_carried
 from nri_rdma.host.netlink.dcb import read_dcb
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
+from nri_rdma.host.netlink.handed import HandedNamespaces
 from nri_rdma.host.netlink.holders import holders_of, read_holders
 from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
 from nri_rdma.host.netlink.link_contents import (
@@ -77,6 +78,8 @@ class LinuxKernel:
         them."""
         self._boot_id = read_boot_id()
         self._holdings, self._spare = Holdings(), Spare()
+        self.handed = HandedNamespaces()
+        """Namespaces that are opened by descriptors instead of their paths."""
         self._host = self._hold(host_path)
         self._host.is_host = True
         self._host.wait_until_entered()
@@ -105,7 +108,9 @@ class LinuxKernel:
         return namespace
 
     def _hold(self, path: str) -> HeldNamespace:
-        return HeldNamespace(path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare)
+        return HeldNamespace(
+            path, boot_id=self._boot_id, holdings=self._holdings, spare=self._spare, handed=self.handed
+        )
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
         return asked(namespace, "list links", lambda route: parse_readable(read_links(route)))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from nri_rdma.attach.port import KernelError, Namespace, NamespaceError, NamespaceIdentity
+from nri_rdma.host.netlink.handed import HandedNamespaces
 from nri_rdma.host.netlink.netns_thread import Inside, Resident, Spare, Worker, is_own
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.wire import WireError
@@ -76,9 +77,13 @@ class HeldNamespace:
     waiting. Safe for use by several threads.
     """
 
-    def __init__(self, path: str, *, boot_id: str, holdings: Holdings, spare: Spare) -> None:
+    def __init__(
+        self, path: str, *, boot_id: str, holdings: Holdings, spare: Spare, handed: HandedNamespaces | None = None
+    ) -> None:
+        """`handed` are the namespaces that count before what is at their paths."""
+        self._handed = handed or HandedNamespaces()
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = self._handed.open(path)
         except OSError as error:
             raise NamespaceError(f"open the network namespace {path}", error.errno or 0) from error
         except ValueError as error:  # no file can have a path with a null character
@@ -131,7 +136,7 @@ class HeldNamespace:
         with self.descriptor() as fd:
             own = os.fstat(fd)
         try:
-            return os.path.samestat(own, Path(self._path).stat())
+            return os.path.samestat(own, self._handed.state(self._path))
         except OSError:  # there is nothing at the path
             return False
 

@@ -105,6 +105,14 @@ def test_limits_of_a_device_are_read_back_and_a_daemon_of_before_reads_a_record_
     assert decode_record(encode_record(shared), where="memory") == shared
 
 
+def test_that_no_runtime_lists_a_pod_is_read_back_and_a_daemon_of_before_reads_a_record_of_one_that_is(
+    record: SandboxRecord,
+) -> None:
+    assert "is_listed" not in json.loads(encode_record(record))["record"]["pod"]
+    unlisted = replace(record, pod=replace(record.pod, is_listed=False))
+    assert decode_record(encode_record(unlisted), where="memory") == unlisted
+
+
 @pytest.mark.parametrize("sandbox_id", ["", "../elsewhere", ".hidden", "a/b", "a\0b", "a\nb", "a" * 201, "\ud800"])
 def test_an_id_that_is_no_file_name_is_refused(record: SandboxRecord, tmp_path: Path, sandbox_id: str) -> None:
     with pytest.raises(StateError):

@@ -51,7 +51,7 @@ def test_a_namespace_that_is_still_the_same_is_opened_again_and_watched() -> Non
 def test_of_a_pod_on_the_hosts_network_no_path_is_watched() -> None:
     world, watched = make_world(), list[str]()
     ends = _ends(world, watched)
-    ends.watch(ON_HOST.netns_path)
+    ends.watch(ON_HOST)
     assert ends.open_again(replace(_recorded(world, Mode.SHARED), pod=ON_HOST, namespace=None)) is None
     assert watched == []
 
@@ -137,7 +137,7 @@ def test_the_process_of_a_pod_with_a_namespace_of_its_own_is_not_watched() -> No
 
 def test_a_pod_without_a_namespace_has_no_path_that_could_be_watched() -> None:
     watched: list[str] = []
-    _ends(make_world(), watched).watch("")
+    _ends(make_world(), watched).watch(make_pod(path=""))
     assert watched == []
 
 
@@ -150,3 +150,45 @@ def test_a_watch_that_cannot_be_set_is_logged_and_no_error(caplog: pytest.LogCap
     assert namespace is not None
     namespace.close()
     assert [it.getMessage() for it in caplog.records] == ["namespace is not watched"]
+
+
+# A container that no runtime lists
+
+BOX = replace(make_pod(pid=4711), is_listed=False)
+
+
+def test_a_container_that_no_runtime_lists_is_watched_by_its_process_and_not_by_its_path() -> None:
+    world, watched, processes = make_world(), list[str](), FakeProcesses()
+    processes.running[4711] = 100
+    ends = _ends(world, watched, processes)
+    ends.watch(BOX)
+    assert ends.watch_process(BOX) == ProcessIdentity(pid=4711, start=100)
+    assert watched == []
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_such_a_container_is_there_as_long_as_its_process_whatever_its_namespace_does(mode: Mode) -> None:
+    world, processes = make_world(), FakeProcesses()
+    processes.running[4711] = 100
+    record = replace(_recorded(world, mode), pod=BOX, process=ProcessIdentity(pid=4711, start=100))
+    if mode is Mode.SHARED:
+        record = replace(record, namespace=None)
+    ends = _ends(world, processes=processes)
+    namespace = ends.open_again(record)
+    assert ends.is_there(record, namespace)
+    processes.running[4711] = 200
+    assert not ends.is_there(record, namespace), "another process has its number now"
+    del processes.running[4711]
+    assert not ends.is_there(record, namespace)
+    if namespace is not None:
+        namespace.close()
+
+
+def test_such_a_container_whose_namespace_is_another_one_now_is_not_there() -> None:
+    world, processes = make_world(), FakeProcesses()
+    processes.running[4711] = 100
+    record = replace(_recorded(world), pod=BOX, process=ProcessIdentity(pid=4711, start=100))
+    world.remove_namespace(POD_PATH)
+    world.add_namespace(POD_PATH)
+    ends = _ends(world, processes=processes)
+    assert not ends.is_there(record, ends.open_again(record))

@@ -16,8 +16,8 @@ from nri_rdma.attach.states import Effect, Event
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.request import Mode
 from tests.fakes.kernel import FaultyKernel, World
-from tests.unit.attach.builders import POD_PATH
-from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, make_world
+from tests.unit.attach.builders import POD_PATH, make_pod
+from tests.unit.attach.rig import SOON, Rig, add_rail, await_taken_up, make_world, placed_on
 from tests.unit.attach.sandbox_life import (
     Start,
     assert_nothing_left,
@@ -128,6 +128,23 @@ def test_what_an_earlier_daemon_left_is_taken_up_when_it_is_said_and_waits_until
     again.sandboxes.take_up()
     sandbox.taken_up.result(SOON)
     assert (sandbox.state, world.held) == (Phase.ATTACHED, 1)
+    end_sandbox(again)
+
+
+def test_a_container_that_no_runtime_lists_is_taken_up_at_once(start: Start) -> None:
+    world = make_world()
+    first = start(world)
+    pod = replace(make_pod(), is_listed=False)
+    first.sandboxes.begin(pod, placed_on(world, "rail0"), None).attach_done.result(SOON)
+    first.kill()
+    again = start(world)
+    again.sandboxes.recover(lambda _record: None, later=True)
+    (sandbox,) = again.sandboxes.all()
+    assert sandbox.taken_up is not None
+    sandbox.taken_up.result(SOON)
+    assert (sandbox.state, world.held) == (Phase.ATTACHED, 1)
+    again.sandboxes.take_up()
+    assert sandbox.state is Phase.ATTACHED
     end_sandbox(again)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,13 @@ def test_sandboxes_that_the_runtime_does_not_know_are_returned(daemon: Daemon, w
     assert done.undo_done is not None
     done.undo_done.result(SOON)
     assert (world.snapshot(), daemon.holders) == (before, set())
+
+
+def test_containers_that_no_runtime_lists_stay(daemon: Daemon) -> None:
+    daemon.start(replace(make_pod(), is_listed=False))
+    daemon.engine.synchronize(()).result(SOON)
+    assert daemon.sandbox().state is Phase.ATTACHED
+    assert daemon.evidence.sandboxes.get("sandbox-1") is not None
 
 
 def test_sandboxes_that_the_runtime_knows_stay(daemon: Daemon) -> None:

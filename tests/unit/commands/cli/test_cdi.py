@@ -223,6 +223,32 @@ def test_generate_writes_a_file_of_its_own_for_a_pool_with_what_its_devices_ask(
     assert not devices["rdma.noderesource.dev/nic=mlx5_5"].device.annotations
 
 
+def test_generate_with_hooks_writes_what_podman_reads(eight: Path, tmp_path: Path) -> None:
+    flags = ("--allow-default-pool", "--mode", "exclusive", "--memlock", "unlimited")
+    nri_rdma("cdi", "generate", "--hooks", "--sysfs-root", eight, *flags, "--output", tmp_path)
+    (path,) = tmp_path.iterdir()
+    spec = json.loads(path.read_text())
+    assert spec["cdiVersion"] in {"0.3.0", "0.4.0", "0.5.0"}
+    (attach,) = [it for it in spec["devices"][2]["containerEdits"]["hooks"] if it["hookName"] == "createRuntime"]
+    assert attach["args"][:6] == ["nri-rdma-oci-hook", "attach", "--device", "mlx5_2", "--mode", "exclusive"]
+    assert attach["args"][-2:] == ["--memlock", "unlimited"]
+    assert nri_rdma("cdi", "check", tmp_path).returncode == 0
+
+
+def test_generate_names_the_socket_of_a_daemon_elsewhere(eight: Path, tmp_path: Path) -> None:
+    where = ("--state-dir", tmp_path / "elsewhere", "--hook", "/opt/hook")
+    done = nri_rdma("cdi", "generate", "--hooks", "--sysfs-root", eight, *where)
+    hook = json.loads(done.stdout)["devices"][0]["containerEdits"]["hooks"][1]
+    assert hook["path"] == "/opt/hook"
+    assert hook["args"] == ["nri-rdma-oci-hook", "return", "--socket", str(tmp_path / "elsewhere/oci.sock")]
+
+
+@pytest.mark.parametrize("flags", [("--hooks", "--hca-handles", "8"), ("--hook", "/opt/hook")])
+def test_generate_refuses_what_does_not_go_with_hooks(eight: Path, flags: tuple[str, ...]) -> None:
+    done = nri_rdma("cdi", "generate", "--sysfs-root", eight, *flags)
+    assert_one_error(done, "SETTING", 2)
+
+
 def test_generate_refuses_a_pool_that_there_is_not_and_a_mode_that_it_does_not_serve(eight: Path) -> None:
     given = ("cdi", "generate", "--sysfs-root", eight)
     assert "the pools are default" in assert_one_error(nri_rdma(*given, "--pool", "gold"), "POOL-UNKNOWN", 1)

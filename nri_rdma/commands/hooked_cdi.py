@@ -1,0 +1,123 @@
+"""The hooks of a node's CDI devices, for podman, Docker and whatever else reads CDI specs: a container that asks for a
+device gets all of it, not its nodes alone.
+
+The environment names devices and netdevs in variables of their own (``RDMA_DEVICES_MLX5_5``). NCCL_IB_HCA and
+UCX_NET_DEVICES are left out: of two devices in one container both would set them, the last one wins, and what the
+container's author sets would be lost. A container has the nodes of its own devices only, and libraries find no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nri_rdma.cdi.meaning import label_of
+from nri_rdma.cdi.spec import Device, Edits, Hook, HookName, Spec
+from nri_rdma.cdi.version import minimum_version
+from nri_rdma.commands.generate_cdi import Generated
+from nri_rdma.decide.policy import Policy, offer
+from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.model.device import Node, RdmaDevice, RdmaNetns
+from nri_rdma.model.pool import Pool, PoolDoor
+from nri_rdma.model.request import Mode, env_name
+
+PROGRAM = "nri-rdma-oci-hook"
+HOOK = Path("/usr/local/lib/nri-rdma") / PROGRAM
+HOOK_TIMEOUT_S = 15
+"""For the OCI runtime, which then ends the hook and refuses the container; the hook's own waits are shorter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookStyle:
+    """The choices that the hooks of all devices have in common.
+
+    `mode` None: the first one of the device's pool. `memlock` is a number of bytes, ``unlimited``, or None. `pool`
+    None: the one that the device is in when a container asks. `socket` None: the daemon is at the hook's default.
+    """
+
+    path: Path = HOOK
+    socket: Path | None = None
+    pool: str | None = None
+    mode: Mode | None = None
+    memlock: int | str | None = None
+
+
+def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -> Generated:
+    """Return the spec with hooks and variables. A device that no pool gives to containers in that mode is left out.
+
+    Raises PlacementError when no device is left.
+    """
+    by_pool = offer(policy, node)
+    known = {device.name: device for device in node.devices}
+    devices: list[Device] = []
+    left_out = list(generated.left_out)
+    for device in generated.spec.devices:
+        pool = policy.pools.get(by_pool.home_of(known[device.name]))
+        obstacle = _obstacle(pool, style.mode)
+        if pool is None or obstacle:
+            left_out.append(f"{device.name} is left out: {obstacle}.")
+        else:
+            mode = style.mode or _first_mode(pool, node)
+            devices.append(_hooked(device, known[device.name], mode, style))
+    if not devices:
+        hint = "`nri-rdma config show` tells the pools and their modes; without any, write allow_default_pool = true"
+        what = "no RDMA device can be given by hooks"
+        raise PlacementError(ErrorCode.POOL_MODE, what, hint=hint, detail=" ".join(left_out))
+    spec = replace(generated.spec, devices=tuple(devices))
+    return Generated(spec=_versioned(spec), left_out=tuple(left_out))
+
+
+def _versioned(spec: Spec) -> Spec:
+    return replace(spec, version=minimum_version(spec))
+
+
+def _obstacle(pool: Pool | None, mode: Mode | None) -> str:
+    """Return why containers cannot have a device of this pool by a hook; "" when they can."""
+    if pool is None:
+        return "no pool has it, or several"
+    if pool.door is not PoolDoor.ANNOTATIONS:
+        return f"pool {pool.name} is asked through Kubernetes ({pool.door})"
+    if mode is not None and mode not in pool.modes:
+        return f"pool {pool.name} serves {' and '.join(pool.modes)}, not {mode}"
+    return ""
+
+
+def _first_mode(pool: Pool, node: Node) -> Mode:
+    """Return the pool's first mode of those that the kernel's setting can serve."""
+    hides = node.rdma_netns is RdmaNetns.EXCLUSIVE
+    return next((mode for mode in pool.modes if not (hides and mode is Mode.SHARED)), pool.modes[0])
+
+
+def _hooked(device: Device, rdma: RdmaDevice, mode: Mode, style: HookStyle) -> Device:
+    netdev = rdma.netdevs[0].name if mode is Mode.EXCLUSIVE and len(rdma.netdevs) == 1 else ""
+    edits = device.edits
+    return replace(
+        device,
+        edits=Edits(
+            env=(*edits.env, *_env(rdma, netdev)),
+            device_nodes=edits.device_nodes,
+            hooks=(*edits.hooks, *_hooks(rdma, mode, netdev, style)),
+        ),
+    )
+
+
+def _env(rdma: RdmaDevice, netdev: str) -> Iterator[str]:
+    suffix = env_name(label_of(rdma.name))
+    yield f"RDMA_DEVICES_{suffix}={rdma.name}"
+    if netdev:
+        yield f"RDMA_NETDEVS_{suffix}={netdev}"
+
+
+def _hooks(rdma: RdmaDevice, mode: Mode, netdev: str, style: HookStyle) -> Iterator[Hook]:
+    told = {
+        "--device": rdma.name,
+        "--pool": style.pool,
+        "--mode": mode.value,
+        "--netdev": netdev,
+        "--memlock": style.memlock,
+    }
+    socket = ("--socket", str(style.socket)) if style.socket is not None else ()
+    asked = tuple(word for flag, value in told.items() if value for word in (flag, str(value)))
+    for name, words in ((HookName.CREATE_RUNTIME, ("attach", *asked)), (HookName.POSTSTOP, ("return",))):
+        yield Hook(hook_name=name, path=str(style.path), args=(PROGRAM, *words, *socket), timeout=HOOK_TIMEOUT_S)

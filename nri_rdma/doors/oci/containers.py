@@ -1,0 +1,189 @@
+"""Attaches devices to containers that ask by a hook, and gives them back: the engine's calls for one question.
+
+A container stands for a pod of its own: its id is the sandbox's, its first process tells its end. Law: the hook gets a
+yes for a container that has all that it asks for, or an error, and then nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from nri_rdma.attach.attachment import Attachment
+from nri_rdma.attach.port import ProcessIdentity
+from nri_rdma.doors.oci.questions import Given, HookQuestion, annotation_of, memlock_of
+from nri_rdma.engine.container import KnownContainer
+from nri_rdma.engine.engine import Engine
+from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.pod import Pod
+from nri_rdma.model.pool import Asker
+from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import settled
+
+NAMESPACE = "oci"
+"""What stands for the namespace of a pod, also in rules."""
+ATTACH_S = 8.0
+"""How long a container waits for its attach; the hook waits a little longer."""
+RETURN_S = 5.0
+"""How long the end of a container waits for the way home; it goes on after that."""
+_SHORT = 12
+"""Characters of an id, as podman and Docker show it."""
+
+
+class Handed(Protocol):
+    """Network namespaces that are opened by descriptors (nri_rdma.host.netlink.handed)."""
+
+    def hand(self, path: str, fd: int) -> None: ...
+
+    def withdraw(self, path: str) -> None: ...
+
+
+class Containers:
+    """Safe for use by several threads, with one call at a time for each container. All calls block."""
+
+    def __init__(
+        self, engine: Engine, handed: Handed, start_of: Callable[[int], int], spans: Recorder, default: Given
+    ) -> None:
+        """`start_of` returns when a process started, in ticks since the boot, and raises ProcessLookupError. `default`
+        is the answer for a container that asks for no limit."""
+        self._engine = engine
+        self._handed = handed
+        self._start_of = start_of
+        self._spans = spans
+        self._default = default
+
+    def attach(self, question: HookQuestion, namespace: int) -> Given:
+        """Give a container what it asks for; `namespace` is a descriptor of its network namespace. Asking again changes
+        nothing. Raise NriRdmaError, and leave nothing attached."""
+        pod = _pod(question)
+        with self._spans.span("createRuntime", _attributes(pod)) as span:
+            try:
+                given = self._attach(question, pod, namespace)
+            except NriRdmaError as error:
+                span.error = str(error)
+                self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
+                raise _for_containers(error, pod) from error
+        return given
+
+    def give_back(self, question: HookQuestion) -> Given:
+        """Bring home what a container has; nothing is no error."""
+        pod = _pod(question)
+        with self._spans.span("poststop", _attributes(pod)):
+            self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
+        return Given()
+
+    # -- below -------------------------------------------------------------------------------------------------------
+
+    def _attach(self, question: HookQuestion, pod: Pod, namespace: int) -> Given:
+        deadline = time.monotonic() + ATTACH_S
+        process = ProcessIdentity(pid=pod.pid, start=self._started(pod))
+        self._end_earlier(pod, process, deadline)
+        placer = self._engine.placer
+        homes = {it.name: placer.offering.offer.home_of(it) for it in placer.node.cache.current.devices}
+        annotations = {f"{placer.prefix}/pod": annotation_of(question.wishes, homes)}
+        asker = Asker(namespace=NAMESPACE)
+        self._handed.hand(pod.netns_path, namespace)
+        try:
+            self._engine.run_pod(pod, annotations, deadline, asker)
+            for it in self._engine.attachments.of(pod.sandbox_id):
+                _await(it.attach_done, pod, deadline)
+            container = KnownContainer(pod=pod, name=pod.name, annotations=annotations, asker=asker)
+            edits = self._engine.create_container(container, deadline)
+        finally:
+            self._handed.withdraw(pod.netns_path)
+        _refuse_lacking(question, edits, pod)
+        if self._started(pod) != process.start:
+            raise _ended(pod)
+        asked = memlock_of(question.wishes)
+        return self._default if asked is None else Given(memlock=asked, must=True)
+
+    def _started(self, pod: Pod) -> int:
+        """Return when the container's process started. Raise PlacementError where it cannot be seen."""
+        try:
+            return self._start_of(pod.pid)
+        except ProcessLookupError as error:
+            raise _ended(pod) from error
+
+    def _end_earlier(self, pod: Pod, process: ProcessIdentity, deadline: float) -> None:
+        """Bring home what an earlier start of the container had: nobody may have told its end."""
+        parts = self._engine.attachments.of(pod.sandbox_id)
+        if all(_is_of(it, process) and not it.now.ends for it in parts):
+            return
+        undo = self._engine.attachments.end(pod.sandbox_id)
+        if undo is not None:
+            _await(undo, pod, deadline)
+
+
+def _pod(question: HookQuestion) -> Pod:
+    return Pod(
+        sandbox_id=question.container_id,
+        uid=question.container_id,
+        name=question.container_id[:_SHORT],
+        namespace=NAMESPACE,
+        netns_path=f"/proc/{question.pid}/ns/net",
+        pid=question.pid,
+        is_listed=False,
+    )
+
+
+def _attributes(pod: Pod) -> dict[str, str]:
+    return {"k8s.pod.name": str(pod), "k8s.pod.uid": pod.uid, "sandbox": pod.sandbox_id}
+
+
+def _is_of(attachment: Attachment, process: ProcessIdentity) -> bool:
+    """Return whether this process began the attachment."""
+    record = attachment.record
+    known = record.process if record is not None else None
+    return attachment.pod.pid == process.pid and known in {None, process}
+
+
+def _await(done: Future[None], pod: Pod, deadline: float) -> None:
+    """Wait until something has ended, good or bad. Raise NotReadyError at the deadline."""
+    if not settled(done, deadline - time.monotonic()):
+        what = f"the devices of this container were not there after {ATTACH_S:g} s"
+        raise NotReadyError(ErrorCode.NOT_READY, what, where=str(pod), hint="start the container again")
+
+
+def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
+    """Raise PlacementError where the container was made without what its devices are now: nothing can add it later."""
+    for node in edits.char_devices:
+        has = question.nodes.get(node.path)
+        if has != (node.major, node.minor):
+            shown = f"{has[0]}:{has[1]}" if has is not None else "no node"
+            raise PlacementError(
+                ErrorCode.PATH_CONFLICT,
+                f"the container was made with {shown} at {node.path}, which is {node.major}:{node.minor}",
+                where=str(pod),
+                hint="write the CDI spec anew (`nri-rdma cdi generate --hooks`); with `rdma system` at netns exclusive"
+                " a device gets another node when it moves: set netns shared",
+            )
+    if edits.rdma_max:
+        raise PlacementError(
+            ErrorCode.LIMITS_UNSUPPORTED,
+            "the limits of this pool cannot be set for containers that ask by a hook",
+            where=str(pod),
+            hint="ask for a device of a pool without limits and max_limits",
+        )
+
+
+def _ended(pod: Pod) -> PlacementError:
+    return PlacementError(
+        ErrorCode.NO_NETWORK_NAMESPACE,
+        f"the container's process {pod.pid} has ended, or the daemon does not see it",
+        where=str(pod),
+        hint="if the daemon runs in a container, give it the host's PID namespace; otherwise start the container again",
+    )
+
+
+def _for_containers(error: NriRdmaError, pod: Pod) -> NriRdmaError:
+    """Return the error with a next step for who starts containers: no kubelet tries again."""
+    if error.code is ErrorCode.HOST_NETWORK:
+        what = "this container is on the host's network: a netdev cannot be moved into it"
+        hint = "take --network host away, or write the CDI spec with --mode shared"
+        return PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
+    if isinstance(error, NotReadyError | AttachError):
+        error.hint = "start the container again; `nri-rdma status` and the daemon's log say more"
+    return error

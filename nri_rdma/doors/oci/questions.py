@@ -1,0 +1,144 @@
+"""What a hook asks for a container, parsed, and what is answered. Pure.
+
+The hook runs as root with arguments of a CDI spec, which root has written. It is checked all the same, because what is
+said here becomes paths and names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any  # Any: JSON documents
+
+from nri_rdma.cdi.meaning import label_of
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.model.device import DeviceNumbers
+from nri_rdma.model.request import UNLIMITED, Mode
+
+VERSION = 1
+LONGEST = 128 * 1024
+"""Bytes of a question."""
+MAX_DEVICES = 64
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+class Verb(StrEnum):
+    """A kind of question."""
+
+    ATTACH = "attach"
+    """createRuntime: the container is made, and its program does not run yet."""
+    RETURN = "return"
+    """poststop: the container is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A device that a container is to get, as the arguments of its CDI device's hook say it; "" where they do not."""
+
+    device: str
+    pool: str = ""
+    mode: str = ""
+    netdev: str = ""
+    """The netdev's name in the container."""
+    memlock: str = ""
+    """``unlimited``, or bytes."""
+
+    @property
+    def memlock_bytes(self) -> int | None:
+        """Return RLIMIT_MEMLOCK in bytes; None: nothing is asked."""
+        if not self.memlock:
+            return None
+        return UNLIMITED if self.memlock == "unlimited" else int(self.memlock)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookQuestion:
+    """One hook's question about the container of an id; `pid` is its first process, 0 when it is over. `nodes` are the
+    device nodes that the container was made with."""
+
+    verb: Verb
+    container_id: str
+    pid: int = 0
+    wishes: tuple[Wish, ...] = ()
+    nodes: Mapping[str, DeviceNumbers] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The answer for a container that may start: RLIMIT_MEMLOCK in bytes, which the hook sets; None leaves it alone.
+    `must`: the container must not start without."""
+
+    memlock: int | None = None
+    must: bool = False
+
+
+def read_question(data: bytes) -> HookQuestion:
+    """Return the question in a packet. Raises NriRdmaError."""
+    try:
+        document = json.loads(data)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r}, this daemon reads {VERSION}")
+        return _question(document)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"the question of a hook cannot be read: {type(error).__name__} {error}"
+        hint = "the hook and the daemon are of different releases: install both anew"
+        raise NriRdmaError(ErrorCode.OCI_STATE, what, where="nri-rdma-oci-hook", hint=hint) from error
+
+
+def _question(document: Mapping[str, Any]) -> HookQuestion:
+    container_id, pid = document["id"], document.get("pid", 0)
+    if not isinstance(container_id, str) or not _ID.fullmatch(container_id):
+        raise ValueError(f"{container_id!r} is no id of a container")
+    if type(pid) is not int or pid < 0:
+        raise ValueError(f"{pid!r} is no process")
+    wishes = tuple(Wish(**{name: _text(value) for name, value in it.items()}) for it in document.get("devices", ()))
+    if len(wishes) > MAX_DEVICES:
+        raise ValueError(f"{len(wishes)} devices are too many")
+    for wish in wishes:
+        _ = wish.memlock_bytes
+    nodes = {_text(path): (int(major), int(minor)) for path, major, minor in document.get("nodes", ())}
+    return HookQuestion(verb=Verb(document["ask"]), container_id=container_id, pid=pid, wishes=wishes, nodes=nodes)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
+
+
+def annotation_of(wishes: tuple[Wish, ...], home_of: Mapping[str, str]) -> str:
+    """Return these wishes in the words of a pod's annotation. `home_of` says the pool of each device, for wishes that
+    name none."""
+    return json.dumps([_request(wish, home_of.get(wish.device, "")) for wish in wishes])
+
+
+def _request(wish: Wish, home: str) -> dict[str, Any]:
+    pool = wish.pool or home
+    request: dict[str, Any] = {"name": label_of(wish.device), "match": {"device": wish.device}}
+    request |= {key: value for key, value in (("pool", pool), ("mode", wish.mode)) if value}
+    if wish.netdev and wish.mode != Mode.SHARED:
+        request["interface"] = {"name": wish.netdev}
+    return request
+
+
+def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
+    """Return the RLIMIT_MEMLOCK that these wishes ask for together, in bytes."""
+    asked = [number for wish in wishes if (number := wish.memlock_bytes) is not None]
+    return max(asked) if asked else None
+
+
+def yes(given: Given) -> bytes:
+    """Return the answer for a container that may start, or whose devices are home."""
+    return json.dumps({"version": VERSION, "memlock": given.memlock, "must": given.must}).encode()
+
+
+def no(sentence: str) -> bytes:
+    """Return the answer for a container that must not start."""
+    return json.dumps({"version": VERSION, "refusal": sentence}).encode()
+
+
+HEARD = json.dumps({"version": VERSION, "heard": True}).encode()
+"""The first answer, at once: the daemon lives. The other one may take as long as an attach."""

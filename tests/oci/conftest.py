@@ -1,0 +1,63 @@
+"""A host for each suite; only for who has namespaces of its own (python -m tests.oci)."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.oci.host import Host, Podman
+from tests.oci.roots import BOOKWORM, FORKY, TRIXIE, Suite
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
+from tests.rig.deadline import wait_until
+from tests.rig.fabric import Fabric
+from tests.rig.fixtures import host_equal
+from tests.rig.node import load
+
+__all__ = ["host_equal"]
+
+RUN = "NRI_RDMA_OCI"
+"""The environment's variable that python -m tests.oci sets."""
+collect_ignore_glob = [] if RUN in os.environ else ["test_*.py"]
+_SUITES = {suite.name: suite for suite in (BOOKWORM, TRIXIE, FORKY)}
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Fabric]:
+    """The node "eight"."""
+    with Fabric(load("eight")) as fabric:
+        yield fabric
+
+
+@pytest.fixture(scope="session", params=os.environ.get(RUN, "").split(",") or [""])
+def host(request: pytest.FixtureRequest, node: Fabric, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A host of each suite that was asked for."""
+    suite: Suite = _SUITES[request.param]
+    with Host(suite.root, tmp_path_factory.mktemp(suite.name), node) as made:
+        yield made
+
+
+@pytest.fixture(scope="session", params=["runc", "crun"])
+def podman(request: pytest.FixtureRequest, host: Host) -> Podman:
+    """podman with each OCI runtime."""
+    return Podman(host, request.param)
+
+
+@pytest.fixture
+def daemon(host: Host, podman: Podman, node: Fabric) -> Iterator[Daemon]:
+    """The daemon, on a host without a runtime with NRI. What a test leaves of containers is removed before it ends."""
+    running = Daemon(host, node, extra=EXCLUSIVE_FIRST)
+    start(running)
+    try:
+        yield running
+        if not running.runs:
+            start(running)
+        podman.remove_all()
+    finally:
+        if running.runs:
+            running.stop()
+
+
+def start(daemon: Daemon) -> None:
+    """Start the daemon and wait until hooks can ask it."""
+    daemon.start_process()
+    wait_until(lambda: " started " in daemon.log, f"the daemon to start; its log:\n{daemon.log}", 15)

@@ -1,0 +1,52 @@
+"""The daemon is killed while a container asks: the container gets all or does not start, and the host is as before."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.oci.conftest import start
+from tests.oci.host import Host, Podman
+from tests.oci.test_podman import DEVICE, SLEEP, generate, in_container, wait_home
+from tests.rig.daemon import EXCLUSIVE_FIRST, Daemon
+from tests.rig.fabric import Fabric
+from tests.rig.faults import Faults
+
+pytestmark = pytest.mark.root
+
+_STEPS = ("plan", "write-journal", "move-netdev mlx5_5", "configure-netdev mlx5_5", "resolve-numbers")
+PLACES = [f"{when} {step}" for step in _STEPS for when in ("before", "after")]
+
+
+@pytest.fixture
+def faults(host: Host) -> Faults:
+    return Faults(host.work / "faults")
+
+
+@pytest.fixture
+def daemon(host: Host, podman: Podman, node: Fabric, faults: Faults) -> Iterator[Daemon]:
+    """A daemon that faults can be planted in."""
+    generate(host, node)
+    running = Daemon(host, node, extra=EXCLUSIVE_FIRST, faults=faults)
+    start(running)
+    try:
+        yield running
+        podman.remove_all()
+        wait_home()
+    finally:
+        running.stop()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_daemon_that_is_killed_while_a_container_asks(
+    host_equal: None, daemon: Daemon, podman: Podman, faults: Faults, place: str
+) -> None:
+    faults.plant(f"{place}=kill")
+    starting = podman.host.start("podman", *podman.run("-d", "--name", "asks", *DEVICE, command=SLEEP))
+    assert daemon.wait_ended() == -9, "the place was passed"
+    start(daemon)
+    told = starting.communicate(timeout=60)
+    if starting.returncode == 0:
+        assert in_container(podman, "asks"), told
+    else:
+        assert starting.returncode == 126, told
+        wait_home()

@@ -1,0 +1,189 @@
+"""A container that asks by a hook gets its devices as a pod does, and whatever ends it brings them home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from nri_rdma.attach.record import Phase
+from nri_rdma.doors.oci.containers import Containers
+from nri_rdma.doors.oci.questions import Given, HookQuestion, Verb, Wish
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from tests.unit.commands.cli.daemon import InsideDaemon
+
+PID, START = 4711, 100
+NODES = {"/dev/infiniband/uverbs2": (231, 194), "/dev/infiniband/rdma_cm": (10, 122)}
+DEFAULT = Given(memlock=8 << 20, must=True)
+ONE = Wish(device="mlx5_2", mode="exclusive", netdev="rail2")
+
+
+@dataclass
+class Handing:
+    """Who opens namespaces by descriptors: what is handed over now, and what ever was."""
+
+    now: dict[str, int] = field(default_factory=dict)
+    ever: list[tuple[str, int]] = field(default_factory=list)
+
+    def hand(self, path: str, fd: int) -> None:
+        self.now[path] = fd
+        self.ever.append((path, fd))
+
+    def withdraw(self, path: str) -> None:
+        self.now.pop(path, None)
+
+
+class Door:
+    """The door with all that is behind it."""
+
+    def __init__(self, inside: InsideDaemon) -> None:
+        self.inside = inside
+        self.handing = Handing()
+        self.running = {PID: START}
+        self.containers = Containers(inside.engine, self.handing, self._start_of, inside.spans, DEFAULT)
+
+    def add_container(self, pid: int = PID, start: int = START) -> None:
+        """A process in a network namespace of its own."""
+        self.running[pid] = start
+        namespace = self.inside.world.add_namespace(f"/proc/{pid}/ns/net")
+        self.inside.world.add_link(namespace, "lo")
+
+    def links_of(self, pid: int) -> set[str]:
+        """The names of the links in a process's namespace."""
+        namespace = self.inside.world.namespace(f"/proc/{pid}/ns/net")
+        assert namespace is not None
+        return {link.name for link in namespace.links.values()}
+
+    def state(self, container: str = "box") -> Phase | None:
+        """How far the container's attachment is; None: it has none."""
+        found = self.inside.sandboxes.get(container)
+        return found.state if found is not None else None
+
+    def _start_of(self, pid: int) -> int:
+        if pid not in self.running:
+            raise ProcessLookupError(pid)
+        return self.running[pid]
+
+
+@pytest.fixture
+def door(daemon: InsideDaemon) -> Door:
+    made = Door(daemon)
+    made.add_container()
+    return made
+
+
+def asks(*wishes: Wish, container: str = "box", pid: int = PID) -> HookQuestion:
+    return HookQuestion(verb=Verb.ATTACH, container_id=container, pid=pid, wishes=wishes or (ONE,), nodes=NODES)
+
+
+def refusal(door: Door, question: HookQuestion) -> NriRdmaError:
+    with pytest.raises(NriRdmaError) as caught:
+        door.containers.attach(question, 9)
+    return caught.value
+
+
+def test_a_container_gets_its_netdev_and_the_nodes_limit(door: Door) -> None:
+    assert door.containers.attach(asks(), 9) == DEFAULT
+    assert "rail2" in door.links_of(PID)
+    assert door.state() is Phase.ATTACHED
+    assert door.handing.ever == [(f"/proc/{PID}/ns/net", 9)]
+    assert door.handing.now == {}, "the path leads where it led"
+
+
+def test_its_end_brings_home_what_it_has_and_is_no_error_twice(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    door.containers.attach(asks(), 9)
+    for _ in range(2):
+        assert door.containers.give_back(HookQuestion(verb=Verb.RETURN, container_id="box")) == Given()
+    assert (door.inside.world.snapshot(), door.state()) == (before, None)
+
+
+def test_asking_again_changes_nothing(door: Door) -> None:
+    first = door.containers.attach(asks(), 9)
+    after = door.inside.world.snapshot()
+    assert door.containers.attach(asks(), 9) == first
+    assert door.inside.world.snapshot() == after
+
+
+def test_a_container_that_starts_again_gets_its_device_again_although_nobody_told_its_end(door: Door) -> None:
+    door.containers.attach(asks(), 9)
+    del door.running[PID]
+    door.add_container(pid=4712, start=200)
+    door.containers.attach(asks(pid=4712), 9)
+    assert ("rail2" in door.links_of(4712), "rail2" in door.links_of(PID)) == (True, False)
+
+
+def test_what_another_container_has_is_refused_and_stays_with_it(door: Door) -> None:
+    door.containers.attach(asks(), 9)
+    door.add_container(pid=4712, start=200)
+    refused = refusal(door, asks(container="other", pid=4712))
+    assert refused.code is ErrorCode.DEVICE_IN_USE
+    assert "oci/box" in refused.what
+    assert (door.state("other"), door.state()) == (None, Phase.ATTACHED)
+
+
+def test_after_a_refusal_nothing_of_the_container_is_left(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    refused = refusal(door, replace(asks(), nodes={**NODES, "/dev/infiniband/uverbs2": (231, 199)}))
+    assert refused.code is ErrorCode.PATH_CONFLICT
+    assert "231:199 at /dev/infiniband/uverbs2, which is 231:194" in refused.what
+    assert (door.inside.world.snapshot(), door.state(), door.handing.now) == (before, None, {})
+
+
+def test_a_container_without_the_node_of_its_device_is_refused(door: Door) -> None:
+    refused = refusal(door, replace(asks(), nodes={}))
+    assert "no node at /dev/infiniband/" in refused.what
+
+
+def test_of_a_process_that_is_not_there_nothing_is_attached(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    del door.running[PID]
+    refused = refusal(door, asks())
+    assert refused.code is ErrorCode.NO_NETWORK_NAMESPACE
+    assert "PID namespace" in refused.hint
+    assert door.inside.world.snapshot() == before
+
+
+def test_a_container_on_the_hosts_network_is_refused_in_its_own_words(door: Door) -> None:
+    door.running[4712] = 200
+    door.inside.world.host.paths.add("/proc/4712/ns/net")
+    refused = refusal(door, asks(pid=4712))
+    assert refused.code is ErrorCode.HOST_NETWORK
+    assert "--network host" in refused.hint
+
+
+def test_no_refusal_promises_that_a_kubelet_tries_again(door: Door) -> None:
+    door.running[4712] = 200  # a process whose namespace cannot be opened
+    refused = refusal(door, asks(pid=4712))
+    assert refused.code is ErrorCode.ATTACH_FAILED
+    assert "kubelet" not in str(refused)
+
+
+def test_the_limit_is_what_the_devices_ask_for(door: Door) -> None:
+    more = Wish(device="mlx5_3", mode="shared", memlock="4096")
+    nodes = {**NODES, "/dev/infiniband/uverbs3": (231, 195)}
+    given = door.containers.attach(replace(asks(replace(ONE, memlock="1024"), more), nodes=nodes), 9)
+    assert given == Given(memlock=4096, must=True)
+
+
+def test_without_a_wish_the_nodes_answer_counts(door: Door) -> None:
+    assert door.containers.attach(asks(), 9) == DEFAULT
+
+
+def test_a_shared_device_stays_on_the_host_and_serves_several(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    door.add_container(pid=4712, start=200)
+    shared = Wish(device="mlx5_2", mode="shared", netdev="rail2")
+    door.containers.attach(asks(shared), 9)
+    door.containers.attach(asks(shared, container="other", pid=4712), 9)
+    assert door.inside.world.snapshot() == before
+    assert (door.state(), door.state("other")) == (Phase.ATTACHED, Phase.ATTACHED)
+
+
+def test_a_container_stands_for_a_pod_that_no_runtime_lists(door: Door) -> None:
+    door.containers.attach(asks(container="0123456789abcdef"), 9)
+    (attachment,) = door.inside.sandboxes.all()
+    assert str(attachment.pod) == "oci/0123456789ab"
+    assert (attachment.pod.sandbox_id, attachment.pod.pid, attachment.pod.is_listed) == ("0123456789abcdef", PID, False)
+    door.inside.engine.synchronize(()).result(5)
+    assert attachment.state is Phase.ATTACHED, "a runtime that does not list it does not end it"

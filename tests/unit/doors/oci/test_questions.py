@@ -1,0 +1,106 @@
+"""What hooks ask is read into values or refused, and said in the words of a pod's annotation."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nri_rdma.doors.oci.questions import (
+    Given,
+    HookQuestion,
+    Verb,
+    Wish,
+    annotation_of,
+    memlock_of,
+    no,
+    read_question,
+    yes,
+)
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.model.request import UNLIMITED, Mode
+from nri_rdma.text.annotations import PREFIX, parse_pod_request
+
+ASKED: dict[str, Any] = {
+    "version": 1,
+    "ask": "attach",
+    "id": "0123abcd",
+    "pid": 42,
+    "devices": [{"device": "mlx5_0", "mode": "exclusive", "netdev": "rail0", "memlock": "4096"}],
+    "nodes": [["/dev/infiniband/uverbs0", 231, 192]],
+}
+
+
+def test_a_question_is_read() -> None:
+    assert read_question(json.dumps(ASKED).encode()) == HookQuestion(
+        verb=Verb.ATTACH,
+        container_id="0123abcd",
+        pid=42,
+        wishes=(Wish(device="mlx5_0", mode="exclusive", netdev="rail0", memlock="4096"),),
+        nodes={"/dev/infiniband/uverbs0": (231, 192)},
+    )
+
+
+def test_of_a_container_that_is_over_its_id_suffices() -> None:
+    asked = {"version": 1, "ask": "return", "id": "0123abcd"}
+    assert read_question(json.dumps(asked).encode()) == HookQuestion(verb=Verb.RETURN, container_id="0123abcd")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 2},
+        {"ask": "steal"},
+        {"id": "../journal"},
+        {"id": ""},
+        {"id": 7},
+        {"pid": -1},
+        {"pid": "42"},
+        {"pid": True},
+        {"devices": [{"device": 5}]},
+        {"devices": [{"device": "mlx5_0", "colour": "red"}]},
+        {"devices": [{"pool": "default"}]},
+        {"devices": [{"device": "mlx5_0", "memlock": "much"}]},
+        {"devices": [{"device": f"mlx5_{number}"} for number in range(65)]},
+        {"nodes": [["/dev/infiniband/uverbs0", 231]]},
+        {"nodes": [[1, 231, 192]]},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(NriRdmaError) as caught:
+        read_question(json.dumps({**ASKED, **change}).encode())
+    assert caught.value.code is ErrorCode.OCI_STATE
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 100_000, b'{"version": 1}'])
+def test_what_is_no_question_is_refused(data: bytes) -> None:
+    with pytest.raises(NriRdmaError) as caught:
+        read_question(data)
+    assert caught.value.code is ErrorCode.OCI_STATE
+
+
+def test_wishes_become_requests_for_just_these_devices() -> None:
+    wishes = (
+        Wish(device="mlx5_0", mode="exclusive", netdev="rail0", memlock="4096"),
+        Wish(device="rxe_eth0", pool="soft", mode="shared", netdev="eth0"),
+        Wish(device="mlx5_9"),
+    )
+    asked = parse_pod_request({f"{PREFIX}/pod": annotation_of(wishes, {"mlx5_0": "rails", "rxe_eth0": "others"})})
+    assert asked is not None
+    one, two, three = asked.requests
+    assert (one.name, one.match.device, one.pool, one.mode) == ("mlx5-0", "mlx5_0", "rails", Mode.EXCLUSIVE)
+    assert one.interface.name == "rail0"
+    assert (two.name, two.match.device, two.pool, two.mode) == ("rxe-eth0", "rxe_eth0", "soft", Mode.SHARED)
+    assert two.interface.name is None, "a shared device's netdev stays where it is"
+    assert (three.match.device, three.pool, three.mode) == ("mlx5_9", "default", None)
+
+
+def test_the_most_memlock_that_any_device_asks_for_counts() -> None:
+    assert memlock_of((Wish(device="a"), Wish(device="b", memlock="64"), Wish(device="c", memlock="128"))) == 128
+    assert memlock_of((Wish(device="a", memlock="64"), Wish(device="b", memlock="unlimited"))) == UNLIMITED
+    assert memlock_of((Wish(device="a"),)) is None
+
+
+def test_answers_are_packets_of_json() -> None:
+    assert json.loads(yes(Given(memlock=5, must=True))) == {"version": 1, "memlock": 5, "must": True}
+    assert json.loads(no("nri-rdma: no")) == {"version": 1, "refusal": "nri-rdma: no"}

@@ -1,0 +1,330 @@
+"""The OCI hook of podman and Docker: a program, a state on stdin, a config.json, and a daemon's socket or none."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nri_rdma.errors import ErrorCode
+
+PROJECT = Path(__file__).resolve().parents[3]
+HOOK = PROJECT / "hooks/nri-rdma-oci-hook"
+ONE_LINE = re.compile(r"nri-rdma: ([A-Z-]+): .+, .+\. Next: .+\.\n")
+HEARD = {"version": 1, "heard": True}
+YES = {"version": 1, "memlock": None, "must": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How the hook ended."""
+
+    code: int
+    error: str
+    seconds: float
+
+    @property
+    def refused_with(self) -> str:
+        """The code in its one line; the test fails when it was no such line."""
+        found = ONE_LINE.fullmatch(self.error)
+        assert self.code == 1, self
+        assert found is not None, self.error
+        assert found[1] in {str(code) for code in ErrorCode}
+        return found[1]
+
+
+class Daemon:
+    """A socket that answers each question with the packets that `script` makes of it, and notes what it was asked."""
+
+    def __init__(self, path: Path, script: Callable[[Any], Iterable[Any]]) -> None:
+        self.path = path
+        self.asked: list[Any] = []
+        self.handed: list[list[str]] = []
+        self._script = script
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listening.bind(str(path))
+        self._listening.listen(8)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listening.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection, suppress(BrokenPipeError):
+                data, fds, _, _ = socket.recv_fds(connection, 1 << 17, 4)
+                self.asked.append(json.loads(data))
+                self.handed.append([str(Path(f"/proc/self/fd/{fd}").readlink()) for fd in fds])
+                for fd in fds:
+                    os.close(fd)
+                for packet in self._script(self.asked[-1]):
+                    connection.send(packet if isinstance(packet, bytes) else json.dumps(packet).encode())
+
+
+class Box:
+    """A container that an OCI runtime has made: a process, and a config.json with the hooks of its CDI devices."""
+
+    def __init__(self, folder: Path, path: Path, *wishes: Sequence[str]) -> None:
+        self.folder = folder
+        self.path = path
+        self.wish = wishes[0]
+        self.process = subprocess.Popen(["sleep", "1000"])
+        args = [["nri-rdma-oci-hook", "attach", *wish, "--socket", str(path)] for wish in wishes]
+        nodes = [("/dev/infiniband/uverbs5", 231, 197), ("/dev/null", 1, 3)]
+        self.config: Any = {
+            "hooks": {"createRuntime": [{"path": "/usr/bin/other"}, *({"path": str(HOOK), "args": it} for it in args)]},
+            "linux": {"devices": [{"type": "c", "path": p, "major": x, "minor": y} for p, x, y in nodes]},
+        }
+
+    def run(self, verb: str = "attach", *flags: str, **state: Any) -> Ended:
+        """Run the hook as an OCI runtime does."""
+        (self.folder / "config.json").write_text(json.dumps(self.config))
+        told = {"ociVersion": "1.0", "id": "box", "pid": self.process.pid, "bundle": str(self.folder), **state}
+        own = flags or (self.wish if verb == "attach" else ())
+        return run(json.dumps(told).encode(), verb, "--socket", str(self.path), *own)
+
+    @property
+    def memlock(self) -> tuple[int, int]:
+        return resource.prlimit(self.process.pid, resource.RLIMIT_MEMLOCK)
+
+
+def run(state: bytes, *arguments: str) -> Ended:
+    before = time.monotonic()
+    command = [sys.executable, "-I", "-S", str(HOOK), *arguments]
+    done = subprocess.run(command, input=state, capture_output=True, check=False, timeout=30)
+    assert done.stdout == b""
+    return Ended(code=done.returncode, error=done.stderr.decode(), seconds=time.monotonic() - before)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    made = Box(tmp_path, tmp_path / "oci.sock", ("--device", "mlx5_5", "--mode", "exclusive", "--netdev", "rail5"))
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+@pytest.fixture
+def serve(box: Box) -> Iterator[Callable[[Callable[[Any], Iterable[Any]]], Daemon]]:
+    """Start a daemon that answers so."""
+    made: list[Daemon] = []
+
+    def start(script: Callable[[Any], Iterable[Any]]) -> Daemon:
+        made.append(Daemon(box.path, script))
+        return made[-1]
+
+    yield start
+    for daemon in made:
+        daemon.close()
+
+
+Serve = Callable[[Callable[[Any], Iterable[Any]]], Daemon]
+
+
+def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, YES))
+    assert (box.run().code, box.run().error) == (0, "")
+    assert daemon.asked[0] == {
+        "version": 1,
+        "ask": "attach",
+        "id": "box",
+        "pid": box.process.pid,
+        "devices": [{"device": "mlx5_5", "mode": "exclusive", "netdev": "rail5"}],
+        "nodes": [["/dev/infiniband/uverbs5", 231, 197]],
+    }
+    assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
+
+
+def test_all_devices_of_the_container_are_asked_for_at_once_and_each_once(tmp_path: Path, serve: Serve) -> None:
+    wish = ("--device", "mlx5_4")
+    box = Box(tmp_path, tmp_path / "oci.sock", wish, ("--device", "mlx5_5"), wish)
+    try:
+        box.config["hooks"]["createRuntime"].append({"args": ["nri-rdma-oci-hook", "attach", "--socket", "/another"]})
+        daemon = serve(lambda _: (HEARD, YES))
+        assert box.run("attach", *wish).code == 0
+        assert daemon.asked[0]["devices"] == [{"device": "mlx5_4"}, {"device": "mlx5_5"}]
+    finally:
+        box.process.kill()
+        box.process.wait()
+
+
+def test_a_container_whose_configuration_shows_no_hooks_asks_for_its_own_device(box: Box, serve: Serve) -> None:
+    box.config = {}
+    daemon = serve(lambda _: (HEARD, YES))
+    assert box.run("attach", "--device", "mlx5_7", "--memlock", "5").code == 0
+    assert daemon.asked[0]["devices"] == [{"device": "mlx5_7", "memlock": "5"}]
+    assert daemon.asked[0]["nodes"] == []
+
+
+def test_the_end_of_a_container_is_told_by_its_id(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, YES))
+    assert box.run("return", pid=0).code == 0
+    assert (daemon.asked, daemon.handed) == ([{"version": 1, "ask": "return", "id": "box"}], [[]])
+
+
+def test_the_limit_is_set_for_the_process_that_becomes_the_program(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "memlock": 4096, "must": True}))
+    assert box.run().code == 0
+    assert box.memlock == (4096, 4096)
+
+
+def test_unlimited_is_what_the_kernel_calls_infinity(box: Box, serve: Serve) -> None:
+    before = box.memlock
+    serve(lambda _: (HEARD, {"version": 1, "memlock": 2**64 - 1, "must": False}))
+    assert box.run().code == 0
+    assert box.memlock in {before, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)}  # not every host may
+
+
+def test_a_limit_that_must_be_and_cannot_be_set_refuses(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "memlock": 4096, "must": True}))
+    ended = box.run(pid=_gone())
+    assert ended.refused_with in {"OCI-STATE", "MEMLOCK-LIMIT"}
+
+
+def test_a_refusal_of_the_daemon_is_said_in_its_words(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, {"version": 1, "refusal": "nri-rdma: DEVICE-IN-USE: taken,\n here. Next: wait."}))
+    assert box.run().error == "nri-rdma: DEVICE-IN-USE: taken, here. Next: wait.\n"
+
+
+def test_without_a_daemon_a_container_is_refused_within_two_seconds(box: Box) -> None:
+    ended = box.run()
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert 1.5 < ended.seconds < 4
+
+
+def test_the_end_of_a_container_waits_less_for_a_daemon(box: Box) -> None:
+    ended = box.run("return")
+    assert ended.refused_with == "DAEMON-ABSENT"
+    assert ended.seconds < 1.5
+
+
+def test_a_daemon_that_comes_meanwhile_is_asked(box: Box, serve: Serve) -> None:
+    timer = threading.Timer(0.5, lambda: serve(lambda _: (HEARD, YES)))
+    timer.start()
+    ended = box.run()
+    timer.join()
+    assert ended.code == 0, ended
+
+
+def test_a_daemon_that_says_nothing_is_late(box: Box) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(str(box.path))
+        silent.listen(8)
+        ended = box.run()
+    assert ended.refused_with == "DAEMON-LATE"
+    assert ended.seconds < 4
+
+
+def test_a_daemon_that_has_heard_is_given_time(box: Box, serve: Serve) -> None:
+    def late(_: Any) -> Iterator[Any]:
+        yield HEARD
+        time.sleep(2.5)
+        yield YES
+
+    serve(late)
+    assert box.run().code == 0
+
+
+def test_a_daemon_that_ends_while_it_is_asked_is_asked_again(box: Box, serve: Serve) -> None:
+    daemon = serve(lambda _: (HEARD, YES) if len(daemon.asked) > 1 else (HEARD,))
+    assert box.run().code == 0
+    assert len(daemon.asked) == 2
+
+
+@pytest.mark.parametrize("packet", [b"nonsense", b"[]", b"\xff"])
+def test_what_is_no_answer_refuses(box: Box, serve: Serve, packet: bytes) -> None:
+    serve(lambda _: (HEARD, packet))
+    assert box.run().refused_with == "OCI-STATE"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_who_may_not_use_the_socket_is_told_so(box: Box, serve: Serve) -> None:
+    serve(lambda _: (HEARD, YES))
+    state = json.dumps({"id": "box", "pid": os.getpid(), "bundle": "/nowhere"}).encode()
+    command = ["setpriv", "--reuid=65534", "--clear-groups", "/usr/bin/python3", "-IS", str(HOOK), "return"]
+    done = subprocess.run([*command, "--socket", str(box.path)], input=state, capture_output=True, check=False)
+    assert done.stderr.decode().startswith("nri-rdma: PRIVILEGE: ")
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize("state", [b"", b"{", b"[]", b'{"id": "box"}', b'{"id": "box", "pid": 0}', b"\xff"])
+def test_a_state_that_cannot_be_used_refuses(state: bytes) -> None:
+    assert run(state, "attach", "--device", "mlx5_5").refused_with == "OCI-STATE"
+
+
+def test_a_process_that_has_ended_refuses(box: Box) -> None:
+    assert box.run(pid=_gone()).refused_with == "OCI-STATE"
+
+
+@pytest.mark.parametrize(
+    "config", [[], {"hooks": {"createRuntime": [1]}}, {"linux": {"devices": [{"path": "/dev/infiniband/x"}]}}]
+)
+def test_a_configuration_that_cannot_be_read_refuses(box: Box, config: Any) -> None:
+    box.config = config
+    assert box.run().refused_with in {"OCI-STATE", "INTERNAL"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["steal"], ["attach"], ["attach", "--device"], ["attach", "--colour", "red"]]
+)
+def test_a_wrong_command_line_is_a_usage_error(arguments: list[str]) -> None:
+    ended = run(b"", *arguments)
+    assert (ended.code, ended.error[:24]) == (2, "usage: nri-rdma-oci-hook")
+
+
+def test_help_is_printed_and_is_no_error() -> None:
+    done = subprocess.run([sys.executable, "-I", "-S", str(HOOK), "--help"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: nri-rdma-oci-hook attach")
+
+
+def test_the_hook_is_written_for_python_3_9_and_imports_nothing_of_the_project() -> None:
+    tree = ast.parse(HOOK.read_text(), feature_version=(3, 9))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert names <= sys.stdlib_module_names
+    assert "ctypes" not in names
+
+
+def _gone() -> int:
+    """The number of a process that has ended."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return ended.pid
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"a": [1, -2, {"b": ["c", 'd"\\\n\u00e9\U0001f600']}]}, {"": []}, {"x": [["p", 1, 2]]}], ids=str
+)
+def test_what_it_asks_is_json_as_the_library_reads_it(box: Box, serve: Serve, value: dict[str, Any]) -> None:
+    daemon = serve(lambda _: (HEARD, YES))
+    box.config = {"linux": {"devices": [{"path": f"/dev/infiniband/{json.dumps(value)}", "major": 1, "minor": 2}]}}
+    assert box.run().code == 0
+    assert daemon.asked[0]["nodes"] == [[f"/dev/infiniband/{json.dumps(value)}", 1, 2]]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"id": "a"} x', '{"id": NaN, "pid": 1e400', '["a"', '{"a": "\x01"}', '"' + "[" * 9999]
+)
+def test_what_the_library_does_not_read_it_does_not_read(text: str) -> None:
+    assert run(text.encode(), "attach", "--device", "mlx5_5").refused_with == "OCI-STATE"

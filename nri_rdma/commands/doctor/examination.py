@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from nri_rdma.commands.doctor import guard, hardware, kernel, mounts, runtime, service, software
+from nri_rdma.commands.doctor import guard, hardware, hooks, kernel, mounts, runtime, service, software
 from nri_rdma.commands.doctor.finding import Finding
 from nri_rdma.commands.doctor.machine import Machine
 
@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     guard.limits,
     service.state,
     service.cdi,
+    hooks.hooks,
     service.links,
 )
 

@@ -1,0 +1,50 @@
+"""Checks of the door of podman and Docker: whether the CDI devices with our hook can start a container, and who moves
+netdevs without us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from nri_rdma.cdi.registry import ResolvedDevice
+from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
+from nri_rdma.commands.hooked_cdi import PROGRAM
+from nri_rdma.host.cdi.folder import read_registry
+
+if TYPE_CHECKING:
+    from nri_rdma.commands.doctor.machine import Machine
+
+_CHECK = "OCI hooks"
+
+
+def hooks(machine: Machine) -> Finding:
+    """Look for the programs that CDI devices with our hook name, and for netdevs that nobody would bring back."""
+    devices = tuple(read_registry(machine.settings.cdi_dirs).devices.values())
+    paths = sorted({path for device in devices for path in _hook_paths(device)})
+    missing = [path for path in paths if not os.access(path, os.X_OK)]
+    if missing:
+        found = f"CDI devices name {missing[0]}, which is not there or no program: no container with them starts"
+        fix = f"install -D -m 755 /opt/nri-rdma/bin/{PROGRAM} {missing[0]} (docs/podman.md)"
+        return problem(_CHECK, found, fix)
+    movers = tuple(_movers(devices))
+    if movers:
+        found = f"{movers[0]} has netDevices: where podman or Docker reads that, nobody brings the netdev back"
+        fix = "have nri-rdma move netdevs for podman and Docker: `nri-rdma cdi generate --hooks` (docs/podman.md)"
+        return warning(_CHECK, found, fix)
+    if not paths:
+        return not_applicable(_CHECK, "no CDI device brings the hook of podman and Docker")
+    return ok(_CHECK, f"CDI devices bring {', '.join(paths)}")
+
+
+def _hook_paths(device: ResolvedDevice) -> Iterator[str]:
+    for hook in (*device.spec_edits.hooks, *device.device.edits.hooks):
+        if hook.args[:1] == (PROGRAM,):
+            yield hook.path
+
+
+def _movers(devices: Iterable[ResolvedDevice]) -> Iterator[str]:
+    """Yield the CDI devices that have a netdev moved by the OCI runtime."""
+    for device in devices:
+        if device.net_devices:
+            yield device.name

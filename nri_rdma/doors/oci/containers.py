@@ -64,6 +64,8 @@ class Containers:
                 given = self._attach(question, pod, namespace)
             except NriRdmaError as error:
                 span.error = str(error)
+                if not error.is_logged:
+                    self._engine.refused.note("createRuntime", pod, error)
                 self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
                 raise _for_containers(error, pod) from error
         return given
@@ -183,7 +185,8 @@ def _for_containers(error: NriRdmaError, pod: Pod) -> NriRdmaError:
     if error.code is ErrorCode.HOST_NETWORK:
         what = "this container is on the host's network: a netdev cannot be moved into it"
         hint = "take --network host away, or write the CDI spec with --mode shared"
-        return PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
+        error = PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
+        error.is_logged = True
     if isinstance(error, NotReadyError | AttachError):
         error.hint = "start the container again; `nri-rdma status` and the daemon's log say more"
     return error

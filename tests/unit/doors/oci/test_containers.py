@@ -130,6 +130,17 @@ def test_after_a_refusal_nothing_of_the_container_is_left(door: Door) -> None:
     assert (door.inside.world.snapshot(), door.state(), door.handing.now) == (before, None, {})
 
 
+def test_status_shows_each_refusal_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    refusal(door, replace(asks(), nodes={}))
+    refusal(door, asks(Wish(device="mlx5_77", mode="exclusive")))
+    rows = [(row.call, row.pod, row.code, row.count) for row in door.inside.engine.refused.rows()]
+    assert sorted(rows) == [
+        ("createRuntime", "oci/box", "DEVICE-UNKNOWN", 1),
+        ("createRuntime", "oci/box", "PATH-CONFLICT", 1),
+    ]
+    assert [record.message for record in caplog.records].count("refused") == 2
+
+
 def test_a_container_without_the_node_of_its_device_is_refused(door: Door) -> None:
     refused = refusal(door, replace(asks(), nodes={}))
     assert "no node at /dev/infiniband/" in refused.what

@@ -76,6 +76,14 @@ def test_the_guards_hook_is_there_as_it_is_and_needs_nothing_of_the_environment(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_the_hook_of_podman_and_docker_is_there_as_it_is_and_needs_nothing_of_the_environment(installed: Path) -> None:
+    hook = installed.with_name("nri-rdma-oci-hook")
+    assert hook.read_bytes() == (PROJECT / "hooks/nri-rdma-oci-hook").read_bytes()
+    done = subprocess.run([hook, "--help"], env={}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: nri-rdma-oci-hook ")
+
+
 def _write_programs(folder: Path) -> None:
     """The page's blocks that begin with a file's name."""
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)

@@ -89,7 +89,7 @@ def read_question(data: bytes) -> HookQuestion:
 
 
 def _question(document: Mapping[str, Any]) -> HookQuestion:
-    container_id, pid = document["id"], document.get("pid", 0)
+    verb, container_id, pid = Verb(document["ask"]), document["id"], document.get("pid", 0)
     if not isinstance(container_id, str) or not _ID.fullmatch(container_id):
         raise ValueError(f"{container_id!r} is no id of a container")
     if type(pid) is not int or pid < 0:
@@ -97,10 +97,12 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
     wishes = tuple(Wish(**{name: _text(value) for name, value in it.items()}) for it in document.get("devices", ()))
     if len(wishes) > MAX_DEVICES:
         raise ValueError(f"{len(wishes)} devices are too many")
+    if verb is Verb.ATTACH and not wishes:
+        raise ValueError("no device is asked for")
     for wish in wishes:
         _ = wish.memlock_bytes
     nodes = {_text(path): (int(major), int(minor)) for path, major, minor in document.get("nodes", ())}
-    return HookQuestion(verb=Verb(document["ask"]), container_id=container_id, pid=pid, wishes=wishes, nodes=nodes)
+    return HookQuestion(verb=verb, container_id=container_id, pid=pid, wishes=wishes, nodes=nodes)
 
 
 def _text(value: object) -> str:

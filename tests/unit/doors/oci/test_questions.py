@@ -56,6 +56,7 @@ def test_of_a_container_that_is_over_its_id_suffices() -> None:
         {"pid": -1},
         {"pid": "42"},
         {"pid": True},
+        {"devices": []},
         {"devices": [{"device": 5}]},
         {"devices": [{"device": "mlx5_0", "colour": "red"}]},
         {"devices": [{"pool": "default"}]},

@@ -53,7 +53,7 @@ def configs_of(request: DeviceRequest, devices: int) -> tuple[NetworkConfig, ...
     routes: dict[int | None, list[RouteConfig]] = defaultdict(list)
     for route in request.routes:
         number = reach.netdev_of_route(route) if route.is_over_netdev else 0
-        own = addresses[number] if number is not None and number < len(addresses) else ()
+        own = addresses[number] if number is not None and addresses else ()
         if not _is_of_an_address(added := _in_vrf(route, interface.vrf), own, interface.vrf):
             routes[number].append(added)
     neighbours: dict[int | None, list[NeighbourConfig]] = defaultdict(list)

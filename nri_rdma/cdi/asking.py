@@ -27,7 +27,7 @@ def inspect_asking(data: bytes, file: str, prefix: str) -> Inspected:
     node = read_document(data, problems)
     for path, error in _wrong(inspected.spec, prefix):
         line = line_of(node, path) if node is not None else 0
-        within = error.where.removeprefix(path[-1]) if isinstance(path[-1], str) else ""
+        within = error.where.removeprefix(str(path[-1]))
         what = f"{within.removeprefix('.')}: {error.what}" if within else error.what
         problems.add(problems.error(error.code, what, hint=error.hint, line=line, path=path))
     return Inspected(spec=inspected.spec, problems=problems.all)

@@ -286,7 +286,7 @@ def _unreached(request: DeviceRequest, route: RouteConfig, where: str, reach: Re
     """Yield an error for a gateway that nothing in the request reaches."""
     on_link = [it.destination for it in request.routes if it.is_over_netdev and not it.gateways]
     for gateway in route.gateways:
-        is_near = any(it.version == gateway.version and gateway in it for it in on_link)
+        is_near = any(gateway in it for it in on_link)
         if not (is_near or gateway.is_link_local or reach.reaching(gateway)):
             what = f"the gateway {gateway} is in none of the interface's networks"
             hint = "correct the addresses or the gateway, add a route to it with scope: 253, or write onlink: true"

@@ -28,6 +28,11 @@ class Pool:
         return [it for it in free if it] if asked else (
             None
         )
+
+    def wait(self, by):
+        while True:
+            if time.monotonic() >= by:
+                return dict(zip(self.names, self.devices, strict=True))
 '''
 PLANTED = [
     (7, "always", "asked > len(free) and not self.closed", "True"),
@@ -41,11 +46,16 @@ PLANTED = [
     (11, "always", "[it for it in free if it] if asked else ( None )", "([it for it in free if it])"),
     (11, "never", "[it for it in free if it] if asked else ( None )", "(None)"),
     (11, "condition left out", "[it for it in free if it]", "([it for it in free])"),
+    (16, "true for false", "True", "(False)"),
+    (17, "always", "time.monotonic() >= by", "True"),
+    (17, "never", "time.monotonic() >= by", "False"),
+    (17, "comparison turned", "time.monotonic() >= by", "(time.monotonic() < by)"),
 ]
 
 
 def test_these_mistakes_and_no_others_can_be_planted() -> None:
-    """Not: constants of a module, default values, the insides of f-strings, what is logged for developers."""
+    """Not: constants of a module, default values, the insides of f-strings, what is logged for developers, and what
+    changes nothing."""
     assert [(it.place[0], it.kind, it.before, it.after) for it in mutations(SOURCE)] == PLANTED
 
 
@@ -63,7 +73,14 @@ def test_a_mistake_changes_its_place_only() -> None:
 
 @pytest.mark.parametrize("mutation", [*mutations(SOURCE)], ids=lambda it: f"{it.place[0]}-{it.kind}")
 def test_the_lines_of_a_mistake_are_those_of_its_statement(mutation: Mutation) -> None:
-    statements = {7: range(7, 8), 8: range(8, 9), 10: range(10, 11), 11: range(11, 14)}
+    statements = {
+        7: range(7, 8),
+        8: range(8, 9),
+        10: range(10, 11),
+        11: range(11, 14),
+        16: range(16, 17),
+        17: range(17, 18),
+    }
     lines = range(mutation.first_line, mutation.last_line + 1)
     assert lines == statements[mutation.place[0]]
 

@@ -3,6 +3,10 @@
 The kinds are those that reviews find in real code: a comparison the wrong way round, `and` for `or`, a condition that
 always or never holds, a call that is left out, `True` for `False`. Numbers and texts stay as they are: what they are is
 a choice, and a test that repeats it proves nothing.
+
+Left out is what no test can notice: `while True` that always holds, `zip` that does not check what it is given
+(`strict=False`; a wrong length is another mistake), and the border of a comparison with the running clock
+(`time.monotonic() > by` for `>=`: no instant is met exactly).
 """
 
 from __future__ import annotations
@@ -100,7 +104,8 @@ def _of_statement(source: str, statement: ast.stmt) -> Iterator[Mutation]:
     if isinstance(statement, ast.Expr) and _matters(statement.value):
         yield mutation(statement, "call left out", "pass")
     if isinstance(statement, ast.If | ast.While):
-        yield mutation(statement.test, "always", "True")
+        if not (isinstance(statement.test, ast.Constant) and statement.test.value is True):
+            yield mutation(statement.test, "always", "True")
         if not isinstance(statement, ast.While):
             yield mutation(statement.test, "never", "False")
     if isinstance(statement, _Function | ast.ClassDef):
@@ -126,14 +131,23 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, ast.expr):
         yield node
     for child in ast.iter_child_nodes(node):
-        yield from _expressions(child)
+        if not (_is_zip(node) and isinstance(child, ast.keyword)):
+            yield from _expressions(child)
+
+
+def _is_zip(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip"
+
+
+def _is_clock(node: ast.expr) -> bool:
+    return ast.unparse(node) == "time.monotonic()"
 
 
 def _of_expression(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Compare(left, [operator], [right]):
             yield "comparison turned", ast.Compare(left, [_TURNED[type(operator)]()], [right])
-            if type(operator) in _EDGES:
+            if type(operator) in _EDGES and not (_is_clock(left) or _is_clock(right)):
                 yield "border moved", ast.Compare(left, [_EDGES[type(operator)]()], [right])
         case ast.BoolOp(ast.And(), values):
             yield "and for or", ast.BoolOp(ast.Or(), values)

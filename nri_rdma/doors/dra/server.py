@@ -124,7 +124,7 @@ class DraServer:
     def _prepare(self, data: bytes, context: Any) -> bytes:
         answer = dra.NodePrepareResourcesResponse()
         for claim in _read(dra.NodePrepareResourcesRequest, data, context).claims:
-            entry = answer.claims[claim.uid]
+            entry = answer.claims[claim.uid]  # to ask for it puts it in: a claim without devices is answered, too
             try:
                 for it in self._preparer.prepare(_name(claim)):
                     entry.devices.add(
@@ -133,7 +133,6 @@ class DraServer:
                         device_name=it.device,
                         cdi_device_ids=it.cdi_devices,
                     )
-                entry.SetInParent()
             except Exception as error:  # noqa: BLE001 - the kubelet has the sentence, and tries again
                 entry.error = _told("a claim is not prepared", claim, error)
         prepared: bytes = answer.SerializeToString()
@@ -143,7 +142,6 @@ class DraServer:
         answer = dra.NodeUnprepareResourcesResponse()
         for claim in _read(dra.NodeUnprepareResourcesRequest, data, context).claims:
             entry = answer.claims[claim.uid]
-            entry.SetInParent()
             try:
                 self._preparer.unprepare(_name(claim))
             except Exception as error:  # noqa: BLE001 - as above

@@ -17,7 +17,7 @@ from nri_rdma.attach.record import Phase
 from nri_rdma.decide.inheritance import FIRST_OWN_TABLE
 from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.device import CharDevice, CharKind
-from nri_rdma.model.request import Mode
+from nri_rdma.model.request import InterfaceConfig, Mode
 from tests.fakes.kernel import Address, FakeKernel, FaultyKernel
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, FakeProcesses, Rig, add_rail, await_taken_up, make_world, placed_on
@@ -65,6 +65,25 @@ def test_a_netdev_of_a_later_part_has_a_table_of_its_own_beside_the_first(start:
     ]
     end_sandbox(rig)
     assert world.snapshot() == before
+
+
+@pytest.mark.parametrize("enable_ipv6", [None, False])
+def test_a_netdev_that_shall_have_no_ipv6_leaves_its_ipv6_addresses_behind(
+    start: Start, enable_ipv6: bool | None
+) -> None:
+    world = make_world()
+    for address in ("10.0.0.5/24", "fd00::5/64"):
+        next(iter(world.host.links.values())).add_address(Address(interface=ip_interface(address)))
+    rig = start(world)
+    (placed,) = placed_on(world, "rail0")
+    interface = InterfaceConfig(enable_ipv6=enable_ipv6)
+    admitted = replace(placed.admitted, request=replace(placed.admitted.request, interface=interface))
+    attachment = rig.sandboxes.begin(make_pod(), (replace(placed, admitted=admitted),), None)
+    attachment.attach_done.result(SOON)
+    assert attachment.record is not None
+    (move,) = attachment.record.plan.moves
+    assert [any("fd00::5" in it for it in move.inherited.left_out)] == [enable_ipv6 is False]
+    end_sandbox(rig)
 
 
 def test_everybody_who_ends_a_sandbox_joins_one_undo(start: Start) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import ip_interface
 
 import pytest
 
@@ -99,6 +100,13 @@ def test_each_of_several_netdevs_has_its_own_and_the_first_has_what_is_the_names
         "add route 10.8.0.0/16 via 10.0.1.1",
     ]
     assert [configs_of(request, 2)[number].mac for number in (0, 1)] == ["02:00:00:00:00:01", "02:00:00:00:00:02"]
+
+
+def test_a_route_that_could_be_over_several_netdevs_is_over_none() -> None:
+    request = asked("{interface: {addresses: [10.0.0.2/24]}, routes: [{destination: 10.0.0.0/24, scope: 253}]}")
+    for addresses in ((), ((ip_interface("10.0.0.2/24"),), (ip_interface("10.0.1.2/24"),))):
+        several = replace(request, count=2, interface=replace(request.interface, addresses=addresses))
+        assert [config.routes for config in configs_of(several, 2)] == [(), ()]
 
 
 @pytest.mark.parametrize(

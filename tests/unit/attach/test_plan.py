@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from nri_rdma.attach.plan import Plan, plan_attach, taken_by, with_carried
+from nri_rdma.attach.plan import Plan, moving_netdevs, plan_attach, plan_rdma_moves, taken_by, with_carried
 from nri_rdma.errors import ErrorCode, PlacementError
 from nri_rdma.model.inherited import Takes
 from nri_rdma.model.link import LinkState
@@ -131,7 +131,10 @@ def test_an_mtu_above_the_drivers_most_refuses_the_plan() -> None:
 
 
 def test_shared_devices_do_not_move() -> None:
-    assert plan_of(make_placed(DEVICES, mode=Mode.SHARED), CAPTURED, ()) == Plan()
+    shared = make_placed(DEVICES, mode=Mode.SHARED)
+    assert plan_of(shared, CAPTURED, ()) == Plan()
+    assert moving_netdevs((shared,)) == ()
+    assert plan_rdma_moves((shared,), ()) == ()
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,23 @@ def test_every_other_refusal_has_a_next_step_without_a_mount(refused: KernelErro
     assert (words in error.hint, "mount" in error.hint) == (True, False)
 
 
+@pytest.mark.parametrize(
+    ("operation", "number", "words"),
+    [
+        ("add route 192.0.2.0/24", errno.EEXIST, "the pod has a route to that network"),
+        ("add route 192.0.2.0/24", errno.ENETUNREACH, "write an address whose network has the gateway"),
+        ("add route 192.0.2.0/24", errno.EPERM, "give the daemon CAP_SYS_ADMIN"),
+        ("add IPv6 rule 100", errno.EEXIST, "the pod has that rule"),
+        ("add IPv6 rule 100", errno.EINVAL, "the kubelet tries again"),
+        ("make VRF red", errno.EOPNOTSUPP, "load the module vrf on the node"),
+    ],
+)
+def test_what_the_request_itself_is_refused_for_has_the_change_that_it_needs(
+    operation: str, number: int, words: str
+) -> None:
+    assert explained(KernelError(operation, number), device="d", where="w").hint.startswith(words)
+
+
 def test_the_first_of_several_refusals_is_raised() -> None:
     first, second = KernelError("set mtu", errno.EINVAL), KernelError("set up", errno.ENODEV)
     op = SetLink(up=True)

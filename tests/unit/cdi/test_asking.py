@@ -62,12 +62,16 @@ def test_a_file_that_is_no_spec_is_told_as_such_alone() -> None:
     assert "devices" in error.what
 
 
-@pytest.mark.parametrize(("nodes", "is_good"), [(1, True), (2, False)])
-def test_a_fixed_name_is_for_a_cdi_device_of_one_rdma_device(nodes: int, is_good: bool) -> None:
+@pytest.mark.parametrize(
+    ("nodes", "is_good"),
+    [(["uverbs0"], True), (["uverbs0", "uverbs1"], False), (["uverbs0", "umad0", "rdma_cm"], True), ([], True)],
+)
+def test_a_fixed_name_is_for_a_cdi_device_of_one_rdma_device(nodes: list[str], is_good: bool) -> None:
     text = "{mode: exclusive, interface: {name: net1, addresses: [192.0.2.7/24]}}"
     document = json.loads(spec({PREFIX: text}))
     edits = document["devices"][0]["containerEdits"]
-    edits["deviceNodes"] = [{"path": f"/dev/infiniband/uverbs{number}"} for number in range(nodes)]
+    edits["deviceNodes"] = [{"path": f"/dev/infiniband/{name}"} for name in nodes]
+    edits["env"] = ["A=b"]
     for place in (document["devices"][0], document):
         document["annotations"] = document["devices"][0]["annotations"] = {}
         place["annotations"] = {PREFIX: text}

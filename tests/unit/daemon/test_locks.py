@@ -27,6 +27,19 @@ def test_a_second_daemon_of_a_state_directory_is_told_who_has_it(tmp_path: Path)
     Sole(tmp_path / "state", tmp_path / "other.sock").release()
 
 
+def test_the_number_of_an_earlier_daemon_does_not_stay_in_the_file(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    (tmp_path / "state/lock").write_text("4194303999\n")
+    first = Sole(tmp_path / "state", tmp_path / "nri.sock")
+    assert (tmp_path / "state/lock").read_text() == f"{os.getpid()}\n"
+    first.release()
+
+
+def test_folders_that_are_not_there_yet_are_made_for_root_only(tmp_path: Path) -> None:
+    Sole(tmp_path / "var/lib/state", tmp_path / "run/x/nri.sock").release()
+    assert [(tmp_path / it).stat().st_mode & 0o777 for it in ("var/lib/state", "run/x")] == [0o700, 0o700]
+
+
 def test_a_second_daemon_of_a_runtime_is_refused_and_keeps_no_state_directory(tmp_path: Path) -> None:
     (tmp_path / "alias").symlink_to(tmp_path / "run")
     first = Sole(tmp_path / "a", tmp_path / "run/nri.sock")

@@ -65,6 +65,15 @@ def test_other_gpus_than_the_pod_was_placed_for_are_a_contradiction_and_count() 
     assert [str(pair) for pair in found.refused] == ["mlx5_0 is SYS from GPU 0001:14:00.0"]
 
 
+def test_only_the_devices_that_are_far_from_other_gpus_are_refused() -> None:
+    found = _judged(_given(0, 4, gpus=(0,), align=STRICT), shown=_shown(4))
+    assert [str(pair) for pair in found.pairs] == [
+        "mlx5_0 is SYS from GPU 0001:14:00.0",
+        "mlx5_4 is PHB from GPU 0001:14:00.0",
+    ]
+    assert [str(pair) for pair in found.refused] == ["mlx5_0 is SYS from GPU 0001:14:00.0"]
+
+
 def test_devices_that_are_next_to_gpus_of_other_containers_only_are_refused_if_that_is_strict() -> None:
     for align, refused in ((None, []), (STRICT, ["mlx5_0 is SYS from GPU 0001:14:00.0"])):
         found = _judged(_given(0, gpus=(0, 4), align=align), shown=_shown(4))

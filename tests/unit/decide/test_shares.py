@@ -63,7 +63,7 @@ def test_shares_that_give_all_devices_are_one_request_for_all_containers_that_ha
 def test_resources_of_others_are_no_shares() -> None:
     other = DeviceIds(resource="rdma/other", ids=("hcas-00",))
     told = PodAllocation(containers=(ContainerAllocation(name="a", resources=(other,)),))
-    assert requests(pool(), told) == ()
+    assert [requests(pool(gives=gives), told) for gives in ShareGives] == [()] * len(ShareGives)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from nri_rdma.errors import NriRdmaError
 from nri_rdma.model.claim import Claim, ClaimRequest
 from nri_rdma.model.pool import Pool, PoolDoor
 from nri_rdma.model.request import Mode
-from tests.fakes.kernel import World
+from nri_rdma.model.selector import Selector
+from tests.fakes.kernel import Link, World
 from tests.unit.adopting import CLAIM_A, MOVE, NIC, OTHER_PATH, Node, names, node, on_host, spec, world
 from tests.unit.attach.builders import make_pod
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -48,6 +49,24 @@ def claim(daemon: InsideDaemon, *devices: str, mode: str = "exclusive") -> Claim
         from_claim={},
     )
     return Claim(namespace="team", name="rails", uid="u1", label="rails", requests=(request,))
+
+
+def netdev_of(daemon: InsideDaemon, name: str) -> Link:
+    (device,) = (it for it in daemon.node.devices if it.name == name)
+    return daemon.world.host.links[device.netdevs[0].ifindex]
+
+
+def use(daemon: InsideDaemon, name: str) -> None:
+    """Have the host use a device: its netdev becomes a port of a bond."""
+    link = netdev_of(daemon, name)
+    link.master = daemon.world.add_link(daemon.world.host, "bond0").ifindex
+    daemon.read_again()
+
+
+def take_netdev(daemon: InsideDaemon, name: str) -> None:
+    """Take its netdev away from the host."""
+    del daemon.world.host.links[netdev_of(daemon, name).ifindex]
+    daemon.read_again()
 
 
 def refusal(claims: Claims, asked: Claim, within_s: float = 0.0) -> str:
@@ -115,6 +134,31 @@ def test_only_devices_of_pools_of_claims_are_advertised(daemon: InsideDaemon, cl
     assert claims.advertise() == ()
     serve_claims(daemon)
     assert advertised_names(claims) == [it.name for it in daemon.node.devices]
+
+
+def test_a_device_that_the_host_uses_is_not_advertised(daemon: InsideDaemon, claims: Claims) -> None:
+    serve_claims(daemon)
+    use(daemon, "mlx5_3")
+    assert advertised_names(claims) == [it.name for it in daemon.node.devices if it.name != "mlx5_3"]
+
+
+def test_a_device_that_a_pod_has_of_another_pool_is_not_advertised(daemon: InsideDaemon, claims: Claims) -> None:
+    daemon.start_pod("one", ALONE)
+    serve_claims(daemon, replace(RAILS, select=(Selector(device=("mlx5_0",)),)))
+    assert advertised_names(claims) == ["mlx5_0"]
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [("exclusive", True), ("shared", False)])
+def test_a_device_without_its_netdev_is_waited_for_where_it_is_the_pods_alone(
+    daemon: InsideDaemon, claims: Claims, mode: str, is_refused: bool
+) -> None:
+    serve_claims(daemon)
+    asked = claim(daemon, "mlx5_3", mode=mode)
+    take_netdev(daemon, "mlx5_3")
+    if is_refused:
+        assert "DEVICE-CONFLICT: mlx5_3 has no netdev on the host now" in refusal(claims, asked)
+    else:
+        claims.prepare(asked, time.monotonic())
 
 
 def test_a_device_that_a_pod_has_is_advertised_as_it_was_on_the_host(daemon: InsideDaemon, claims: Claims) -> None:

@@ -33,6 +33,12 @@ def test_what_it_allocated_is_remembered_with_the_sandbox(node: Node, kubelet: K
     assert (grant.container, grant.name, grant.origin) == ("main", NIC, Origin.KUBELET)
 
 
+def test_an_answer_without_any_device_is_not_kept(node: Node, kubelet: Kubelet) -> None:
+    kubelet.give(make_pod(), "main")
+    assert node.evidence.kubelet.ask(make_pod()).allocation is not None
+    assert node.evidence.kubelet.allocated("sandbox-1") is None
+
+
 def test_a_cdi_device_that_is_none_of_ours_is_no_grant(node: Node, kubelet: Kubelet) -> None:
     kubelet.give(make_pod(), "main", FOREIGN)
     assert node.evidence.kubelet.grants(node.evidence.kubelet.ask(make_pod()).allocation) == ()
@@ -56,8 +62,14 @@ def test_a_pod_that_it_does_not_know_and_a_kubelet_that_is_late_are_reasons(
 def test_a_node_without_a_kubelet_says_nothing(node: Node) -> None:
     node.evidence.kubelet.kubelet = None
     assert node.evidence.kubelet.ask(make_pod()) == KubeletWord()
+    assert node.evidence.kubelet.gpus_told(KubeletWord()) is None
     assert not node.evidence.kubelet.tells
     assert not node.evidence.kubelet.asks_about_devices("u1")
+
+
+def test_a_node_without_gpus_has_none_to_tell_of(node: Node, kubelet: Kubelet) -> None:
+    kubelet.give(make_pod(), "main", NIC)
+    assert node.evidence.kubelet.gpus_told(node.evidence.kubelet.ask(make_pod())) is None
 
 
 def test_it_is_asked_about_devices_only_where_a_spec_is_ours(node: Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -58,11 +59,21 @@ def test_a_snapshot_stays_as_it_was_when_the_specs_change(drivers: Drivers) -> N
 def test_nothing_is_known_of_rdma_devices_before_the_first_reading_is_done(drivers: Drivers) -> None:
     made = cache(drivers, is_ready=False)
     assert made.now.majors is None
-    with pytest.raises(NotReadyError, match="network is not ready"):
+    with pytest.raises(NotReadyError, match="network is not ready") as caught:
         made.await_ready(make_pod(), time.monotonic())
+    assert caught.value.where == str(make_pod())
     made.set_ready()
     made.await_ready(make_pod(), time.monotonic())
     assert made.now.majors == frozenset({231})
+
+
+def test_a_pod_waits_for_the_first_reading(drivers: Drivers) -> None:
+    made = cache(drivers, is_ready=False)
+    done = threading.Timer(0.05, made.set_ready)
+    done.start()
+    made.await_ready(make_pod(), time.monotonic() + 10)
+    assert made.is_ready
+    done.join()
 
 
 def test_the_major_number_of_a_device_that_is_gone_stays_known() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
@@ -308,6 +310,45 @@ def test_closing_ends_the_thread_and_what_is_added_then_is_not_listened_to() -> 
     listeners.remove(it.source)
     assert it.heard == []
     it.close()
+
+
+def test_a_source_that_is_closed_after_it_was_removed_is_closed_at_once(listeners: Listeners) -> None:
+    """A descriptor that is waited for keeps what it stands for open: the thread has to be woken."""
+    ours, theirs = socket.socketpair()
+    source = Source(name="ours", fd=ours.fileno(), read=broken)
+    listeners.add(source)
+    time.sleep(0.02)  # it waits by now; sooner, and this shows less
+    theirs.settimeout(SOON)
+    listeners.remove(source)
+    ours.close()
+    assert theirs.recv(1) == b""
+    theirs.close()
+
+
+def test_what_is_to_be_read_before_its_time_settles_nothing(listeners: Listeners) -> None:
+    ours, theirs = socket.socketpair()
+    settled: list[bool] = []
+    read = threading.Event()
+
+    def hear() -> None:
+        ours.recv(1)
+        read.set()
+
+    never = time.monotonic() + 3600
+    source = Source(name="ours", fd=ours.fileno(), read=hear, due_at=lambda: never, settle=lambda: settled.append(True))
+    listeners.add(source)
+    theirs.send(b"x")
+    assert read.wait(SOON)
+    listeners.remove(source)  # after its turn
+    assert settled == []
+    ours.close()
+    theirs.close()
+
+
+def test_closing_leaves_no_descriptor_open() -> None:
+    before = {*Path("/proc/self/fd").iterdir()}
+    Listeners().close()
+    assert {*Path("/proc/self/fd").iterdir()} <= before
 
 
 def test_an_idle_thread_waits_for_ever() -> None:

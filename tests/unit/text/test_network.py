@@ -103,6 +103,18 @@ def test_a_route_that_cannot_be_is_refused_where_it_stands(text: str, where: str
             ".routes[0].gateway",
             "the gateway 10.1.0.1 is in none of the interface's networks",
         ),
+        (
+            "{interface: {addresses: [10.0.0.2/24]},"
+            " routes: [{destination: 10.9.0.0/16, multipath: [{gateway: 10.0.0.1}, {gateway: 10.1.0.1}]}]}",
+            ".routes[0].multipath",
+            "the gateway 10.1.0.1 is in none of the interface's networks",
+        ),
+        (
+            "{interface: {addresses: ['fd00::2/64']}, routes: [{destination: 10.1.0.0/16, scope: 253},"
+            " {destination: 'fd09::/16', gateway: 'fd01::1'}]}",
+            ".routes[1].gateway",
+            "the gateway fd01::1 is in none of the interface's networks",
+        ),
         *(
             (
                 f"{{interface: {{addresses: [10.0.0.2/24]}}, routes: [{{destination: 10.1.0.0/16, {leads}}},"
@@ -362,7 +374,9 @@ def test_there_is_a_most_of_gateways_and_of_features() -> None:
     hops = [{"gateway": f"10.0.{n}.1"} for n in range(MAX_HOPS + 1)]
     with pytest.raises(RequestError, match=f"write at most {MAX_HOPS}"):
         read_parameters(node_of({"routes": [{"destination": "10.0.0.0/8", "multipath": hops}]}), "claim", 1)
-    features = {f"tx-{n}": True for n in range(MAX_FLAGS + 1)}
+    features = {f"tx-{n}": True for n in range(MAX_FLAGS)}
+    read_parameters(node_of({"ethtool": {"features": features}}), "claim", 1)
+    features["rx-all"] = True
     with pytest.raises(RequestError, match=f"write at most {MAX_FLAGS}"):
         read_parameters(node_of({"ethtool": {"features": features}}), "claim", 1)
 

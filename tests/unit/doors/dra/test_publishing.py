@@ -219,5 +219,16 @@ def test_it_ends_while_the_api_server_hangs_and_its_slices_stay(server: Server, 
     assert len(server.slices) == 1
 
 
-def test_what_was_never_started_can_be_closed(publisher: Publisher) -> None:
+def test_starting_again_compares_the_slices(server: Server, publisher: Publisher, now: list[Advertised]) -> None:
+    publisher.start()
+    wait_until(lambda: names(server) == ["d0", "d1"], "the slice")
+    now[:] = devices(3)
+    publisher.start()
+    wait_until(lambda: names(server) == ["d0", "d1", "d2"], "the slice with the third device", seconds=5)
+
+
+def test_what_was_never_started_can_be_closed_and_is_not_started_then(server: Server, publisher: Publisher) -> None:
     publisher.close()
+    publisher.start()
+    publisher.close()
+    assert server.seen == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +85,9 @@ def test_a_registration_is_heard_and_a_refusal_is_logged_with_its_error(
     assert told == ["too old", "the kubelet does not say why"]
 
 
-def test_each_claim_has_its_own_answer(served: DraServer, folder: Path, node: Claimed) -> None:
+def test_each_claim_has_its_own_answer(
+    served: DraServer, folder: Path, node: Claimed, caplog: pytest.LogCaptureFixture
+) -> None:
     node.allocate("mlx5_3", "mlx5_1")
     told = prepare(folder, ("rails", "u1"), ("absent", "u9"))
     good, bad = told.claims["u1"], told.claims["u9"]
@@ -93,6 +97,8 @@ def test_each_claim_has_its_own_answer(served: DraServer, folder: Path, node: Cl
     ]
     assert (good.error, list(bad.devices)) == ("", [])
     assert "API-SERVER: the API server answers 404 to GET" in bad.error
+    logged = [vars(it) for it in caplog.records if it.message == "a claim is not prepared"]
+    assert [(it["claim"], it["error"], it["exc_info"]) for it in logged] == [("team/absent", bad.error, None)]
 
 
 def test_a_claim_of_another_driver_is_answered_without_devices(served: DraServer, folder: Path, node: Claimed) -> None:
@@ -102,10 +108,14 @@ def test_a_claim_of_another_driver_is_answered_without_devices(served: DraServer
     assert (list(told.claims["u1"].devices), told.claims["u1"].error) == ([], "")
 
 
-def test_a_claim_that_nobody_can_read_is_an_error_of_that_claim(served: DraServer, folder: Path, node: Claimed) -> None:
+def test_a_claim_that_nobody_can_read_is_an_error_of_that_claim(
+    served: DraServer, folder: Path, node: Claimed, caplog: pytest.LogCaptureFixture
+) -> None:
     node.allocate("mlx5_3")
     del next(iter(node.told.values()))["metadata"]
     assert "nri-rdma: INTERNAL: KeyError('metadata')" in prepare(folder, ("rails", "u1")).claims["u1"].error
+    (told,) = (it for it in caplog.records if it.message == "a claim is not prepared")
+    assert "KeyError: 'metadata'" in str(told.exc_text)
 
 
 def test_unpreparing_twice_is_no_error(served: DraServer, folder: Path, node: Claimed) -> None:
@@ -147,7 +157,25 @@ def test_closing_removes_both_sockets_and_again_is_no_error(served: DraServer, f
 def test_without_the_kubelets_registry_nobody_listens(node: Claimed, folder: Path) -> None:
     registrar(folder).parent.rmdir()
     server = DraServer(folder, node.preparer, lambda: None)
-    with pytest.raises(KubeletError, match="cannot listen for the kubelet"):
+    with pytest.raises(KubeletError, match="cannot listen for the kubelet") as caught:
         server.serve()
+    assert f"there is no {registrar(folder).parent}" in str(caught.value)
     assert not server.is_there
     assert not (folder / OURS / "dra.sock").exists()
+
+
+def test_where_one_socket_cannot_be_made_the_other_is_removed(node: Claimed, folder: Path) -> None:
+    registrar(folder).mkdir()
+    with pytest.raises(KubeletError, match="cannot listen for the kubelet"):
+        DraServer(folder, node.preparer, lambda: None).serve()
+    assert not (folder / OURS / "dra.sock").exists()
+
+
+def test_who_is_connected_when_it_listens_anew_has_to_connect_again(served: DraServer, folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as earlier:
+        earlier.settimeout(5.0)
+        earlier.connect(str(registrar(folder)))
+        served.serve()
+        with suppress(ConnectionResetError):
+            while earlier.recv(4096):  # until its end
+                pass

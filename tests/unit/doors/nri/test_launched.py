@@ -103,7 +103,7 @@ ASKS = {"rdma.noderesource.dev": "1"}
 
 @pytest.mark.parametrize("own_rpcs", [True, False], ids=["own RPC", "StateChange"])
 def test_a_runtime_that_would_end_is_not_told_and_pods_that_ask_are_refused(
-    process: Process, runtime: FakeRuntime, own_rpcs: bool
+    process: Process, runtime: FakeRuntime, own_rpcs: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """containerd before 1.7.26 does not start when a plugin that it has started answers Configure with an error."""
     runtime.configuration.config = "bad"
@@ -111,6 +111,9 @@ def test_a_runtime_that_would_end_is_not_told_and_pods_that_ask_are_refused(
     runtime.own_rpcs = own_rpcs
     runtime.pods, runtime.sync_chunk = [nri.PodSandbox(id=name) for name in "abc"], 1
     runtime.adopt(process.connection, SOON)
+    (told,) = (vars(it) for it in caplog.records if it.levelname == "CRITICAL")
+    assert told["message"].startswith("not started, and this runtime would end if it were told")
+    assert "SETTING: bad = bad cannot be used" in told["error"]
     assert runtime.events == 0b1001
     for pod, refused in ((nri.PodSandbox(id="s", annotations=ASKS), True), (nri.PodSandbox(id="t"), False)):
         for call in (

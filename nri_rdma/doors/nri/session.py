@@ -63,8 +63,7 @@ class Session:
         Whenever nothing has come for `quiet_s`, `on_quiet` is called, which may raise to end the session (0: never).
         """
         try:
-            if quiet_s:
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(quiet_s))
             self._register()
             self._serve(on_quiet)
         except ProtocolError as error:  # callers know one word for a peer that breaks a protocol, mux or ttrpc

@@ -152,7 +152,9 @@ def test_a_path_that_nobody_serves_is_absent_and_told_once(
     with caplog.at_level(logging.WARNING):
         line.run_until(waits=50)
     assert set(line.waits) == {0.05}
-    assert [record.message for record in caplog.records] == ["runtime not reachable, trying again"]
+    (told,) = map(vars, caplog.records)
+    assert told["message"] == "runtime not reachable, trying again"
+    assert told["error"].startswith(f"{line.path}: ")
 
 
 def test_an_error_has_its_time_and_ends_when_the_runtime_has_told_its_pods(line: Line) -> None:

@@ -159,22 +159,30 @@ def test_a_list_of_pods_may_be_as_long_as_its_bound(door: Door, monkeypatch: pyt
     runtime.close()
 
 
-def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door) -> None:
+def logged(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    """The log lines about an error with these words."""
+    return [it.message for it in caplog.records if words in str(vars(it).get("error"))]
+
+
+def test_a_refusal_is_told_with_its_code_and_the_session_goes_on(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     runtime = connected(door)
     with pytest.raises(RpcError) as refused:
         runtime.run_pod_sandbox(make_pod(door.inside, "bad", {"rdma.noderesource.dev": "gold"}))
     assert "nri-rdma: POOL-UNKNOWN: " in refused.value.message
     assert refused.value.code == Code.FAILED_PRECONDITION
+    assert len(logged(caplog, "POOL-UNKNOWN")) == 1
     runtime.run_pod_sandbox(make_pod(door.inside))
     runtime.close()
 
 
-def test_a_bug_refuses_the_container_and_the_session_goes_on(door: Door) -> None:
+def test_a_bug_refuses_the_container_and_the_session_goes_on(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     runtime = connected(door)
     pod = make_pod(door.inside, "plain", {})
     GatedPlugin.broken = ZeroDivisionError("a bug")
     with pytest.raises(RpcError, match="nri-rdma: INTERNAL: ZeroDivisionError: a bug"):
         create(runtime, pod)
+    (told,) = (it for it in caplog.records if it.message == "bug in a handler")
+    assert "ZeroDivisionError: a bug" in str(told.exc_text)
     GatedPlugin.broken = None
     assert not create(runtime, pod).HasField("adjust")
     runtime.close()
@@ -252,12 +260,15 @@ def test_a_runtime_that_gives_us_years_is_answered(door: Door) -> None:
     runtime.close()
 
 
-def test_a_sandbox_whose_id_is_no_name_of_a_file_is_refused_once_and_forgotten(door: Door) -> None:
+def test_a_sandbox_whose_id_is_no_name_of_a_file_is_refused_once_and_forgotten(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
     runtime = connected(door)
     pod = make_pod(door.inside)
     pod.id = "../sandbox"
     with pytest.raises(RpcError, match="STATE-UNREADABLE"):
         runtime.run_pod_sandbox(pod)
     wait_until(lambda: door.inside.sandboxes.all() == (), "the undo")
+    assert len(logged(caplog, "STATE-UNREADABLE")) == 1
     assert not door.inside.reservations.taken()
     runtime.close()

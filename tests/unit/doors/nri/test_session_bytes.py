@@ -14,9 +14,9 @@ from nri_rdma.doors.nri.messages import PLUGIN_SERVICE
 from nri_rdma.doors.nri.plugin import Plugin
 from nri_rdma.doors.nri.session import Session
 from nri_rdma.ttrpc.pb import ttrpc_pb2 as pb
-from nri_rdma.ttrpc.wire import Request
+from nri_rdma.ttrpc.wire import Code, Request
 from nri_rdma.wire import WireError
-from nri_rdma.wire.mux import HOSTILE_LENGTH
+from nri_rdma.wire.mux import HOSTILE_LENGTH, PLUGIN_SERVICE_CONN, MuxDecoder
 
 SOON_S = 10.0
 KERNEL_HOLDS = 1 << 20
@@ -75,6 +75,20 @@ def test_the_end_inside_a_frame_ends_the_session(running: Running, cut: int) -> 
     assert not running.thread.is_alive()
     assert running.error is None
     assert running.ours.fileno() == -1, "its socket is closed"
+
+
+def test_a_call_with_a_number_that_was_used_is_refused_and_the_next_one_is_answered(running: Running) -> None:
+    running.runtime.sendall(call(1) + call(1) + call(3))
+    trunk, client = MuxDecoder(), b""
+    codes: list[tuple[int, int]] = []
+    while len(codes) < 3:
+        for conn, piece in trunk.receive_data(running.runtime.recv(65536)):
+            client += piece if conn == PLUGIN_SERVICE_CONN else b""
+        while len(client) >= 10 + (length := int.from_bytes(client[:4], "big")) and client:
+            answer = pb.Response.FromString(client[10 : 10 + length])
+            codes.append((int.from_bytes(client[4:8], "big"), answer.status.code))
+            client = client[10 + length :]
+    assert codes == [(1, Code.OK), (1, Code.INVALID_ARGUMENT), (3, Code.OK)]
 
 
 def test_a_hostile_length_ends_the_session(running: Running) -> None:

@@ -181,7 +181,9 @@ def test_an_adopted_sandbox_is_not_seen_attached_before_its_numbers_are_to_be_re
     end_sandbox(again)
 
 
-def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(start: Start) -> None:
+def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     world = make_world()
     _attach_and_kill(start, world)
     again = start(world)
@@ -195,6 +197,9 @@ def test_a_namespace_that_cannot_be_opened_just_now_is_not_taken_for_gone(start:
     again.clock.wait_for_one()
     (sandbox,) = again.sandboxes.all()
     assert (sandbox.ends, records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
+    (told,) = (vars(it) for it in caplog.records if it.message == "not taken up yet")
+    assert (told["error"], told["exc_info"]) == ("open the network namespace: EMFILE", None)  # the kernel's, no bug
+    assert sandbox.undo_error == ""  # nothing is to be undone
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     again.clock.pass_one()
     await_taken_up(again)
@@ -218,6 +223,7 @@ def test_what_ends_while_its_namespace_cannot_be_opened_comes_home_when_it_can(s
     assert done is not None
     again.clock.wait_for_one()
     assert (done.done(), records_of(again)) == (False, {"sandbox-1": Phase.ATTACHED})
+    assert [it.undo_error for it in again.sandboxes.all()] == ["open the network namespace: EMFILE"]
     again.fake.open_namespace = open_namespace  # type: ignore[method-assign]  # as it was
     while not done.done():
         again.clock.pass_one()

@@ -42,6 +42,9 @@ def test_a_device_is_told_with_dranets_names_and_values() -> None:
         "rdmaDevice": {"string": "mlx5_3"},
         "pool": {"string": "rails"},
         "active": {"bool": True},
+        "linkLayer": {"string": "Ethernet"},
+        "protocol": {"string": "roce"},
+        "isSriovVf": None,
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:03"},
         "resource.kubernetes.io/numaNode": {"int": 1},
     }
@@ -60,6 +63,7 @@ def test_what_is_not_known_is_left_out() -> None:
     bare = replace(
         nic(0, has_netdev=False, speed_gbps=0), pci=None, pci_root="", vendor="", driver="", id=DeviceId("rxe_0")
     )
+    bare = replace(bare, ports=tuple(replace(it, link_layer=None) for it in bare.ports))
     told = one(bare, replace(node((bare,)), rdma_netns=RdmaNetns.NONE))
     names = {name.removeprefix(OURS) for name in told.attributes}
     absent = {
@@ -73,6 +77,8 @@ def test_what_is_not_known_is_left_out() -> None:
         "pciVendor",
         "rdmaNetns",
         "numaNode",
+        "linkLayer",
+        "protocol",
     }
     assert not names & (absent | {"resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"})
     assert (told.name, told.capacity) == ("rxe-0-c9aa4121", {})
@@ -84,8 +90,18 @@ def test_a_netdevs_addresses_are_those_that_other_hosts_can_send_to_as_many_as_a
     values = _of_netdev(addresses=(*v4, *long, "fe80::1/64", "::1/128"))
     assert values["ipv4"] == {"string": "10.0.0.10/24,10.0.0.2/24"}
     assert values["ipv6"] == {"string": "fd00:1111:2222:3333:4444:5555:6666:0/128"}
+    both = _of_netdev(addresses=("10.0.0.2/24", "fd01::1/64"))
+    assert (both["ipv4"], both["ipv6"]) == ({"string": "10.0.0.2/24"}, {"string": "fd01::1/64"})
+    full = ("fd00:1111:2222:3333:4444:5555:6666:0/128", "fd01:1111:2222:3::7/128")  # 64 characters with the comma
+    assert _of_netdev(addresses=full)["ipv6"] == {"string": ",".join(full)}
     none = _of_netdev(addresses=("fe80::1/64",))
     assert not {"ipv4", "ipv6"} & set(none)
+
+
+def test_a_virtual_function_is_told_as_one_with_its_physical_function() -> None:
+    parent = PciAddress(0, 0x13, 0, 0)
+    told = one(replace(nic(3), virtual=VirtualFunction(pf=parent, number=0))).attributes
+    assert (told[f"{OURS}isSriovVf"], told[f"{OURS}physicalFunction"]) == ({"bool": True}, {"string": "0000:13:00.0"})
 
 
 def test_a_netdev_is_told_with_its_kind_and_alias() -> None:

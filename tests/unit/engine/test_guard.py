@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.states import State
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.engine.guard import SEEN_FILE, Guard, Subject, refuse_incomplete
@@ -17,6 +18,7 @@ from nri_rdma.errors import NotReadyError
 from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
+from nri_rdma.model.request import Scope
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 PREFIX = "rdma.noderesource.dev"
@@ -297,3 +299,20 @@ def test_a_container_with_a_claimed_device_is_complete_when_it_is_attached_for_t
         refuse_incomplete(replace(subject(pod, edits), cdi_device="other/claim=x"), (part,), PREFIX)
     with pytest.raises(NotReadyError, match="nothing is attached"):  # the request covers container a alone
         refuse_incomplete(replace(subject(pod, edits, container="b"), cdi_device=device), (part,), PREFIX)
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_an_attach_for_another_container_keeps_nobody_but_that_one(daemon: InsideDaemon, is_planned: bool) -> None:
+    pod = daemon.start_pod("one", TWO)
+    edits = given(daemon, pod)
+    (first,) = daemon.sandboxes.of(pod.sandbox_id)
+    assert first.record is not None
+    (item,) = first.record.attached
+    request = replace(item.admitted.request, scope=Scope(only=frozenset({"b"})))
+    of_b = replace(first.record, attached=(replace(item, admitted=replace(item.admitted, request=request)),))
+    late = Attachment(pod, part="b", state=State.ATTACHING)
+    late.now = replace(late.now, record=of_b if is_planned else None)
+    refuse_incomplete(subject(pod, edits), (first, late), PREFIX)
+    if is_planned:
+        with pytest.raises(NotReadyError, match="the attach of this pod still runs"):
+            refuse_incomplete(subject(pod, edits, container="b"), (first, late), PREFIX)

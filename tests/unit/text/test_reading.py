@@ -9,6 +9,7 @@ import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
 from nri_rdma.text.reading import Fields, Reader, boolean, list_of, matching, one_of, whole, word_or
+from nri_rdma.text.refusals import MAX_PROBLEMS, refused
 from nri_rdma.text.yaml import Node, read_yaml
 
 
@@ -99,3 +100,15 @@ def test_what_is_no_mapping_of_known_keys_is_refused(text: str, code: ErrorCode,
     with pytest.raises(RequestError) as caught:
         Fields(_node(text), "HERE", ("count", "name"))
     assert (caught.value.code, caught.value.hint) == (code, hint)
+
+
+def test_of_a_list_with_very_many_errors_the_rest_is_not_read() -> None:
+    seen: list[str] = []
+
+    def read(_node: Node, where: str) -> int:
+        seen.append(where)
+        raise refused(where, "it is wrong", "mend it")
+
+    with pytest.raises(RequestError) as caught:
+        list_of(read)(_node(f"[{'1, ' * 60}]"), "P")
+    assert len(seen) == MAX_PROBLEMS == 1 + len(caught.value.others)

@@ -116,6 +116,7 @@ def test_any_json_reads_as_json(value: object, indent: int | str | None) -> None
         ("&x a: 1", ErrorCode.ANNOTATION_ALIAS),
         ("*x", ErrorCode.ANNOTATION_ALIAS),
         ("[*x]", ErrorCode.ANNOTATION_ALIAS),
+        ("{*x : 1}", ErrorCode.ANNOTATION_ALIAS),
         ("!!str a", ErrorCode.ANNOTATION_ALIAS),
         ("! a", ErrorCode.ANNOTATION_ALIAS),
         ("!!python/object/apply:os.system [id]", ErrorCode.ANNOTATION_ALIAS),

@@ -53,7 +53,6 @@ class Index:
             names.setdefault(nodes, name)
             for item in found.devices if isinstance(found, CdiMeaning) else ():
                 vendors.setdefault(item.id, set()).add(name.partition("/")[0])
-        names.pop(frozenset(), None)
         self._names: Mapping[_Nodes, str] = names
         """The first name of CDI devices with the same nodes: a driver that writes a spec per claim has many."""
         self._by_number: dict[DeviceNumbers, list[_Nodes]] = {}

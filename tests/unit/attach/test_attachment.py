@@ -93,6 +93,15 @@ def test_the_names_of_any_number_of_ephemeral_containers_take_bounded_memory(att
     assert (len(attachment.unstarted), len(attachment.containers)) == (KEPT_CONTAINERS, KEPT_CONTAINERS)
     attachment.remember_container("debug-0", "/kubepods/anew")
     assert attachment.containers["debug-0"] == "/kubepods/anew"
+    for number in range(2 * KEPT_CONTAINERS):
+        attachment.unstarted.clear()
+        attachment.answered(f"debug-{number}")
+        attachment.started(f"debug-{number}")
+    assert len(attachment.unguarded) == KEPT_CONTAINERS
+
+
+def test_as_long_as_it_is_not_planned_it_covers_no_container() -> None:
+    assert not Attachment(make_pod()).covers("a.example.com/nic=0", "trainer")
 
 
 def test_a_result_that_was_told_stays(daemon: Rig) -> None:

@@ -36,7 +36,8 @@ class Site:
         self.workers = Workers(1)
         self.listeners = Listeners()
         settings = Settings(cdi_dirs=(self.specs,), kubelet_socket=folder / "kubelet.sock")
-        self.others = Sources(settings, NodeCache(eight), self.workers, self.listeners)
+        self.node = NodeCache(eight)
+        self.others = Sources(settings, self.node, self.workers, self.listeners)
 
     def write(self, name: str) -> None:
         """Write a spec with one device, as a driver does it: none is half there at any time."""
@@ -131,6 +132,48 @@ def test_who_asks_while_a_reading_is_queued_shares_it(site: Site) -> None:
     assert site.others.reread() is not first
 
 
+def test_a_reading_that_somebody_asks_for_goes_before_what_was_queued_earlier(site: Site) -> None:
+    held, begun, order = threading.Event(), threading.Event(), list[str]()
+
+    def occupy() -> None:
+        begun.set()
+        assert held.wait(SOON)
+
+    site.workers.submit("busy", occupy)
+    assert begun.wait(SOON)
+    attach = site.workers.submit("attach", lambda: order.append("attach"))
+    reading = site.others.reread()
+    reading.add_done_callback(lambda _done: order.append("specs"))
+    held.set()
+    for it in (attach, reading):
+        it.result(SOON)
+    assert order == ["specs", "attach"]
+
+
+def test_specs_are_compared_with_the_node_as_it_was_read_last(site: Site) -> None:
+    before = site.others.evidence.specs.now.node
+    site.node.refresh()
+    assert site.others.evidence.specs.now.node is site.node.current is not before
+
+
+def test_after_the_end_nothing_is_read_any_more(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "no watch is left")
+
+    monkeypatch.setattr(watch, "CdiRegistry", refuse)
+    site.others.open_later()
+    _settle(site)
+    site.others.close()
+    wait_until(lambda: not timers(), "the timer to end", SOON)
+    site.others.reread().result(SOON)  # as a worker that had begun
+    assert not timers()
+
+
+def timers() -> list[threading.Thread]:
+    """The threads that wait to do something."""
+    return [it for it in threading.enumerate() if isinstance(it, threading.Timer)]
+
+
 def test_a_reading_watches_nothing_twice(site: Site) -> None:
     site.others.open_later()
     _settle(site)
@@ -180,6 +223,7 @@ def test_changes_that_were_lost_are_read_once_it_is_open(site: Site) -> None:
     assert site.devices() == set()
     site.others.open_later()
     _settle(site)
+    site.listeners.close()  # nobody else tells of changes
     site.write("late")
     site.others.changes_were_lost()
     wait_until(lambda: site.devices() == {"a.example.com/nic=early", "a.example.com/nic=late"}, "both specs", SOON)

@@ -1,14 +1,15 @@
 """The rdma limits of a container are written when it starts."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from nri_rdma.attach.liveness import NoProcesses
 from nri_rdma.engine.container import ListedContainer
-from nri_rdma.errors import (
-    ErrorCode,
-    LimitsError,
-)
+from nri_rdma.engine.limiter import Limiter
+from nri_rdma.errors import ErrorCode, LimitsError
+from nri_rdma.host.limits import ContainerLimits
 from tests.fakes.kernel import World
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail
@@ -92,3 +93,28 @@ def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> 
     made = ListedContainer(name="main", devices={}, cgroups_path="/pod/main")
     two.engine.synchronize((make_listed(make_pod(), TWO, (made,)),)).result(SOON)
     assert ["LIMITS-NOT-SET" in item.why for item in two.engine.unserved] == [True]
+
+
+class Noted(ContainerLimits):
+    """Notes whose limits are to be removed at the end."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, NoProcesses())
+        self.lifted: list[str] = []
+
+    def lift_at_end(self, cgroups_path: str, where: str) -> None:
+        self.lifted.append(f"{cgroups_path} of {where}")
+
+
+def test_limits_are_removed_at_the_end_whoever_wrote_them_also_those_of_a_start_that_was_refused(
+    two: Daemon,
+) -> None:
+    limits = Noted(two.cgroups)
+    limiter = Limiter(limits, two.rig.spans)
+    parts = two.rig.sandboxes.of("sandbox-1")
+    two.make_cgroup()
+    limiter.limit_all(parts, "main", "/pod/main")
+    refusal(LimitsError, lambda: limiter.limit_all(parts, "main", "/pod/none"))
+    assert limits.lifted == [f"/pod/{it} of ml/train, container main" for it in ("main", "none")]
+    limiter.limit_all((), "main", "/pod/main")
+    assert len(limits.lifted) == 2

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nri_rdma.attach.timers import start_timer
 from nri_rdma.doors.dra import door as module
+from nri_rdma.doors.dra import publishing
 from nri_rdma.doors.dra.door import ClaimsDoor
 from nri_rdma.doors.dra.publishing import Publisher
 from nri_rdma.doors.dra.reporting import StatusWriter
@@ -41,9 +42,41 @@ def workers() -> Workers:
     return Workers()
 
 
+class Pauses:
+    """Timers that are counted."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+    def __call__(self, pause_s: float, work: Callable[[], None]) -> Callable[[], None]:
+        self.waiting += 1
+
+        def due() -> None:
+            self.waiting -= 1
+            work()
+
+        cancel = start_timer(pause_s, due)
+
+        def cancelled() -> None:
+            self.waiting -= 1
+            cancel()
+
+        return cancelled
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses()
+
+
 @pytest.fixture
 def door(
-    node: Claimed, api_server: Server, registry: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
+    node: Claimed,
+    api_server: Server,
+    registry: Path,
+    workers: Workers,
+    pauses: Pauses,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ClaimsDoor]:
     monkeypatch.setattr(module, "LOOK_S", 0.1)
     monkeypatch.setattr(module, "TRY_AGAIN_S", 0.1)
@@ -51,7 +84,7 @@ def door(
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
     server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
     made = ClaimsDoor(
-        server, publisher, StatusWriter(api, dict, registry.parent / "cdi"), api, workers=workers, schedule=start_timer
+        server, publisher, StatusWriter(api, dict, registry.parent / "cdi"), api, workers=workers, schedule=pauses
     )
     yield made
     workers.close(5)
@@ -79,6 +112,40 @@ def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registr
     door.close()
     assert not socket_of(registry).exists()
     assert len(api_server.slices) == 1
+
+
+def test_what_the_node_has_is_published_when_it_was_read(
+    door: ClaimsDoor, registry: Path, api_server: Server, node: Claimed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "QUIET_S", 0.1)
+    door.open_later()
+    wait_until(socket_of(registry).is_socket, "the socket")
+    register(socket_of(registry))
+    wait_until(lambda: bool(api_server.slices), "the slice")
+    node.serve_annotations()
+    door.node_was_read()
+    wait_until(lambda: not any(it["spec"]["devices"] for it in [*api_server.slices.values()]), "no device", seconds=5)
+
+
+def test_it_looks_after_its_sockets_once_however_often_it_is_opened_and_ends_with_all_threads(
+    door: ClaimsDoor, registry: Path, pauses: Pauses, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 60)
+    before = names_of_threads()
+    door.open_later()
+    door.open_later()
+    wait_until(lambda: pauses.waiting == 1, "the next look")
+    register(socket_of(registry))
+    wait_until(lambda: {"slices", "claim-status"} <= names_of_threads() - before, "the threads", seconds=5)
+    workers.submit("claims", lambda: None).result(5)
+    assert pauses.waiting == 1
+    door.close()
+    assert pauses.waiting == 0
+    assert not {"slices", "claim-status"} & names_of_threads() - before
+
+
+def names_of_threads() -> set[str]:
+    return {it.name for it in threading.enumerate()}
 
 
 def test_a_socket_that_somebody_removed_is_made_again(door: ClaimsDoor, registry: Path) -> None:

@@ -5,10 +5,17 @@ from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
-from nri_rdma.decide.inheritance import FIRST_OWN_TABLE, OWN_PRIORITY, SEVERAL_SYSCTLS, Arrival, inherit
+from nri_rdma.decide.inheritance import (
+    FIRST_OWN_TABLE,
+    OWN_PRIORITY,
+    SEVERAL_SYSCTLS,
+    Arrival,
+    inherit,
+    leading_away,
+)
 from nri_rdma.model.inherited import Brought, Inherited, Takes
 from nri_rdma.model.link import Captured, LinkState
-from nri_rdma.model.network import RouteConfig, RoutingRule
+from nri_rdma.model.network import RouteConfig, RouteType, RoutingRule
 from nri_rdma.model.routing import KnownRule, Routing
 from nri_rdma.model.usage import Lifelines
 
@@ -368,3 +375,94 @@ def test_what_is_not_ip_stays_and_is_told() -> None:
     label = _thing("00064100/20 type 1 proto 4 scope 0 tos 0")
     found = _one(replace(_link(addresses=("10.0.0.1/31",)), routes=(label,)))
     assert (found.things, found.left_out) == ((), (f"{label.text}: it is not of IP",))
+
+
+LABEL = _thing("00064100/20 type 1 proto 4 scope 0 tos 0")
+"""Of MPLS."""
+
+
+def test_an_address_that_is_not_of_ip_stays_and_is_told_where_addresses_come_along() -> None:
+    link = _link(addresses=("10.0.0.1/31",))
+    link = replace(link, addresses=(LABEL, *link.addresses))
+    found = _one(link)
+    assert (_texts(found.addresses), found.left_out) == (["10.0.0.1/31"], (f"{LABEL.text}: it is not of IP",))
+    assert _one(link, takes=Takes()) == Inherited()
+
+
+def test_a_rule_that_is_for_several_netdevs_comes_along_once() -> None:
+    rule = _from("10.0.0.0/24", 100)
+    links = (
+        _link(
+            number, addresses=(f"10.0.0.{number + 1}/24",), routes=(f"10.{number + 1}.0.0/16 via 10.0.0.9 table 100",)
+        )
+        for number in range(2)
+    )
+    first, second = _several(*links, rules=(rule,))
+    assert (rule in first.rules, rule in second.rules) == (True, False)
+
+
+def test_an_address_without_the_route_to_its_network_reaches_no_gateway() -> None:
+    found = _one(_link(addresses=("10.1.2.3/8",), routes=("10.5.0.0/16 via 10.9.9.9 table 254",)))
+    assert found.things == ()
+    assert found.left_out[-1].endswith("its gateway 10.9.9.9 is not reached from the addresses in the pod")
+
+
+def test_in_its_own_table_a_netdev_has_the_networks_that_it_reaches_and_nothing_of_its_link_alone() -> None:
+    one = _link(0, addresses=("10.0.0.1/24", "169.254.7.1/16", "10.1.2.3/8", "10.0.9.1/32"))
+    first, _ = _several(one, _link(1, addresses=("10.0.0.2/24",)))
+    assert [str(it.source) for it in first.rules] == ["10.0.0.1/32", "10.1.2.3/32", "10.0.9.1/32"]
+    assert [str(it.destination) for it in first.routes] == ["10.0.0.0/24"]
+
+
+@pytest.mark.parametrize(("routes", "last"), [(20, "route 10.20.0.0/16"), (21, "and 1 more")])
+def test_twenty_things_that_stay_are_named(routes: int, last: str) -> None:
+    lost = tuple(f"10.{number}.0.0/16 via 172.16.0.1 table 254" for number in range(1, routes + 1))
+    assert last in _one(_link(addresses=("10.0.0.1/31",), routes=lost)).left_out[-1]
+
+
+def test_the_least_mtu_of_ipv6_has_ipv6() -> None:
+    found = _one(_link(addresses=("fd00::2/64",)), mtu=1280)
+    assert (_texts(found.addresses), found.left_out) == (["fd00::2/64"], ())
+
+
+def test_a_rule_from_the_whole_network_of_an_address_concerns_it_and_one_from_a_larger_does_not() -> None:
+    rules = (_from("10.0.0.0/24", 300), _from("10.0.0.0/23", 300))
+    assert _one(_link(addresses=("10.0.0.1/24",)), *rules).rules == rules[:1]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        RoutingRule(version=4, priority=9, table=100, iif="rail0"),
+        RoutingRule(version=4, priority=9, table=100, fwmark=7),
+        RoutingRule(version=4, priority=9, table=100, source=ip_network("10.0.0.0/31")),
+        RoutingRule(version=4, priority=9, table=100, destination=ip_network("10.8.0.0/16")),
+    ],
+)
+def test_a_table_that_no_packet_of_the_cluster_network_comes_to_may_cover_everything(rule: RoutingRule) -> None:
+    found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.244.0.0/16 via 10.0.0.0 table 100",)), rule)
+    assert (_texts(found.things), found.left_out) == (["10.244.0.0/16"], ())
+
+
+def test_a_netdev_that_came_earlier_with_an_address_of_its_link_alone_is_none_beside_which_another_is() -> None:
+    pod = replace(EARLIER, addresses={**POD.addresses, 7: (ip_interface("fe80::7/64"),)})
+    assert _one(_link(addresses=("10.0.0.2/24",)), pod=pod).rules == ()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [_from("10.0.0.1/32", FIRST_OWN_TABLE), _from("10.0.0.1/32", FIRST_OWN_TABLE - 1, priority=OWN_PRIORITY)],
+    ids=["of another priority", "to another table"],
+)
+def test_somebody_elses_rule_for_the_address_of_an_earlier_netdev_is_no_table_of_its_own(rule: RoutingRule) -> None:
+    found = _one(_link(addresses=("10.0.0.2/24",)), pod=replace(EARLIER, rules=(KnownRule(rule=rule),)))
+    assert found.left_out == ("a table for 10.0.0.1: the pod had that address before, on a netdev that came alone",)
+
+
+def test_only_routes_over_the_netdev_that_packets_come_to_lead_away() -> None:
+    cluster = ip_network("10.244.0.0/16")
+    main, other = (RouteConfig(destination=cluster, gateway=ip_address("10.0.0.9"), table=it) for it in (254, 100))
+    routes = (main, other, RouteConfig(destination=cluster, type=RouteType.BLACKHOLE))
+    told = "the route 10.244.0.0/16 via 10.0.0.9{} covers the pod's address 10.244.1.7, the pod's gateway 10.244.1.1"
+    assert leading_away(routes, POD, Lifelines()) == (told.format(""),)
+    assert leading_away(routes, POD, Lifelines(), has_rules=True) == (told.format(""), told.format(" table 100"))

@@ -393,7 +393,7 @@ class _Requests(Builder[Node]):
 
     def _error(self, code: ErrorCode, what: str, hint: str, mark: object) -> RequestError:
         line, column = getattr(mark, "line", None), getattr(mark, "column", None)
-        if line is None:
+        if line is None or column is None:
             return RequestError(code, what, where=self._where, hint=hint)
         line, column = line + 1, column + 1
         where = f"{self._where} line {line} column {column}"

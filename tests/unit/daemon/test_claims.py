@@ -9,6 +9,7 @@ import pytest
 from nri_rdma.config.settings import Settings
 from nri_rdma.daemon.claims import make_claims_door
 from nri_rdma.decide.policy import policy_of
+from nri_rdma.doors.dra import publishing
 from nri_rdma.model.pool import Pool
 from nri_rdma.tasks.workers import Workers
 from tests.rig.api_server import running
@@ -27,7 +28,10 @@ def test_without_a_pool_of_claims_there_is_no_driver(daemon: InsideDaemon, pools
     assert make_claims_door(Settings(pools=pools), daemon.engine, daemon.workers, nothing) is None
 
 
-def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(daemon: InsideDaemon, tmp_path: Path) -> None:
+def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(
+    daemon: InsideDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "QUIET_S", 0.1)
     daemon.engine.placer.offering.policy = policy_of((RAILS,), (), allow_default_pool=False)
     workers = Workers()
     with running() as server, kubelet_folder() as folder:
@@ -48,9 +52,11 @@ def test_the_node_is_published_by_its_name_and_again_when_it_has_changed(daemon:
             wait_until(lambda: bool(server.slices), "the slice")
             (told,) = server.slices.values()
             assert (told["spec"]["nodeName"], len(told["spec"]["devices"])) == ("node-a", 8)
-            asked = len(server.seen)
+            daemon.engine.placer.offering.policy = policy_of((), (), allow_default_pool=True)
             daemon.read_again()
-            wait_until(lambda: len(server.seen) > asked, "another look")
+            wait_until(
+                lambda: not any(it["spec"]["devices"] for it in [*server.slices.values()]), "no device", seconds=5
+            )
         finally:
             workers.close(5)
             door.close()

@@ -318,6 +318,13 @@ def test_tables_are_such_as_nobody_has() -> None:
     assert [it.rules[0].table for it in found] == [FIRST_OWN_TABLE + 1, FIRST_OWN_TABLE + 2]
 
 
+def test_beside_a_link_with_a_default_route_others_of_the_pod_do_not_count() -> None:
+    """They are somebody's second network."""
+    pod = replace(POD, addresses={**POD.addresses, 3: (ip_interface("10.9.0.7/24"),)})
+    found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.9.0.0/16 via 10.0.0.0 table 254",)), pod=pod)
+    assert (_texts(found.things), found.left_out) == (["10.9.0.0/16"], ())
+
+
 def test_without_a_default_route_every_address_of_the_pod_counts() -> None:
     pod = Routing(addresses={2: (ip_interface("10.9.0.7/24"),)})
     found = _one(_link(addresses=("10.0.0.1/31",), routes=("10.9.0.0/16 via 10.0.0.0 table 254",)), pod=pod)

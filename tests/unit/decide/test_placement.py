@@ -128,6 +128,13 @@ def test_strict_alignment_refuses_what_is_farther_and_says_who_has_the_nearer() 
     assert "GPU 0001:15:00.0 is mlx5_4 (NODE, same NUMA node); mlx5_5 is held by pod ns/other" in error.what
 
 
+def test_strict_alignment_names_no_device_that_would_be_too_far_itself() -> None:
+    error = refusal(eight(), asking(gpus=(5,), align=STRICT_GPU), taken=held(5, 6, 0))
+    assert "mlx5_5 is held by" in error.what
+    assert "mlx5_6" not in error.what
+    assert "mlx5_0" not in error.what
+
+
 def test_strict_alignment_says_whether_the_nearest_device_was_too_far_or_another_gpu_has_it() -> None:
     error = refusal(eight(), asking(gpus=(5,), align=STRICT_GPU), taken=held(5))
     assert "the nearest free device to GPU 0001:15:00.0 is mlx5_4" in error.what
@@ -194,6 +201,9 @@ def test_conditions_that_nothing_meets_are_told() -> None:
 def test_an_address_that_does_not_exist_names_the_addresses_there_are() -> None:
     error = refusal(node((nic(0), nic(1))), asking(match=Match(pci=PciAddress(0, 0xFF, 0, 0))))
     assert "0000:10:00.0" in error.hint
+    soft = replace(nic(1), pci=None)
+    error = refusal(node((nic(0), soft)), asking(match=Match(pci=PciAddress(0, 0xFF, 0, 0))))
+    assert error.hint.endswith("there are 0000:10:00.0")
 
 
 def test_a_node_without_rdma_devices_says_so() -> None:
@@ -335,6 +345,9 @@ def test_a_device_without_the_node_that_is_asked_is_not_given() -> None:
 def test_a_refusal_of_many_devices_stays_short() -> None:
     many = node(tuple(nic(number, root=number % 200) for number in range(200)))
     assert len(refusal(many, asking(count=201), taken=held(*range(100))).what) < 1000
+    told = [refusal(many, asking(count=201), taken=held(*range(number))).detail for number in (16, 17)]
+    assert [it.count(" is held by ") for it in told] == [16, 16]
+    assert (told[0].endswith("ns/other"), told[1].endswith(", and 1 more")) == (True, True)
 
 
 # Laws

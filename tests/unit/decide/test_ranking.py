@@ -101,6 +101,11 @@ def test_numa_alignment_that_does_not_fit_goes_on_elsewhere() -> None:
     )
 
 
+def test_a_gpu_without_a_numa_node_leaves_the_choice_of_one() -> None:
+    on = node((nic(0, numa=0), nic(1, numa=1)), (gpu(0, root=7),))
+    assert reasons(on, asking(gpus=(0,), align=NUMA)) == ("mlx5_0: on NUMA node 0",)
+
+
 def test_numa_alignment_without_known_numa_nodes_settles_for_any() -> None:
     assert reasons(node((nic(0),)), asking(align=NUMA)) == ("mlx5_0: lowest index of 1 free; no NUMA node is known",)
 

@@ -107,6 +107,16 @@ def test_a_device_whose_shares_are_all_given_is_passed_over_although_it_is_the_n
     assert placed(of, on, allocation(a=1), taken, 0) == [["mlx5_1"]]
 
 
+def test_a_device_without_an_active_port_is_passed_over_as_long_as_another_one_is_free() -> None:
+    on = eight()
+    down = replace(on.devices[0], ports=tuple(replace(it, state="DOWN") for it in on.devices[0].ports))
+    on = replace(on, devices=(down, *on.devices[1:]))
+    assert placed(pool(), on, allocation(a=1), {}, 0) == [["mlx5_1"]]
+    alone = Holding(owner="ns/other", mode=Mode.EXCLUSIVE)
+    others_taken = {device.id: frozenset({alone}) for device in on.devices[1:]}
+    assert placed(pool(), on, allocation(a=1), others_taken, 0) == [["mlx5_0"]]
+
+
 def test_a_share_that_the_kubelet_gave_to_somebody_else_is_no_longer_that_of_the_pod_before() -> None:
     """The devices of a pod that has just ended are on their way back while its share is in use again."""
     on, of = eight(), pool(8)

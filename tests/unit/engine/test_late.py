@@ -14,6 +14,7 @@ from nri_rdma.commands.dryrun.run import attached_by_daemon
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.doors.control.document import SERVICE
+from nri_rdma.engine.late import ATTEMPTS
 from nri_rdma.engine.sandbox import KEPT_CONTAINERS
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.model.edits import ContainerEdits
@@ -170,6 +171,28 @@ def test_a_container_is_told_why_the_last_attach_for_it_failed(node: Node, world
     assert world.snapshot() == before
     node.rig.gate.open.clear()  # another attempt would take long, too
     assert "injected before move-netdev" in str(refusal(lambda: node.create("trainer", 0, seconds=SLOW_S)))
+
+
+def test_a_failure_is_told_once_before_the_next_attempt(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
+    for _ in range(ATTEMPTS - 1):
+        known.remember_late_failure("trainer", "it is stuck")
+    told = refusal(lambda: node.create("trainer", 0))
+    assert (told.code, told.hint) == (ErrorCode.ATTACH_FAILED, "nothing to do: it is tried again")
+    assert "it is stuck" in str(told)
+    assert node.create("trainer", 0).rdma_max  # the next attempt
+
+
+def test_the_last_failure_is_told_each_time(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    known = node.evidence.sandboxes.take(make_pod().sandbox_id)
+    for _ in range(ATTEMPTS):
+        known.remember_late_failure("trainer", "it is stuck")
+    for _ in range(2):
+        told = refusal(lambda: node.create("trainer", 0))
+        assert "it is stuck" in str(told)
+        assert "tried again" not in told.hint
 
 
 # A sandbox that has ended

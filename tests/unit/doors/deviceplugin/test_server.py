@@ -83,6 +83,17 @@ def test_a_change_of_health_is_told_once(manager: FakeDeviceManager, served: Poo
     assert plugin.lists == 3
 
 
+def test_lists_that_a_kubelet_has_left_keep_no_other_call_waiting(
+    folder: Path, manager: FakeDeviceManager, served: PoolServer
+) -> None:
+    for _ in range(8):  # more than there are threads
+        with grpc.insecure_channel(f"unix:{folder / endpoint_of(served.pool)}") as channel:
+            told = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b"", timeout=5)
+            assert next(told)
+            told.cancel()
+    assert manager.allocate(RESOURCE, ("hcas-3",))
+
+
 def test_what_is_no_request_is_refused_and_notes_nothing(manager: FakeDeviceManager, served: PoolServer) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         manager.call(RESOURCE, "Allocate", b"\xff\xff\xff")

@@ -16,6 +16,7 @@ from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
+from tests.unit.doors.deviceplugin.pools import pool
 
 ONE = {"rdma.noderesource.dev": "1"}
 RAILS = {"rdma.noderesource.dev": "rails"}
@@ -91,6 +92,12 @@ def test_what_needs_a_start_is_refused_by_its_name_and_everything_with_it(name: 
 def test_all_that_needs_a_start_is_named_at_once() -> None:
     with pytest.raises(SettingError, match="nri_socket, state_dir cannot change"):
         refuse_fixed(Settings(), Settings(state_dir=Path("/a"), nri_socket=Path("/b"), log_level="debug"))
+
+
+def test_what_the_kubelet_counts_of_a_pool_needs_a_start() -> None:
+    with pytest.raises(SettingError, match="pools with door = resource cannot change while the daemon runs"):
+        refuse_fixed(Settings(pools=(pool(4),)), Settings(pools=(pool(5),)))
+    refuse_fixed(Settings(pools=(pool(4),)), Settings(pools=(pool(4),)))
 
 
 def test_pools_that_contest_a_device_are_refused(daemon: InsideDaemon) -> None:

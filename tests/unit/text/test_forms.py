@@ -21,6 +21,7 @@ from nri_rdma.text.forms import (
     schema_of,
     some_of,
     table,
+    up_to,
     word_of,
 )
 from nri_rdma.text.pools import node_of
@@ -70,6 +71,13 @@ def test_values_are_read_in_the_order_of_the_keys_not_of_the_text() -> None:
     with pytest.raises(RequestError) as caught:
         read_keys(node_of({"kinds": [], "open": 1, "lanes": 9}), "x", KEYS)
     assert caught.value.where == "x.lanes"
+
+
+def test_a_list_may_have_as_many_values_as_the_most_and_no_more() -> None:
+    form = up_to(2, number(0, 9))
+    assert form.read(node_of([1, 2]), "x") == (1, 2)
+    with pytest.raises(RequestError, match="there are 3 entries in it"):
+        form.read(node_of([1, 2, 3]), "x")
 
 
 def test_an_unknown_key_is_refused_before_any_value_is_read() -> None:

@@ -280,3 +280,9 @@ def test_whatever_is_written_is_read_or_refused(pool_tables: object, rule_tables
     except RequestError as error:
         assert error.where.startswith(("pools", "rules"))
         assert "\n" not in str(error)
+
+
+def test_all_that_is_wrong_about_what_others_gave_is_told_together() -> None:
+    with pytest.raises(RequestError) as caught:
+        read_adoption(node_of({"mode": "sometimes", "memlock": "much"}))
+    assert [it.where for it in (caught.value, *caught.value.others)] == ["adopt.mode", "adopt.memlock"]

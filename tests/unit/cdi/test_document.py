@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_rdma.cdi.document import MAX_BYTES, MAX_NODES, Entry, List, Mapping, Text, read_document
+from nri_rdma.cdi.document import MAX_BYTES, MAX_KEY, MAX_NODES, MAX_TEXT, Entry, List, Mapping, Text, read_document
 from nri_rdma.cdi.problems import Problems
 from nri_rdma.cdi.reading import inspect, parse
 from nri_rdma.cdi.spec import (
@@ -151,3 +151,22 @@ def test_behind_a_bracket_that_was_closed_a_word_may_have_a_question_mark() -> N
     closed = f"{HEAD}annotations: {{}}\ndevices:\n- name: a\n  containerEdits:\n    mounts: []\n    env:\n    - A=x?y\n"
     (device,) = parse(closed.encode(), "FILE").devices
     assert device.edits == Edits(env=("A=x?y",))
+
+
+def refused(text: str) -> str:
+    """Read a text that is refused, and return why."""
+    with pytest.raises(CdiError) as caught:
+        read_document(text.encode(), Problems("FILE"))
+    return caught.value.what
+
+
+def test_a_text_and_a_key_may_be_as_long_as_the_most() -> None:
+    for text in (f"a: {'x' * MAX_TEXT}", f"{'k' * MAX_KEY}: 1"):
+        assert isinstance(read_document(text.encode(), Problems("FILE")), Mapping)
+    assert "is too long" in refused(f"a: {'x' * (MAX_TEXT + 1)}")
+    assert refused(f"{'k' * (MAX_KEY + 1)}: 1") == "a key is no text"
+
+
+@pytest.mark.parametrize("merged", ["7", "[*a, 7]", "[[1]]"])
+def test_a_merge_key_that_names_no_mapping_is_refused(merged: str) -> None:
+    assert refused(f"a: &a {{b: 1}}\nc: {{<<: {merged}}}") == "a merge key names what is no mapping"

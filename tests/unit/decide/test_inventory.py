@@ -212,6 +212,10 @@ def test_what_the_node_lives_by_is_in_use(use: HostUse, reason: str) -> None:
         ([_socket(OWN)], "rail0 has the address 10.0.0.5 of 1 host socket (tcp port 4420)"),
         ([_socket(V6, 53, "udp")] * 3, "rail0 has the address fd00::5 of 3 host sockets (udp port 53)"),
         (
+            [_socket(OWN, port) for port in range(50, 53)],
+            "rail0 has the address 10.0.0.5 of 3 host sockets (tcp port 50, tcp port 51, tcp port 52)",
+        ),
+        (
             [_socket(OWN, port) for port in range(50, 55)],
             "rail0 has the address 10.0.0.5 of 5 host sockets (tcp port 50, tcp port 51, tcp port 52 and 2 more)",
         ),

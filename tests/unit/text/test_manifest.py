@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.manifest import read_pods
+from nri_rdma.text.manifest import MAX_QUOTED, no_text, read_pods
 from tests.unit.commands.validate.checking import checked
 
 PREFIX = "rdma.noderesource.dev"
@@ -77,3 +77,30 @@ def test_an_annotation_of_the_cluster_is_told_to_be_misplaced_once() -> None:
     (problem,) = checked(json.dumps(document)).problems
     assert problem.code is ErrorCode.ANNOTATION_PLACE
     assert "spec.headGroupSpec.template.metadata.annotations" in problem.hint
+
+
+def test_a_container_asks_for_the_resources_with_a_domain_and_the_claims_that_have_a_name() -> None:
+    resources = {
+        "limits": {"cpu": "4", "rdma/hca": 2, "rdma/nic": "1"},
+        "requests": {"memory": "1Gi", "rdma/hca": 1},
+        "claims": [{"name": "nics"}, {"name": ""}, {}, {"name": "nics"}],
+    }
+    pod = {"kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "main", "resources": resources}]}}
+    (container,) = read_pods(pod, "pod.yaml")[0].containers
+    assert (dict(container.resources), container.claims) == ({"rdma/hca": "1", "rdma/nic": "1"}, ("nics",))
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (True, '"true"'),
+        ({"count": 1}, "'{\"count\": 1}'"),
+        ([1] * 20, f"'{[1] * 20}'"),
+        ({"a": "it's"}, "..."),
+        (None, '""'),
+        (["x" * (MAX_QUOTED - 4)], f"'[\"{'x' * (MAX_QUOTED - 4)}\"]'"),
+        (["x" * (MAX_QUOTED - 3)], "..."),
+    ],
+)
+def test_an_annotation_that_is_no_text_is_told_with_the_text_that_it_may_become(value: object, written: str) -> None:
+    assert no_text("w", "k", value).hint == f"put it in quotes, such as k: {written}, or below k: |"

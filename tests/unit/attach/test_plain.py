@@ -49,3 +49,10 @@ def test_an_address_is_the_text_of_one_of_its_family(kind: type, other: object) 
     assert from_plain(kind, text) == kind(text)
     with pytest.raises(ValueError, match="Interface"):
         from_plain(kind, other)
+
+
+@pytest.mark.parametrize("other", [b"\x00\x01", 1, None, ["AAE="], "AAE", "A*A=E", "AAE=\n"])
+def test_bytes_are_a_text_in_base64(other: object) -> None:
+    assert from_plain(bytes, "AAE=") == b"\x00\x01"
+    with pytest.raises(ValueError, match=r"bytes|base64|padding|str"):
+        from_plain(bytes, other)

@@ -133,6 +133,7 @@ def test_status_counts_the_devices_that_pods_have(node: Node) -> None:
     socket = node.inside.settings.control_path
     (told,) = ask_status(socket)["pools"]
     assert (told["resource"], told["shares"], told["given"], told["gives"]) == (NIC, 8, 2, "device")
+    assert told["limits"] == {}  # who has a device has all of it
     assert taken_from(ask_status(socket)) == node.inside.reservations.taken()
     printed = nri_rdma("status", "--state-dir", node.inside.settings.state_dir, columns=120).stdout
     assert "rdma/nic: 2 of 8 devices given, each to one pod" in printed

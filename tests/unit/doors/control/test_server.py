@@ -67,3 +67,4 @@ def test_a_trace_answer_fits_a_message_and_keeps_the_newest() -> None:
     assert len(kept) == 12
     assert newest_within(texts, 1 << 20) == texts
     assert newest_within([], 10) == []
+    assert [newest_within(["ab", "cd"], size) for size in (7, 8)] == [["cd"], ["ab", "cd"]]

@@ -270,7 +270,7 @@ class _NumberSource:
     """Gives interface numbers inside one pod: the host's own where it is free there."""
 
     def __init__(self, taken: AbstractSet[int], wished: AbstractSet[int]) -> None:
-        self._taken = set(taken)
+        self._taken = taken
         self._next = max((*taken, *wished), default=0) + 1
         self._of_vrfs: dict[str, int] = {}
 
@@ -284,10 +284,9 @@ class _NumberSource:
         return replace(config, vrf=replace(config.vrf, ifindex=self._of_vrfs[config.vrf.name]))
 
     def take(self, ifindex: int) -> int:
-        number = ifindex
-        if number in self._taken:
-            number, self._next = self._next, self._next + 1
-        self._taken.add(number)
+        if ifindex not in self._taken:
+            return ifindex
+        number, self._next = self._next, self._next + 1  # beyond all that are wished
         return number
 
 

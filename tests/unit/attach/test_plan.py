@@ -68,6 +68,12 @@ def test_a_netdev_that_has_become_another_one_since_the_plan_is_not_moved() -> N
         assert caught.value.code is ErrorCode.INVENTORY
 
 
+def test_a_netdev_that_was_enslaved_since_the_plan_is_not_moved() -> None:
+    (move,) = plan_of(make_placed(DEVICES[:1]), CAPTURED, ()).moves
+    with pytest.raises(PlacementError, match="rail0 has been enslaved"):
+        with_carried(move, {5: replace(RAILS[0], master=9)})
+
+
 def test_default_names_are_counted_over_the_whole_pod() -> None:
     plan = plan_attach((make_placed(DEVICES[:2]), make_placed(DEVICES[2:])), CAPTURED, ())
     assert [move.pod_name for move in plan.moves] == ["rdma0", "rdma1", "rdma2"]
@@ -143,6 +149,7 @@ def test_shared_devices_do_not_move() -> None:
         (None, ErrorCode.INVENTORY),
         (replace(RAILS[0], mac="02:00:00:00:00:ff"), ErrorCode.INVENTORY),
         (replace(RAILS[0], master=9), ErrorCode.DEVICE_IN_USE),
+        (replace(RAILS[0], xdp=True), ErrorCode.DEVICE_IN_USE),
         (replace(RAILS[0], unreturnable=("is used by the multipath route 10.0.0.0/8",)), ErrorCode.DEVICE_IN_USE),
     ],
 )

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from nri_rdma.errors import ErrorCode, RequestError
-from nri_rdma.text.manifest import MAX_QUOTED, no_text, read_pods
+from nri_rdma.text.manifest import no_text, read_pods
+from nri_rdma.text.refusals import MAX_QUOTED
 from tests.unit.commands.validate.checking import checked
 
 PREFIX = "rdma.noderesource.dev"

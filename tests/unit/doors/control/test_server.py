@@ -1,12 +1,13 @@
 """Traces are chosen, asked for and fitted into a message."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from nri_rdma.doors.control.client import ask_trace
 from nri_rdma.doors.control.document import SERVICE
-from nri_rdma.doors.control.server import choose_spans, newest_within
+from nri_rdma.doors.control.server import ControlServer, choose_spans, newest_within
 from nri_rdma.observe.spans import Recorder
 from nri_rdma.ttrpc import Client, Code, RpcError
 from tests.unit.commands.cli.daemon import InsideDaemon
@@ -68,3 +69,15 @@ def test_a_trace_answer_fits_a_message_and_keeps_the_newest() -> None:
     assert newest_within(texts, 1 << 20) == texts
     assert newest_within([], 10) == []
     assert [newest_within(["ab", "cd"], size) for size in (7, 8)] == [["cd"], ["ab", "cd"]]
+
+
+def test_the_folder_of_its_socket_is_made_for_root_only_and_the_socket_goes_with_the_end(
+    daemon: InsideDaemon, tmp_path: Path
+) -> None:
+    path = tmp_path / "run/nri-rdma/control.sock"
+    server = ControlServer(daemon.facts)
+    server.serve(path)
+    assert path.is_socket()
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    server.close()
+    assert not path.exists()

@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.decide.inject import AttachedRequest, inject
-from nri_rdma.doors.nri.messages import EVENTS, create_response, device_numbers, env_names, has_our_names
+from nri_rdma.doors.nri.messages import (
+    EVENTS,
+    create_response,
+    device_numbers,
+    env_names,
+    has_our_names,
+    is_privileged,
+)
 from nri_rdma.model.device import CharKind
+from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.request import RdmaLimits, Scope
 from nri_rdma.pb import nri_pb2 as nri
 from tests.unit.decide.test_inject import having
@@ -112,3 +120,24 @@ def test_a_variable_of_ours_is_found_in_the_bytes_of_its_message(name: str) -> N
 def test_other_variables_are_none_of_ours() -> None:
     container = nri.Container(name="main", env=["PATH=/bin", "NCCL_DEBUG=INFO", "UCX_TLS=rc"])
     assert not has_our_names(nri.CreateContainerRequest(container=container).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("rule", "every"),
+    [
+        ({"allow": True, "type": "a", "access": "rwm"}, True),
+        ({"allow": True, "access": "mwr"}, True),
+        ({"allow": False, "type": "a", "access": "rwm"}, False),
+        ({"allow": True, "type": "c", "access": "rwm"}, False),
+        ({"allow": True, "type": "a", "access": "rw"}, False),
+        ({"allow": True, "type": "a", "access": "rwm", "major": {"value": 231}}, False),
+    ],
+)
+def test_a_container_that_may_use_every_device_is_known_by_its_rules(rule: dict[str, object], every: bool) -> None:
+    deny = {"allow": False, "type": "a", "access": "rwm"}
+    linux = nri.LinuxContainer(resources=nri.LinuxResources(devices=[deny, rule]))
+    assert is_privileged(nri.Container(linux=linux)) is every
+
+
+def test_without_limits_the_runtime_is_asked_for_none() -> None:
+    assert "rdma.max" not in create_response(ContainerEdits(), whole_rdma_max=True).adjust.linux.resources.unified

@@ -162,7 +162,9 @@ def test_a_listener_that_fails_is_told_again_and_the_devices_are_not_touched_aga
 
 
 @pytest.mark.parametrize("refused", [False, True])
-def test_a_namespace_is_let_go_without_the_names_that_the_pod_gave(start: Start, refused: bool) -> None:
+def test_a_namespace_is_let_go_without_the_names_that_the_pod_gave(
+    start: Start, refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     world = make_world(physical=True)
     stuck = _StuckMoves(FakeKernel(world))
     rig = start(world, kernel=stuck)
@@ -182,6 +184,8 @@ def test_a_namespace_is_let_go_without_the_names_that_the_pod_gave(start: Start,
     rig.clock.wait_for_one()
     assert rig.sandboxes.held() == 0
     assert ("pods-own" in moved.alt_names) == refused
+    told = [vars(it)["error"] for it in caplog.records if it.message == "alternative names not removed"]
+    assert told == ["set alternative names: EBUSY"] * refused
 
 
 @pytest.mark.parametrize("physical", [True, False])

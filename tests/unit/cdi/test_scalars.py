@@ -53,14 +53,21 @@ def test_a_truth_value_is_what_runtimes_take_it_for(written: str, truth: bool) -
 
 @pytest.mark.parametrize(
     ("word", "number"),
-    [("685_230", 685230), ("+685_230", 685230), ("02472256", 685230), ("0x_0A_74_AE", 685230), ("-0b101", -5)],
+    [
+        ("685_230", 685230),
+        ("+685_230", 685230),
+        ("02472256", 685230),
+        ("0x_0A_74_AE", 685230),
+        ("-0b101", -5),
+        ("-0b" + "1" * 64, 1 - 2**64),
+    ],
 )
 def test_signs_underscores_and_bases_are_those_of_yaml(word: str, number: int) -> None:
     assert whole_number(Text(word, True, 1)) == number
     assert whole_number(Text(word, False, 1)) is None  # in quotes
 
 
-@pytest.mark.parametrize("word", ["190:20:30", "0o8", "0b2", "0xg", "-", "", "٣"])
+@pytest.mark.parametrize("word", ["190:20:30", "0o8", "0b2", "0xg", "-", "", "٣", "-0b" + "1" * 65])
 def test_words_that_are_nearly_numbers_are_none(word: str) -> None:
     assert whole_number(Text(word, True, 1)) is None
 

@@ -397,3 +397,13 @@ def test_the_newest_failure_of_a_sandbox_is_remembered_however_many_there_were(n
     for number in range(KEPT_CONTAINERS + 1):
         known.remember_late_failure(f"c{number}", "no")
     assert (len(known.late_failures), f"c{KEPT_CONTAINERS}" in known.late_failures) == (KEPT_CONTAINERS, True)
+
+
+def test_a_container_that_is_covered_later_is_covered_for_the_next_daemon_too(node: Node) -> None:
+    node.specify(spec(NIC, 0, keys=MOVE))
+    node.create("main", 0, cdi=(NIC,))
+    (part,) = node.rig.sandboxes.of("sandbox-1")
+    node.rig.sandboxes.cover(part, NIC, "side").result(SOON)
+    (record,), _ = node.rig.journal.load()
+    (item,) = record.attached
+    assert [item.admitted.request.scope.covers(it) for it in ("main", "side", "other")] == [True, True, False]

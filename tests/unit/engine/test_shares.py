@@ -141,6 +141,14 @@ def test_a_daemon_that_did_not_hear_of_the_allocation_learns_it_from_the_contain
     assert node.create(pod, "hcas-05").names == ["uverbs0", "rdma_cm"]
 
 
+def test_a_share_that_only_the_container_tells_of_is_on_a_device_next_to_its_gpu(node: Node) -> None:
+    node.kubelet.is_late = True
+    pod = node.start("a", "hcas-05")
+    node.kubelet.is_late = False
+    node.kubelet.give_ids("default/a", "main", "nvidia.com/gpu", load("eight").gpus[6].uuid)
+    assert node.create(pod, "hcas-05").names == ["uverbs6", "rdma_cm"]
+
+
 def test_on_a_node_without_gpus_the_kubelet_is_not_asked_about_them_when_a_container_tells_of_its_share(
     tmp_path: Path,
 ) -> None:

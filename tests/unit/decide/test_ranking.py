@@ -51,6 +51,15 @@ def test_the_same_numa_node_is_next_best() -> None:
     assert chosen(eight(), asking(gpus=(5,)), taken=held(5)) == (["mlx5_4"],)
 
 
+def test_the_next_request_of_a_pod_is_for_the_gpu_that_has_no_device_yet() -> None:
+    assert chosen(eight(), asking("a", gpus=(0, 5)), asking("b", gpus=(0, 5))) == (["mlx5_0"], ["mlx5_5"])
+
+
+def test_the_reason_of_a_device_that_no_idle_gpu_is_next_to_says_so() -> None:
+    on = node((nic(0, root=0), nic(1, root=9)), (gpu(0, root=0),))
+    assert reasons(on, asking()) == ("mlx5_1: of 2 free one that no idle GPU is next to",)
+
+
 def test_a_farther_device_is_better_than_none() -> None:
     assert chosen(eight(), asking(gpus=(5,)), taken=held(4, 5, 6, 7)) == (["mlx5_0"],)
 

@@ -161,7 +161,9 @@ def test_a_link_that_flaps_costs_at_most_one_write_in_the_quiet_time(
     assert all(later - earlier > 0.9 * QUIET_S for earlier, later in pairwise(times))
 
 
-def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, publisher: Publisher) -> None:
+def test_errors_are_said_once_and_tried_again_after_growing_pauses(
+    server: Server, publisher: Publisher, caplog: pytest.LogCaptureFixture
+) -> None:
     def forbidden(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
         return "watch" not in seen.query and send(handler, 403, {"message": "may not list"})
 
@@ -173,6 +175,8 @@ def test_errors_are_said_and_tried_again_after_growing_pauses(server: Server, pu
     assert "403" in known.error
     assert "Next: apply the output of `nri-rdma claims manifests` again" in known.error
     assert (known.slices, began <= known.error_since <= began + 1) == (0, True)
+    (told,) = (vars(it) for it in caplog.records if it.message == "the node's devices are not published")
+    assert told["error"] == known.error
     times = [it.at for it in server.seen if "watch" not in it.query][:4]
     pauses = [later - earlier for earlier, later in pairwise(times)]
     assert pauses[0] >= 0.09

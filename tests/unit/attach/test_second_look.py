@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_rdma.attach.port import KernelError, Namespace
-from nri_rdma.attach.second_look import PAUSES_S
+from nri_rdma.attach.second_look import PAUSES_S, SecondLooks
 from nri_rdma.model.link import LinkState
 from tests.fakes.kernel import Address, FakeKernel, Link, World
 from tests.unit.attach.builders import make_pod
@@ -79,6 +79,21 @@ def test_a_look_that_fails_is_taken_again_and_in_the_end_told(tmp_path: Path, ca
     assert rig.clock.pending == []
     assert caplog.text.count("the host is not as before") == len(PAUSES_S)
     rig.close()
+
+
+def test_a_netdev_that_is_expected_twice_is_looked_at_once(rig: Rig) -> None:
+    attachment = rig.sandboxes.begin(make_pod(), placed_on(rig.world, "rail0"), None)
+    attachment.attach_done.result(SOON)
+    assert attachment.record is not None
+    moves = attachment.record.plan.moves
+    _end(rig, "sandbox-1")
+    looks = SecondLooks(rig.fake, rig.workers, rig.clock)
+    rig.clock.pending.clear()
+    for _ in range(2):
+        looks.expect(moves)
+    assert len(rig.clock.pending) == 1
+    looks.close()
+    assert rig.clock.pending == []
 
 
 def test_the_end_of_the_daemon_takes_no_more_looks(rig: Rig) -> None:

@@ -189,20 +189,31 @@ def test_errors_are_said_once_and_tried_again_after_growing_pauses(
     wait_until(lambda: names(server) == ["d0", "d1"] and not publisher.published.error, "the slice")
 
 
+def brief(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+    """Answer a watch, and end it at once."""
+    if "watch" not in seen.query:
+        return False
+    begin_stream(handler)
+    handler.wfile.write(b"0\r\n\r\n")
+    return True
+
+
+def test_what_a_watch_has_missed_is_found_when_it_ends(server: Server, publisher: Publisher) -> None:
+    server.answer = brief
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    server.slices.clear()  # and nothing tells of it
+    wait_until(lambda: names(server) == ["d0", "d1"], "the slice again", seconds=10)
+
+
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "ends at once"])
 def test_a_watch_that_does_not_last_is_not_repeated_at_once(
     server: Server, publisher: Publisher, is_refused: bool
 ) -> None:
-    def brief(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
-        if "watch" not in seen.query:
-            return False
-        if is_refused:
-            return send(handler, 403, {"message": "may not watch"})
-        begin_stream(handler)
-        handler.wfile.write(b"0\r\n\r\n")
-        return True
+    def refused(handler: BaseHTTPRequestHandler, seen: Seen) -> bool:
+        return "watch" in seen.query and send(handler, 403, {"message": "may not watch"})
 
-    server.answer = brief
+    server.answer = refused if is_refused else brief
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")
     time.sleep(1.0)

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from nri_rdma.decide.granted import Wanted, place_granted, refuse_unallocated
+from nri_rdma.cdi.grants import CdiGrant, Origin
+from nri_rdma.decide.granted import Wanted, lacks, place_granted, refuse_unallocated
 from nri_rdma.decide.placement import Holding
 from nri_rdma.decide.policy import Asker
-from nri_rdma.errors import ErrorCode, PlacementError
+from nri_rdma.errors import CdiError, ErrorCode, PlacementError
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.request import DeviceRequest, Mode
 from tests.unit.model.hardware import TIE, nic, tied
@@ -72,3 +73,12 @@ def test_a_device_that_nobody_allocated_is_refused_with_the_key_that_says_so(exp
         refuse_unallocated(made_node((device,)), present, (), vendors, adoption, "ns/pod")
     assert caught.value.hint.endswith(changes)
     refuse_unallocated(made_node((device,)), present, {device.id}, vendors, adoption, "ns/pod")
+
+
+def test_a_spec_that_cannot_be_read_is_lacking_until_something_is_attached_for_it() -> None:
+    problem = CdiError(ErrorCode.CDI_VALUE, "mode is wrong", file="a.json", hint="mend it")
+    grant = CdiGrant(container="main", name="a.example.com/nic=0", origin=Origin.KUBELET, problem=problem)
+    attached = DeviceRequest(name="nic", where="w", cdi_device=grant.name)
+    assert lacks((grant,), (), Adoption())
+    assert not lacks((grant,), (attached,), Adoption())
+    assert not lacks((replace(grant, problem=None),), (), Adoption())  # it is none of ours

@@ -10,7 +10,10 @@ import pytest
 
 from nri_rdma.commands.cli.gather import gather
 from nri_rdma.commands.explain import Explanation, explain
+from nri_rdma.decide.scoping import scope_words
 from nri_rdma.errors import ErrorCode, RequestError
+from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
+from nri_rdma.model.request import DeviceRequest, Scope
 from nri_rdma.text.manifest import ContainerManifest, PodManifest
 from tests.unit.commands.cli.daemon import MEMLOCK, InsideDaemon
 from tests.unit.handlers import NOTHING, Got, Handlers, of_edits
@@ -137,3 +140,18 @@ def test_lists_that_contradict_each_other_are_refused_by_both(
         handlers.run_pod(manifest)
     assert (caught.value.code in set(ErrorCode), caught.value.where) == (True, where)
     assert str(explanation.refusal) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (DeviceRequest(name="nic", where="w", scope=Scope(only=frozenset({"a"}))), "nic: the containers it names"),
+        (DeviceRequest(name="", where="w", word="1", scope=Scope(only=frozenset({"a"}))), "w: the containers it names"),
+        (DeviceRequest(name="0", where="w", word="1"), "0: the containers to which the kubelet gave devices: b, c"),
+        (DeviceRequest(name="0", where="w"), "0: every container"),
+    ],
+)
+def test_the_rule_that_decided_is_said(request_: DeviceRequest, words: str) -> None:
+    given = DeviceIds(resource="nvidia.com/gpu", ids=("0",))
+    containers = tuple(ContainerAllocation(name=name, resources=(given,)) for name in ("c", "b"))
+    assert scope_words(request_, PodAllocation(containers=containers)) == words

@@ -363,3 +363,8 @@ def test_a_gpu_that_nobody_knows_is_a_problem_beside_those_that_are_known() -> N
     assert _gpus(PLAIN, told) == ((N0.pci,), "the kubelet", "MIG-1 is no GPU")
     nothing = PodGpus(by_container={"a": KnownGpus(problem="MIG-1 is no GPU")})
     assert _gpus(replace(PLAIN, gpus=(A0.pci,)), nothing) == ((A0.pci,), "", "MIG-1 is no GPU")
+
+
+def test_a_gpu_without_a_uuid_has_no_such_name() -> None:
+    gpus = (_gpu("0000:01:00.0", "10de"), _gpu("0000:02:00.0", "10de", uuid=UUIDS[0]))
+    assert set(GpuNames.of(gpus).by_uuid) == {UUIDS[0].lower()}

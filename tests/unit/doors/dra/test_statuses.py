@@ -196,3 +196,10 @@ def test_addresses_are_each_there_once_and_in_the_form_that_the_api_takes() -> N
     it = given(interface="r", addresses=("10.0.0.1/24", "10.0.0.1/24", "::ffff:1.2.3.4/96", "FD00::0:1/64"))
     assert entry(claim(result()), state(it))["networkData"]["ips"] == ["10.0.0.1/24", "fd00::1/64"]
     assert "ips" not in entry(claim(result()), state(given(interface="r")))["networkData"]
+
+
+def test_each_share_of_a_device_keeps_its_own_entry() -> None:
+    shares = [{"driver": "other.example.com", "pool": "p", "device": "d", "shareID": it} for it in ("a", "b")]
+    told = changed_devices(claim(result(), devices=shares), state(given()), NOW)
+    assert told is not None
+    assert [it.get("shareID") for it in told] == ["a", "b", None]

@@ -146,8 +146,11 @@ def test_lists_that_contradict_each_other_are_refused_by_both(
     ("request_", "words"),
     [
         (DeviceRequest(name="nic", where="w", scope=Scope(only=frozenset({"a"}))), "nic: the containers it names"),
-        (DeviceRequest(name="", where="w", word="1", scope=Scope(only=frozenset({"a"}))), "w: the containers it names"),
-        (DeviceRequest(name="0", where="w", word="1"), "0: the containers to which the kubelet gave devices: b, c"),
+        (
+            DeviceRequest(name="", where="w", word=True, scope=Scope(only=frozenset({"a"}))),
+            "w: the containers it names",
+        ),
+        (DeviceRequest(name="0", where="w", word=True), "0: the containers to which the kubelet gave devices: b, c"),
         (DeviceRequest(name="0", where="w"), "0: every container"),
     ],
 )

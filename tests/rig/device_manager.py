@@ -55,6 +55,10 @@ class FakeDeviceManager:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._server: Any = None
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._dialed: list[Registered] = []
+        """Those of which a thread takes the lists, also before the first one has come."""
         self.plugins: dict[str, Registered] = {}
         self.registrations: list[dict[int, bytes]] = []
         """The fields of each Register, by number."""
@@ -68,6 +72,7 @@ class FakeDeviceManager:
 
     def start(self) -> None:
         """Remove all sockets and serve."""
+        self._is_stopped = False
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.iterdir():
             path.unlink()
@@ -78,10 +83,15 @@ class FakeDeviceManager:
         self._server.start()
 
     def stop(self) -> None:
-        """End: the socket goes, and so do the connections to the plugins."""
+        """End: the socket goes, and so do the connections to the plugins. None registers after that."""
         self._server.stop(grace=None).wait()
-        for plugin in self.plugins.values():
+        with self._lock:
+            self._is_stopped = True
+            registered = list(self._dialed)
+            self._dialed.clear()
+        for plugin in registered:
             plugin.channel.close()
+            plugin.is_over.wait()
         self.plugins.clear()
 
     def call(self, resource: str, method: str, request: bytes) -> bytes:
@@ -133,9 +143,12 @@ class FakeDeviceManager:
         told = dict(fields(request))
         self.registrations.append(told)
         endpoint, resource = told[2].decode(), told[3].decode()
-        channel = grpc.insecure_channel(f"unix:{self._folder}/{endpoint}")
-        plugin = Registered(endpoint=endpoint, channel=channel)
-        threading.Thread(target=self._follow, args=(resource, plugin), daemon=True).start()
+        with self._lock:
+            if not self._is_stopped:  # the call is answered by a thread that may still run after the server's end
+                channel = grpc.insecure_channel(f"unix:{self._folder}/{endpoint}")
+                plugin = Registered(endpoint=endpoint, channel=channel)
+                self._dialed.append(plugin)
+                threading.Thread(target=self._follow, args=(resource, plugin), daemon=True).start()
         return _EMPTY
 
     def _follow(self, resource: str, plugin: Registered) -> None:

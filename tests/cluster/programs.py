@@ -28,6 +28,7 @@ from tests.rig.go import GoError, ensure_go
 
 VERSION = os.environ.get("KUBERNETES") or "v1.37.2"
 """The version that is built; KUBERNETES in the environment names another one that the Go module proxy has."""
+MINOR = int(VERSION.split(".")[1])
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nri-rdma"
 _OPERATOR = "github.com/ray-project/kuberay/ray-operator"

@@ -7,7 +7,6 @@ is written by hand: none of it comes from the product.
 from __future__ import annotations
 
 import json
-import signal
 import ssl
 import sys
 from collections.abc import Callable
@@ -15,28 +14,16 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from tests.cluster.bare_driver import registered, serve
+from tests.cluster.bare_driver import serve_driver
 from tests.rig.kubelet import fields, message, text
 
 NAME = "shares.example"
-KUBELET = Path("/var/lib/kubelet")
 
 
 def main() -> None:
     """Serve until SIGTERM."""
     config = json.loads(Path(sys.argv[1]).read_text())
-    endpoint = KUBELET / "plugins" / NAME / "dra.sock"
-    endpoint.parent.mkdir(parents=True, exist_ok=True)
-    calls = {"NodePrepareResources": _answering(config), "NodeUnprepareResources": _nothing}
-    info = text(1, "DRAPlugin") + text(2, NAME) + text(3, str(endpoint)) + text(4, "v1.DRAPlugin")
-    asked = {"GetInfo": lambda _: info, "NotifyRegistrationStatus": registered}
-    servers = [
-        serve(endpoint, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", calls),
-        serve(KUBELET / "plugins_registry" / f"{NAME}-reg.sock", "pluginregistration.Registration", asked),
-    ]
-    signal.sigwait([signal.SIGTERM])
-    for server in servers:
-        server.stop(0)
+    serve_driver(NAME, _answering(config))
 
 
 def share_slice(node: str) -> dict[str, Any]:
@@ -72,13 +59,7 @@ def _devices(config: dict[str, Any], claim: bytes) -> bytes:
     )
 
 
-def _nothing(request: bytes) -> bytes:
-    uids = [dict(fields(claim))[_UID].decode() for _, claim in fields(request)]
-    return b"".join(message(1, text(1, uid) + message(2, b"")) for uid in uids)
-
-
 _UID, _NAME = 2, 3
 
 if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     main()

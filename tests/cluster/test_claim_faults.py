@@ -17,6 +17,7 @@ from tests.cluster.test_claims import (
     macs,
     make,
     named,
+    needs_1_36,
     published,
     slices,
     template,
@@ -53,6 +54,7 @@ def test_each_node_has_its_slice_and_a_job_has_its_devices_on_both(served: Clust
         delete(served, f"worker-{node}")
 
 
+@needs_1_36
 def test_a_resource_in_the_limits_is_a_claim(served: Cluster) -> None:
     start(served, on("n1", pod("limits", containers=[{"resources": {"limits": {RESOURCE: 2}}}, {}])))
     assert len(verbs(served, "limits")) == 2

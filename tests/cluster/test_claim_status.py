@@ -25,6 +25,7 @@ from tests.cluster.test_claims import (
     claims_of,
     make,
     named,
+    needs_1_36,
     published,
     restart_as,
     template,
@@ -213,6 +214,7 @@ def _has_containers(cluster: Cluster, name: str) -> bool:
     return bool(listed.strip()) and name in cluster.kubectl("get", "pods", "-o=name")
 
 
+@needs_1_36
 def test_the_daemons_account_may_write_what_it_needs_and_nothing_else(served: Cluster) -> None:
     make(served, template("rights", claim_spec({"nic": {}})))
     start(served, claiming("rights", {"rdma": "rights"}))
@@ -254,6 +256,7 @@ def _patched(cluster: Cluster, token: str, path: str, changes: Mapping[str, Any]
         return str(json.loads(error.read())["message"])
 
 
+@needs_1_36
 def test_without_a_right_pods_run_and_the_log_says_which_one_is_missing(served: Cluster) -> None:
     node = served.nodes["n1"]
     served.kubectl("patch", "clusterrole", "nri-rdma", "--type=json", "-p", '[{"op": "remove", "path": "/rules/3"}]')

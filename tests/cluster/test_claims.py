@@ -12,6 +12,7 @@ import yaml
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import START_S, delete, events, execute, pod, runs, start
+from tests.cluster.programs import MINOR
 from tests.cluster.test_shares import devices
 from tests.rig.cache import PROJECT
 from tests.rig.deadline import wait_until
@@ -27,6 +28,10 @@ kubeconfig = "KUBECONFIG"
 modes = ["exclusive", "shared"]
 door = "claims"
 """
+needs_1_36 = pytest.mark.skipif(
+    MINOR < 36,
+    reason="Kubernetes has extended resources and shares of claims, and rights for a part of their status, since 1.36",
+)
 RETURN_S = 30.0
 """A container that had to wait for the daemon runs this soon after it is back."""
 EIGHT = load("eight")

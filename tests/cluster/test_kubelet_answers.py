@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.pods import delete, execute, pod, start
+from tests.cluster.programs import MINOR
 from tests.cluster.share_driver import share_slice
 from tests.cluster.test_claims import (
     CONFIG,
@@ -23,6 +24,7 @@ from tests.cluster.test_claims import (
     claims_of,
     device_class,
     make,
+    needs_1_36,
     published,
     template,
     verbs,
@@ -64,6 +66,7 @@ def test_cdi_devices_accumulate_over_a_claim_and_each_container_has_its_own(serv
     delete(served, "parts")
 
 
+@needs_1_36
 def test_a_claim_of_an_extended_resource_is_told_as_a_claim_and_the_container_has_its_devices(served: Cluster) -> None:
     start(served, pod("limits", containers=[{"resources": {"limits": {RESOURCE: 2}}}, {}]))
     said = told(served, "limits")
@@ -101,6 +104,7 @@ def test_a_pod_whose_claim_is_another_drivers_without_devices_starts_and_has_non
     delete(served, "bare")
 
 
+@needs_1_36
 def test_the_shares_of_a_device_are_told_by_their_ids_and_the_claim_beside_them_is_served(served: Cluster) -> None:
     """Each pod is told its own share of the one device; and has its own device of ours."""
     node = served.nodes["n1"]
@@ -130,6 +134,7 @@ def _shared(claim: Mapping[str, Any]) -> bool:
     return bool(claim["status"]["allocation"]["devices"]["results"][0].get("shareID"))
 
 
+@pytest.mark.skipif(MINOR < 37, reason="the kubelet serves PodsAPI since Kubernetes 1.37")
 def test_the_pods_api_knows_a_pod_before_its_claims_name_and_the_container_has_its_device(served: Cluster) -> None:
     """What the kubelet tells there of a pod that has just started does not say which claim was made for it."""
     for number in range(3):

@@ -28,6 +28,7 @@ from tests.cluster.test_claims import (
     macs,
     make,
     named,
+    needs_1_36,
     published,
     template,
     verbs,
@@ -320,6 +321,7 @@ def test_the_second_choice_counts_where_the_first_one_is_not_there(served: Clust
         assert verbs(served, name) == [1]
 
 
+@needs_1_36
 def test_a_resource_of_the_class_is_a_claim(served: Cluster) -> None:
     before = addresses(served)
     start(served, pod("limits", containers=[{"resources": {"limits": {RESOURCE: 2}}}]))

@@ -57,18 +57,19 @@ class Containers:
 
     def attach(self, question: HookQuestion, namespace: int) -> Given:
         """Give a container what it asks for; `namespace` is a descriptor of its network namespace. Asking again changes
-        nothing. Raise NriRdmaError, and leave nothing attached."""
+        nothing. Raise NriRdmaError, and leave nothing attached, also where the error is a bug."""
         pod = _pod(question)
         with self._spans.span("createRuntime", _attributes(pod)) as span:
             try:
-                given = self._attach(question, pod, namespace)
-            except NriRdmaError as error:
+                return self._attach(question, pod, namespace)
+            except Exception as error:
                 span.error = str(error)
+                self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
+                if not isinstance(error, NriRdmaError):
+                    raise
                 if not error.is_logged:
                     self._engine.refused.note("createRuntime", pod, error)
-                self._engine.stop_pod(pod.sandbox_id, time.monotonic() + RETURN_S)
                 raise _for_containers(error, pod) from error
-        return given
 
     def give_back(self, question: HookQuestion) -> Given:
         """Bring home what a container has; nothing is no error."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -14,19 +13,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nri_rdma.doors.control.client import ask_status
-from nri_rdma.errors import ErrorCode
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.text.annotations import asks_for_devices
 from nri_rdma.ttrpc import Server
 from tests.unit.commands.cli.daemon import InsideDaemon
+from tests.unit.hooks.ended import ONE_LINE, Ended
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-hook"
@@ -46,24 +44,6 @@ CRIO = {
     "io.kubernetes.pod.name": "one",
     "io.kubernetes.pod.namespace": "default",
 }
-ONE_LINE = re.compile(r"nri-rdma: ([A-Z-]+): .+, .+\. Next: .+\.\n")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How the hook ended."""
-
-    code: int
-    error: str
-
-    @property
-    def refused_with(self) -> str:
-        """The code in its one line; the test fails when it was no such line."""
-        found = ONE_LINE.fullmatch(self.error)
-        assert self.code == 1, self
-        assert found is not None, self.error
-        assert found[1] in {str(code) for code in ErrorCode}
-        return found[1]
 
 
 def run(state: bytes, *flags: str, command: str = "verify") -> Ended:

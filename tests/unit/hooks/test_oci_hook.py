@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 import resource
 import socket
 import subprocess
@@ -14,37 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nri_rdma.errors import ErrorCode
+from tests.unit.hooks.ended import Ended
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOOK = PROJECT / "hooks/nri-rdma-oci-hook"
-ONE_LINE = re.compile(r"nri-rdma: ([A-Z-]+): .+, .+\. Next: .+\.\n")
 HEARD = {"version": 1, "heard": True}
 YES = {"version": 1, "memlock": None, "must": False}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How the hook ended."""
-
-    code: int
-    error: str
-    seconds: float
-
-    @property
-    def refused_with(self) -> str:
-        """The code in its one line; the test fails when it was no such line."""
-        found = ONE_LINE.fullmatch(self.error)
-        assert self.code == 1, self
-        assert found is not None, self.error
-        assert found[1] in {str(code) for code in ErrorCode}
-        return found[1]
 
 
 class Daemon:

@@ -130,6 +130,17 @@ def test_after_a_refusal_nothing_of_the_container_is_left(door: Door) -> None:
     assert (door.inside.world.snapshot(), door.state(), door.handing.now) == (before, None, {})
 
 
+def test_after_a_bug_nothing_of_the_container_is_left_either(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    before = door.inside.world.snapshot()
+    monkeypatch.setattr(door.inside.engine, "create_container", fail)  # the devices are attached by then
+    with pytest.raises(RuntimeError, match="a bug"):
+        door.containers.attach(asks(), 9)
+    assert (door.inside.world.snapshot(), door.state(), door.handing.now) == (before, None, {})
+
+
 def test_status_shows_each_refusal_once(door: Door, caplog: pytest.LogCaptureFixture) -> None:
     refusal(door, replace(asks(), nodes={}))
     refusal(door, asks(Wish(device="mlx5_77", mode="exclusive")))

@@ -157,8 +157,10 @@ class Attachment:
         """Done when containers may have it; its error is why they never will."""
         self.taken_up: Future[None] | None = Future() if state is State.LEFT else None
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
+        self.home: Future[None] = Future()
+        """Done when the host is as before; its devices are not free for others yet."""
         self.undo_done: Future[None] = Future()
-        """Done when the host is as before and nothing of it is known any more."""
+        """Done when its devices are free, too, and nothing of it is known any more."""
         cdi_devices = cdi_devices_of(record.attached) if record is not None else frozenset[str]()
         self.now = Now(state=state, record=record, cdi_devices=cdi_devices)
         self._lock = threading.Lock()
@@ -167,7 +169,6 @@ class Attachment:
         """The attachments that the sandbox had before this one."""
         self.containers: dict[str, str] = {}
         """The cgroups path of each container by its name: a container that is made again takes the old one's place."""
-
         self.unstarted: dict[str, Unstarted] = {}
         """The containers for which CreateContainer was answered and StartContainer has not come, by name."""
 

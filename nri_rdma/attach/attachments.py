@@ -180,11 +180,21 @@ class Attachments:
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
+    def bring_home(self, sandbox_id: str) -> Future[None] | None:
+        """Undo everything of a sandbox. Return what is done when the host is as before, however often the undo has to
+        be retried; its devices are free for others a little later. None: it holds nothing."""
+        parts = self._end_parts(sandbox_id)
+        return joined([it.home for it in parts]) if parts else None
+
     def end(self, sandbox_id: str) -> Future[None] | None:
-        """Undo everything of a sandbox. Joinable: a second call gets the same future, which is done when the devices
-        are restored, however often that has to be retried. None: it holds nothing."""
-        undos = [self._end(attachment) for attachment in self.of(sandbox_id)]
-        return joined(undos) if undos else None
+        """Undo everything of a sandbox. Return what is done when its devices are free for others. None: it holds
+        nothing."""
+        parts = self._end_parts(sandbox_id)
+        return joined([it.undo_done for it in parts]) if parts else None
+
+    def being_released(self) -> tuple[Future[None], ...]:
+        """Return the releases that are under way of devices which are home."""
+        return tuple(it.undo_done for it in self.all() if it.now.state is State.HOME)
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
         """End the older sandboxes of the pod's UID, since a pod has one sandbox at a time. Return the undos, done or
@@ -193,9 +203,11 @@ class Attachments:
         undos = (self.end(sandbox_id) for sandbox_id in sorted(older))
         return tuple(undo for undo in undos if undo is not None)
 
-    def _end(self, attachment: Attachment) -> Future[None]:
-        self._machine.end(attachment)
-        return attachment.undo_done
+    def _end_parts(self, sandbox_id: str) -> tuple[Attachment, ...]:
+        parts = self.of(sandbox_id)
+        for attachment in parts:
+            self._machine.end(attachment)
+        return parts
 
     def close(self, busy: Collection[str] = ()) -> None:
         """Cancel what is due and let all namespaces go; what is attached stays attached. After Workers.close, with the

@@ -130,6 +130,8 @@ class Effect(StrEnum):
     QUEUE_UNDO = "queue undo"
     UNDO = "undo"
     PAUSE_UNDO = "pause undo"
+    TELL_HOME = "tell home"
+    """Who waits for the host to be as before is told."""
     RELEASE = "release"
     TELL_ERROR = "tell error"
     """Who waits for the plan or the attach and was not told yet is told the error."""
@@ -197,7 +199,7 @@ TABLE: Final[Table] = MappingProxyType(
         (S.UNSEEN, E.ABSENT): (S.RETURNING, (F.QUEUE_UNDO,)),
         # Undo
         (S.RETURNING, E.UNDO_PICKED): (S.RETURNING, (F.UNDO,)),
-        (S.RETURNING, E.UNDONE): (S.HOME, (F.RELEASE,)),
+        (S.RETURNING, E.UNDONE): (S.HOME, (F.TELL_HOME, F.RELEASE)),
         (S.RETURNING, E.UNDO_FAILED): (S.UNDO_PAUSED, (F.PAUSE_UNDO,)),
         (S.UNDO_PAUSED, E.UNDO_DUE): (S.RETURNING, (F.QUEUE_UNDO,)),
         # Release

@@ -45,6 +45,7 @@ class Undo:
             Effect.QUEUE_UNDO: self._queue_undo,
             Effect.UNDO: self._undo,
             Effect.PAUSE_UNDO: self._pause_undo,
+            Effect.TELL_HOME: self._tell_home,
             Effect.RELEASE: self._release,
             Effect.FORGET: self._forget,
         }
@@ -66,6 +67,9 @@ class Undo:
             self._not_home(attachment, Event.UNDO_FAILED, failure, error)
         else:
             self._feed(attachment, Event.UNDONE, error)
+
+    def _tell_home(self, attachment: Attachment, _error: BaseException | None) -> None:
+        attachment.home.set_result(None)
 
     def _release(self, attachment: Attachment, error: BaseException | None) -> None:
         try:

@@ -96,7 +96,7 @@ class Engine:
         known.is_attached = attachments.knows
         offering = Offering(node, policy, memlock)
         placer = Placer(
-            node=NodeReader(node, readers),
+            node=NodeReader(node, readers, attachments.being_released),
             offering=offering,
             reservations=reservations,
             evidence=evidence,
@@ -188,15 +188,16 @@ class Engine:
             raise
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Detach everything, as far as the deadline allows; the rest continues in the background. Never raises."""
+        """Bring everything home, as far as the deadline allows; the rest continues in the background, and so does the
+        release of what is home: a pod that is placed meanwhile waits for it. Never raises."""
         self.forget(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
-        undo = self.attachments.end(sandbox_id)
-        if undo is None:
+        home = self.attachments.bring_home(sandbox_id)
+        if home is None:
             return
         by = min(deadline, time.monotonic() + self.barrier.waits.barrier_s) if was_ending else deadline
         try:
-            undo.result(max(0.0, by - time.monotonic()))
+            home.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 

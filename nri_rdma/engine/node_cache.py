@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 
 from nri_rdma.attach.port import KernelError
+from nri_rdma.attach.timers import Schedule, start_timer
 from nri_rdma.errors import ErrorCode, InventoryError, NotReadyError
 from nri_rdma.model.device import Node
 from nri_rdma.model.pod import Pod
-from nri_rdma.tasks.waiting import wait
+from nri_rdma.tasks.waiting import all_settled, wait
 from nri_rdma.tasks.workers import Workers
 
 _LOOK_PAUSE_S = 5.0
 """Minimum interval between rescans for something that the kernel does not announce: a GPU that was reported (a MIG
 device's UUID names no GPU), a device whose routes are gone."""
 
+BURST_S = 0.05
+"""How long after news the node is rescanned: the move of a netdev is many news, and a scan takes the interpreter for 4
+to 7 ms from those who attach."""
+RELEASE_S = 1.0
+"""Longest wait for a release: it may fail, and is tried again then."""
+
 
 class NodeCache:
     """Holds the node's last scan. `refresh` scans the node and blocks; `current` never does."""
 
-    def __init__(self, read: Callable[[], Node]) -> None:
+    def __init__(self, read: Callable[[], Node], schedule: Schedule = start_timer) -> None:
         self._read = read
+        self._schedule = schedule
         self._lock = threading.Lock()
-        self._queued: Future[None] | None = None
+        self._next: _NextScan | None = None
         self._queue_lock = threading.Lock()
         self._asked_for = 0
         self._is_read = False
@@ -39,16 +48,40 @@ class NodeCache:
         return self._is_read and not self._asked_for
 
     def refresh_in(self, workers: Workers) -> Future[None]:
-        """Have a worker rescan the node. A caller who asks while a scan is queued shares it: it has not begun yet."""
+        """Have a worker rescan the node. A caller who asks while a scan is queued or due soon shares it: it has not
+        begun yet."""
+        coming, _ = self._expect()
+        self._queue(coming, workers)
+        return coming.done
+
+    def refresh_soon(self, workers: Workers) -> Future[None]:
+        """Have a worker rescan the node BURST_S from now, or with the next scan that somebody asks for."""
+        coming, is_new = self._expect()
+        if is_new:
+            coming.cancel_pause = self._schedule(BURST_S, partial(self._queue, coming, workers))
+        return coming.done
+
+    def _expect(self) -> tuple[_NextScan, bool]:
+        """Return the next scan, which has not begun, and whether nobody expected it before."""
         with self._queue_lock:
-            if self._queued is None:
-                self._queued = workers.submit("refresh", self._begin)
-                self._asked_for += 1
-            return self._queued
+            if self._next is not None:
+                return self._next, False
+            self._next = _NextScan()
+            self._asked_for += 1
+            return self._next, True
+
+    def _queue(self, coming: _NextScan, workers: Workers) -> None:
+        """Queue a scan, unless it is queued or was."""
+        with self._queue_lock:
+            if coming.is_queued:
+                return
+            coming.is_queued = True
+        coming.cancel_pause()
+        workers.submit("refresh", self._begin).add_done_callback(coming.take_over)
 
     def _begin(self) -> None:
         with self._queue_lock:
-            self._queued = None
+            self._next = None
         try:
             self.refresh()
         finally:
@@ -71,11 +104,31 @@ class NodeCache:
             return self.current
 
 
+class _NextScan:
+    """A scan that has not begun: it waits for a worker, or for the pause after news."""
+
+    def __init__(self) -> None:
+        self.done: Future[None] = Future()
+        self.is_queued = False
+        self.cancel_pause: Callable[[], None] = lambda: None
+
+    def take_over(self, task: Future[None]) -> None:
+        """Tell those who wait how the worker's task ended."""
+        if task.cancelled():
+            self.done.cancel()
+        elif (error := task.exception()) is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(None)
+
+
 class NodeReader:
     """The cache, and the workers that rescan the node before a pod is refused. Safe for use by several threads."""
 
-    def __init__(self, cache: NodeCache, readers: Workers) -> None:
+    def __init__(self, cache: NodeCache, readers: Workers, releases: Callable[[], Iterable[Future[None]]]) -> None:
+        """`releases` returns those under way of devices that are home: each ends with a rescan."""
         self.cache = cache
+        self._releases = releases
         self.readers = readers
         self._looked = 0.0
 
@@ -95,6 +148,10 @@ class NodeReader:
                 where=str(pod),
                 hint="nothing to do: the kubelet tries again",
             )
+
+    def await_releases(self, by: float) -> None:
+        """Wait until devices that are home by now are free for others, at most until `by`, as above."""
+        all_settled(tuple(self._releases()), min(by, time.monotonic() + RELEASE_S))
 
     def look_again(self) -> None:
         """Request a rescan for something missing that the kernel does not announce. The next pod is placed with its

@@ -79,7 +79,10 @@ class Placer:
         self, key: str, pod: Pod, question: Question, ask_again: PresentQuestion, by: float | None
     ) -> tuple[Placed, ...]:
         """Decide, and reserve the devices under the key. Before a refusal the node is rescanned and the question asked
-        again, so that a refusal ends as soon as its cause does. `by` and the errors are as for `choose`."""
+        again, so that a refusal ends as soon as its cause does. Devices that are home already are free for it. `by` and
+        the errors are as for `choose`."""
+        if by is not None:
+            self.node.await_releases(by)
         decision = self.reservations.place(key, question)
         if by is not None and isinstance(decision.refusal, PlacementError):
             self.node.await_rescan(pod, by)

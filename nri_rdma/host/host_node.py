@@ -38,8 +38,8 @@ class Cache(Protocol):
     def is_current(self) -> bool:
         """Return whether the last reading succeeded and no other one has been requested since."""
 
-    def refresh_in(self, workers: Workers) -> Future[None]:
-        """Have a worker read the node again."""
+    def refresh_soon(self, workers: Workers) -> Future[None]:
+        """Have a worker read the node again, once for a burst of news."""
 
 
 class HostNode:
@@ -63,6 +63,7 @@ class HostNode:
             lifelines=settings.lifelines(os.environ), is_as_read=self._is_as_read, sysfs=settings.sysfs_root
         )
         self._cache: Cache | None = None
+        self._coming: Future[None] | None = None
 
     def listen(
         self, listeners: Listeners, cache: Cache, on_event: Callable[[Uevent], None], on_lost: Callable[[], None]
@@ -79,7 +80,10 @@ class HostNode:
         """Request a reading because devices or their netdevs came, went or are used otherwise: the next pod is placed
         on the newest node."""
         if self._cache is not None:
-            self._cache.refresh_in(self._readers).add_done_callback(self._was_read)
+            coming = self._cache.refresh_soon(self._readers)
+            if coming is not self._coming:  # one callback, however many news it comes from
+                self._coming = coming
+                coming.add_done_callback(self._was_read)
 
     def close(self) -> None:
         """Stop listening, and asking devices."""

@@ -169,7 +169,7 @@ class Followed:
         self._workers.submit("else", lambda: time.sleep(seconds))
 
     def _read_later(self) -> None:
-        self.source.refresh_in(self._workers)
+        self.source.refresh_soon(self._workers)
 
     def is_as_read(self) -> bool:
         return self.events.is_all_told() and self.source.is_current

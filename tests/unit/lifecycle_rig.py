@@ -23,6 +23,7 @@ from nri_rdma.model.device import CharDevice, CharKind, DeviceId, Node, RdmaNetn
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.waits import Waits
+from nri_rdma.tasks.waiting import all_settled
 from tests.fakes.kernel import FakeKernel
 from tests.unit.attach.builders import make_device, make_pod
 from tests.unit.attach.rig import BLOCKING, SOON, Rig
@@ -87,7 +88,9 @@ class Daemon:
         return self.engine.create_container(container, time.monotonic() + seconds)
 
     def stop(self, sandbox_id: str = "sandbox-1", seconds: float = SOON) -> None:
+        """StopPodSandbox, and what comes right after it: devices that are home are free for others."""
         self.engine.stop_pod(sandbox_id, time.monotonic() + seconds)
+        all_settled(self.rig.sandboxes.being_released(), time.monotonic() + SOON)
 
     def sandbox(self, sandbox_id: str = "sandbox-1") -> Attachment:
         found = self.rig.sandboxes.get(sandbox_id)

@@ -64,7 +64,7 @@ class ClaimsDoor:
 
     def node_was_read(self) -> None:
         """Publish what the node has now."""
-        self._publisher.look()
+        self._publisher.node_was_read()
 
     def view(self) -> DriverView:
         """Return what is known now."""

@@ -38,6 +38,10 @@ class Publisher:
         self._changed = threading.Condition()
         self._is_closed = False
         self._is_due = True
+        self._is_doubtful = True
+        """Whether the slices may be others than they were when last compared."""
+        self._compared: Sequence[Advertised] = ()
+        """The devices that the slices were last compared with."""
         self._written = -QUIET_S
         self._watcher = threading.Thread(target=self._watch, name="slices-watch", daemon=True)
         self._writer = threading.Thread(target=self._write_when_due, name="slices", daemon=True)
@@ -55,11 +59,17 @@ class Publisher:
                 self._watcher.start()
         self.look()
 
-    def look(self) -> None:
-        """Have the slices compared: the devices, or the slices, may have changed."""
+    def node_was_read(self) -> None:
+        """Have the slices compared if the devices are others than before. Every pod has the node read again."""
         with self._changed:
             self._is_due = True
             self._changed.notify_all()
+
+    def look(self) -> None:
+        """Have the slices compared: they may have changed."""
+        with self._changed:
+            self._is_doubtful = True
+        self.node_was_read()
 
     def close(self) -> None:
         """End both threads; the slices stay, for they are true until the kubelet misses us. The watch may be in a call
@@ -76,7 +86,8 @@ class Publisher:
         pause_s = FIRST_PAUSE_S
         while self._await_due():
             try:
-                self.published, pause_s = self._publish(), FIRST_PAUSE_S
+                self._compare()
+                pause_s = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - logged, and tried again: the thread must not end
                 self._failed(str(error))
                 self._pause(pause_s)
@@ -98,9 +109,16 @@ class Publisher:
             log.warning("the node's devices are not published", extra={"error": why})
         self.published = replace(before, error=why, error_since=before.error_since or time.time())
 
-    def _publish(self) -> Published:
-        """Have the slices as they shall be, and return what they are then. Raise ApiServerError."""
+    def _compare(self) -> None:
         devices = self._devices()
+        with self._changed:
+            is_doubtful, self._is_doubtful = self._is_doubtful, False
+        if is_doubtful or devices != self._compared:
+            self.published = self._publish(devices)
+            self._compared = devices
+
+    def _publish(self, devices: Sequence[Advertised]) -> Published:
+        """Have the slices as they shall be, and return what they are then. Raise ApiServerError."""
         every = self._api.get(PATH, selector(self._node, driver=""))["items"]
         self._tell_rivals(rivals(every, devices))
         found = [it for it in every if it["spec"]["driver"] == DRIVER]

@@ -37,5 +37,6 @@ def test_the_calls_of_the_guide_give_a_pod_its_device_and_take_it_back(tmp_path:
         exec(compile(code, package.__file__ or "", "exec"), facts)
         edits = facts["edits"]
         assert [node.path for node in edits.char_devices] == ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"]  # type: ignore[attr-defined]  # of exec
+        inside.await_releases()
         assert inside.sandboxes.get("guide") is None
         assert inside.reservations.taken() == {}

@@ -10,6 +10,7 @@ import pytest
 
 from nri_rdma.decide.decision import Decision, Question
 from nri_rdma.decide.policy import Asker, policy_of
+from nri_rdma.engine import node_cache
 from nri_rdma.engine.evidence import EvidenceCollector
 from nri_rdma.errors import ErrorCode, NotReadyError, PlacementError
 from nri_rdma.model.pool import Pool, PoolDoor
@@ -75,6 +76,42 @@ def test_another_pod_is_refused_while_the_device_is_held(daemon: Daemon) -> None
     other = make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)
     error = refusal(PlacementError, lambda: daemon.start(other))
     assert "ml/train" in str(error)
+
+
+def test_a_pod_that_starts_right_after_a_stop_waits_for_the_release_and_has_the_device(
+    daemon: Daemon, world: World
+) -> None:
+    """The runtime's answer to the stop does not wait for the rescan of the node that comes before a release."""
+    daemon.start()
+    released, release = daemon.rig.on_gone, threading.Event()
+    assert released is not None
+
+    def slow(key: str) -> None:
+        assert release.wait(SOON)
+        released(key)
+
+    daemon.rig.on_gone = slow
+    daemon.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    assert [link.name for link in world.host.links.values() if link.name.startswith("rail")] == ["rail0"]
+    assert daemon.holders == {make_device("mlx5_0", ()).id}
+    threading.Timer(0.05, release.set).start()
+    begun = time.monotonic()
+    daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert 0.03 < time.monotonic() - begun < SOON
+    assert (daemon.rig.sandboxes.knows("sandbox-1"), daemon.rig.sandboxes.knows("sandbox-2")) == (False, True)
+
+
+def test_a_release_that_fails_keeps_no_pod_waiting_for_long(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_cache, "RELEASE_S", 0.05)
+    release = threading.Event()
+    daemon.start()
+    daemon.rig.on_gone = lambda _key: drop(release.wait(SOON))
+    daemon.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    begun = time.monotonic()
+    error = refusal(PlacementError, lambda: daemon.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH)))
+    assert "ml/train" in str(error)
+    assert time.monotonic() - begun < 1
+    release.set()
 
 
 def test_a_device_whose_routes_are_gone_is_given_to_the_next_pod(daemon: Daemon, world: World) -> None:

@@ -42,6 +42,7 @@ from nri_rdma.model.nldev import RdmaNetdevs
 from nri_rdma.model.pod import Pod
 from nri_rdma.observe.export import ExportCounts
 from nri_rdma.observe.spans import Recorder
+from nri_rdma.tasks.waiting import all_settled
 from nri_rdma.tasks.workers import Workers
 from tests.fakes.kernel import FakeKernel, World
 from tests.rig.node import load
@@ -186,8 +187,13 @@ class InsideDaemon:
         return self.settings.cgroup_root / path.lstrip("/") / name
 
     def stop_pod(self, pod: Pod) -> None:
-        """What StopPodSandbox comes to."""
+        """What StopPodSandbox comes to, until its devices are free for others."""
         self.engine.stop_pod(pod.sandbox_id, time.monotonic() + 5)
+        self.await_releases()
+
+    def await_releases(self) -> None:
+        """Wait until what is home is free for others."""
+        all_settled(self.sandboxes.being_released(), time.monotonic() + 5)
 
     def _read(self) -> Node:
         found = scan(self.settings.sysfs_root, self.settings.dev_root, self.settings.proc_root)

@@ -111,6 +111,24 @@ def test_a_driver_that_publishes_our_devices_is_named_once_and_its_slice_is_left
     assert [it.method for it in server.writes] == ["POST"]
 
 
+def test_a_reading_of_the_node_that_shows_the_same_devices_asks_the_api_server_nothing(
+    server: Server, publisher: Publisher, now: list[Advertised]
+) -> None:
+    """Every pod that comes or goes has the node read, on every node of a cluster."""
+    publisher.start()
+    wait_until(lambda: bool(server.slices), "the slice")
+    wait_until(lambda: any("watch" in it.query for it in server.seen), "the watch")
+    time.sleep(3 * QUIET_S)  # our own write is news of the watch, too
+    asked = len(server.seen)
+    for _ in range(5):
+        publisher.node_was_read()
+        time.sleep(QUIET_S / 2)
+    assert len(server.seen) == asked
+    now[:] = devices(2, "down")
+    publisher.node_was_read()
+    wait_until(lambda: "down" in str(list(server.slices.values())), "the change")
+
+
 def test_slices_that_somebody_deleted_are_written_again(server: Server, publisher: Publisher) -> None:
     publisher.start()
     wait_until(lambda: bool(server.slices), "the slice")
@@ -127,13 +145,13 @@ def test_more_devices_take_another_slice_and_fewer_give_it_back(
     publisher.start()
     wait_until(lambda: len(server.slices) == 1, "the slice")
     now[:] = devices(256)
-    publisher.look()
+    publisher.node_was_read()
     wait_until(lambda: len(names(server)) == 256, "both slices")
     assert (len(server.slices), generations(server)) == (2, {2})
     wait_until(lambda: publisher.published.slices == 2, "what is published")
     assert (publisher.published.devices, publisher.published.generation) == (256, 2)
     now[:] = devices(3)
-    publisher.look()
+    publisher.node_was_read()
     wait_until(lambda: len(server.slices) == 1, "one slice")
     assert (names(server), generations(server)) == (["d0", "d1", "d2"], {3})
 
@@ -148,10 +166,10 @@ def test_a_link_that_flaps_costs_at_most_one_write_in_the_quiet_time(
     while time.monotonic() < end:
         flaps += 1
         now[:] = devices(2, "down" if flaps % 2 else "up")
-        publisher.look()
+        publisher.node_was_read()
         time.sleep(0.01)
     now[:] = devices(2, "last")
-    publisher.look()
+    publisher.node_was_read()
     wait_until(
         lambda: "last" in str(list(server.slices.values())), "the last state"
     )  # what came in the quiet time is not lost

@@ -56,6 +56,7 @@ class Door:
 
     def state(self, container: str = "box") -> Phase | None:
         """How far the container's attachment is; None: it has none."""
+        self.inside.await_releases()
         found = self.inside.sandboxes.get(container)
         return found.state if found is not None else None
 

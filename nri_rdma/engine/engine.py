@@ -147,10 +147,11 @@ class Engine:
         return self.attachments.knows(sandbox_id)
 
     def remembers(self, sandbox_id: str) -> bool:
-        """Return whether the end of the sandbox has to be handled: it has attachments, or lacks what it asks for."""
+        """Return whether the end of the sandbox has to be handled: not all of it is home, or it lacks what it asks
+        for."""
         known = self._known.get(sandbox_id)
         lacks = known is not None and (known.unserved is not None or known.failure is not None)
-        return lacks or self.knows(sandbox_id)
+        return lacks or any(not it.home.done() for it in self.attachments.of(sandbox_id))
 
     def concerns(self, container: Container) -> bool:
         """Return whether `create_container` may have anything to do: the pod asks or has attachments, or the container

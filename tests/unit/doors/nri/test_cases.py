@@ -119,6 +119,7 @@ def test_an_event_is_handled_once_and_again_is_no_harm(door: Door, own_rpcs: boo
     for _ in range(2):
         runtime.stop_pod_sandbox(pod)
         runtime.remove_pod_sandbox(pod)
+    door.inside.await_releases()
     assert door.inside.sandboxes.all() == ()
     runtime.close()
 

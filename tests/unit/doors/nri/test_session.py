@@ -44,6 +44,7 @@ def test_pod_events_come_to_one_handler_however_they_are_told(door: Door, own_rp
     runtime.run_pod_sandbox(pod)
     assert [device.path for device in create(runtime, pod).adjust.linux.devices][-1].startswith("/dev/infiniband/")
     runtime.stop_pod_sandbox(pod)
+    door.inside.await_releases()
     assert door.inside.sandboxes.all() == ()
     runtime.remove_pod_sandbox(pod)
     runtime.close()

@@ -34,6 +34,7 @@ class HookStyle:
 
     `mode` None: the first one of the device's pool. `memlock` is a number of bytes, ``unlimited``, or None. `pool`
     None: the one that the device is in when a container asks. `socket` None: the daemon is at the hook's default.
+    `hca_handles` and `hca_objects` None: the limits are the pool's.
     """
 
     path: Path = HOOK
@@ -41,6 +42,8 @@ class HookStyle:
     pool: str | None = None
     mode: Mode | None = None
     memlock: int | str | None = None
+    hca_handles: int | None = None
+    hca_objects: int | None = None
 
 
 def hooked(generated: Generated, node: Node, policy: Policy, style: HookStyle) -> Generated:
@@ -116,6 +119,8 @@ def _hooks(rdma: RdmaDevice, mode: Mode, netdev: str, style: HookStyle) -> Itera
         "--mode": mode.value,
         "--netdev": netdev,
         "--memlock": style.memlock,
+        "--hca-handles": style.hca_handles,
+        "--hca-objects": style.hca_objects,
     }
     socket = ("--socket", str(style.socket)) if style.socket is not None else ()
     asked = tuple(word for flag, value in told.items() if value for word in (flag, str(value)))

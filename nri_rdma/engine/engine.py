@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Self
 
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import Policy
@@ -188,6 +189,11 @@ class Engine:
                 self.refused.note("StartContainer", parts[0].pod, error, container)
             raise
 
+    def start_alone(self, pod: Pod) -> None:
+        """Write the limits of a container that stands for itself: it was created, its cgroup exists and its program
+        does not run yet. Raise LimitsError."""
+        self._starts.start_alone(pod)
+
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
         """Bring everything home, as far as the deadline allows; the rest continues in the background, and so does the
         release of what is home: a pod that is placed meanwhile waits for it. Never raises."""
@@ -211,7 +217,12 @@ class Engine:
         that is retried and fails for good is reported to its containers."""
         for it in self.attachments.all():
             it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
+            if it.taken_up is not None:
+                it.taken_up.add_done_callback(partial(self._taken_up, it))
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
         """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""
         return self.synchronizer.reconcile_later(pods)
+
+    def _taken_up(self, attachment: Attachment, _done: Future[None]) -> None:
+        self._starts.taken_up(attachment)

@@ -14,6 +14,9 @@ from nri_rdma.observe.spans import Recorder
 class Limits(Protocol):
     """Writes the limits of containers; `where` names the container in errors and log lines."""
 
+    def enable(self, cgroups_path: str, pid: int, where: str) -> None:
+        """Have the rdma controller in the cgroup of a container whose first process is `pid`. Raises LimitsError."""
+
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
         """Write lines of rdma.max to the container's cgroup. Raises LimitsError."""
 
@@ -34,13 +37,35 @@ class Limiter:
         """Write every line of limits, also the first: a runtime that was given several may have mixed them up
         (docs/adr/0009). A single line was written by the runtime, except for a container that was created without us
         (`also_one`)."""
-        lines = rdma_max(attached_of(parts)[0], container)
+        lines = _lines(parts, container)
         if not lines:
             return
-        where = f"{parts[0].pod}, container {container}"
+        where = _where(parts, container)
         try:
             if also_one or len(lines) > 1:
                 with self._spans.span("limit"):
                     self._limits.write(cgroups_path, lines, where)
         finally:
             self._limits.lift_at_end(cgroups_path, where)  # also the runtime's lines, also of a refused start
+
+    def limit_alone(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str, pid: int) -> None:
+        """Write every line of limits of a container whose OCI runtime was told of none: it may not have enabled the
+        controller either. `pid` is the container's first process. Raises LimitsError."""
+        if _lines(parts, container):
+            self._limits.enable(cgroups_path, pid, _where(parts, container))
+        self.limit_all(parts, container, cgroups_path, also_one=True)
+
+    def lift_at_end(self, parts: tuple[Attachment, ...], container: str, cgroups_path: str) -> None:
+        """Have the limits of a container that was limited by an earlier daemon removed at its end. Never raises."""
+        if _lines(parts, container):
+            self._limits.lift_at_end(cgroups_path, _where(parts, container))
+
+
+def _lines(parts: tuple[Attachment, ...], container: str) -> tuple[str, ...]:
+    return rdma_max(attached_of(parts)[0], container) if parts else ()
+
+
+def _where(parts: tuple[Attachment, ...], container: str) -> str:
+    """Return the name of a container in errors; one that stands for its pod has that one's."""
+    pod = parts[0].pod
+    return f"{pod}, container {container}" if pod.is_listed else str(pod)

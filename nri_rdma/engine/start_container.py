@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.engine.alignment_check import AlignmentCheck
 from nri_rdma.engine.container import ShowGpus
 from nri_rdma.engine.limiter import Limiter
 from nri_rdma.engine.parts import attached_of
+from nri_rdma.model.pod import Pod
 
 log = logging.getLogger(__name__)
 
@@ -47,3 +49,19 @@ class ContainerStart:
         self._limiter.limit_all(parts, container, cgroups_path)
         if gpus is not None:
             self._alignment.check(parts[0].pod, attached_of(parts)[0], container, gpus)
+
+    def start_alone(self, pod: Pod) -> None:
+        """Write the limits of a container that stands for itself: its OCI runtime was told of none. Raise
+        LimitsError."""
+        parts = self._attachments.of(pod.sandbox_id)
+        if parts:
+            parts[0].remember_container(pod.name, pod.cgroups_path)
+            self._limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
+
+    def taken_up(self, attachment: Attachment) -> None:
+        """Handle that it is known what became of an earlier daemon's attachment: of a container that stands for itself
+        nobody tells the cgroup again. Its limits were written before it started."""
+        pod = attachment.pod
+        if pod.cgroups_path and not attachment.ends:
+            attachment.remember_container(pod.name, pod.cgroups_path)
+            self._limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)

@@ -16,12 +16,21 @@ from pathlib import Path, PurePosixPath
 from nri_rdma.errors import LimitsError
 from nri_rdma.model.edits import RDMA_MAX
 
+RDMA = "rdma"
+SUBTREE_CONTROL = "cgroup.subtree_control"
 RDMA_CURRENT = "rdma.current"
 RDMA_PEAK = "rdma.peak"
 """Only kernels that free the limits of a removed cgroup have this file: 7.2 has it, 6.12 has not."""
 _HINTS = {
     errno.ENOENT: "the daemon needs the host's cgroups at --cgroup-root, with the rdma controller in the container's",
-    errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and delete the pod",
+    errno.ENODEV: "the device is gone or was renamed; look at `nri-rdma inventory`, and make the container anew",
+    errno.EROFS: "let the daemon write below --cgroup-root",
+    errno.EACCES: "let the daemon write below --cgroup-root",
+}
+_ENABLE_HINTS = {
+    errno.ENOENT: "the daemon needs the host's cgroups (v2) at --cgroup-root",
+    errno.EBUSY: "a cgroup with processes of its own gives none below it this controller: move them out of it, or let"
+    " the container have another parent (--cgroup-parent)",
     errno.EROFS: "let the daemon write below --cgroup-root",
     errno.EACCES: "let the daemon write below --cgroup-root",
 }
@@ -61,7 +70,38 @@ def has_rdma_controller(cgroup_root: Path) -> bool:
         controllers = (cgroup_root / "cgroup.controllers").read_text().split()
     except OSError:
         return False  # no unified hierarchy is mounted there
-    return "rdma" in controllers
+    return RDMA in controllers
+
+
+def enable_rdma(cgroup_root: Path, cgroups_path: str, pid: int, where: str) -> None:
+    """Have the rdma controller in the cgroup of a container whose first process is `pid`: enable it in all cgroups
+    above, as runc does. Raises LimitsError, which names the container as `where`.
+
+    The process must be in that cgroup: in any other the limits would be somebody else's.
+    """
+    folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
+    changed = folder
+    try:
+        if pid not in processes_of(cgroup_root, cgroups_path):
+            raise LimitsError(
+                f"its process {pid} is not in {folder}",
+                where=where,
+                hint="start it in a cgroup of its own, which the OCI runtime makes; ask for a device without limits"
+                " where that cannot be",
+            )
+        if (folder / RDMA_MAX).exists():
+            return
+        for above in reversed(folder.relative_to(cgroup_root).parents):
+            changed = cgroup_root / above / SUBTREE_CONTROL
+            if RDMA not in changed.read_text().split():
+                changed.write_text(f"+{RDMA}")
+    except OSError as error:
+        raise LimitsError(
+            f"the rdma controller cannot be enabled for it: {error.strerror}",
+            where=f"{where}, {changed}",
+            hint=_ENABLE_HINTS.get(error.errno or 0, "see the kernel's log"),
+            errno=error.errno,
+        ) from error
 
 
 def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], where: str) -> None:
@@ -70,14 +110,7 @@ def write_rdma_max(cgroup_root: Path, cgroups_path: str, lines: Sequence[str], w
 
     Nothing is created: a file that is not there is an error.
     """
-    try:
-        folder = _folder(cgroup_root, cgroups_path)
-    except ValueError as error:
-        raise LimitsError(
-            f"the runtime names no cgroup for it: {error}",
-            where=where,
-            hint="report this with the runtime's name and version",
-        ) from error
+    folder = _folder_or_refusal(cgroup_root, cgroups_path, where)
     device = lines[0].partition(" ")[0]
     try:
         descriptor = os.open(folder / RDMA_MAX, os.O_WRONLY | os.O_CLOEXEC)
@@ -200,3 +233,13 @@ def _folder(cgroup_root: Path, cgroups_path: str) -> Path:
     if folder.suffix == ".scope" and (folder / _CRUN_SUBGROUP).is_dir():
         return folder / _CRUN_SUBGROUP
     return folder
+
+
+def _folder_or_refusal(cgroup_root: Path, cgroups_path: str, where: str) -> Path:
+    """Return the cgroup's folder. Raises LimitsError for a path that is no cgroup path."""
+    try:
+        return _folder(cgroup_root, cgroups_path)
+    except ValueError as error:
+        what = "it has no cgroup of its own" if not cgroups_path else f"the runtime names no cgroup for it: {error}"
+        hint = "start it with one" if not cgroups_path else "report this with the runtime's name and version"
+        raise LimitsError(what, where=where, hint=hint) from error

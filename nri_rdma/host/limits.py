@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nri_rdma.attach.port import Processes, ProcessIdentity
-from nri_rdma.host.cgroup import lift_rdma_max, outlived_by_limits, processes_of, write_rdma_max
+from nri_rdma.host.cgroup import enable_rdma, lift_rdma_max, outlived_by_limits, processes_of, write_rdma_max
 from nri_rdma.host.watch.processes import start_of
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,11 @@ class ContainerLimits:
         self._processes = processes
         self._lock = threading.Lock()  # from before a process is watched until its end can be assigned to its container
         self._limited: dict[ProcessIdentity, str] = {}
+
+    def enable(self, cgroups_path: str, pid: int, where: str) -> None:
+        """Have the rdma controller in the cgroup of a container whose first process is `pid`. Raises LimitsError, also
+        where that process is in another cgroup."""
+        enable_rdma(self._root, cgroups_path, pid, where)
 
     def write(self, cgroups_path: str, lines: Sequence[str], where: str) -> None:
         """Write these lines to the rdma.max of a container's cgroup. Raises LimitsError, which names the container as

@@ -13,7 +13,8 @@ class Pod:
     `pid` is the process of the sandbox, 0 when the runtime does not say.
     `sandbox_id` keys everything that is attached; `uid` may have two sandboxes for a while.
     `is_listed` is False for a container of podman or Docker, which stands for itself: no runtime lists it among its
-    pods, and it ends with its process `pid`.
+    pods, and it ends with its process `pid`. `cgroups_path` is that of its OCI spec; "" where it has none, and for a
+    pod.
     """
 
     sandbox_id: str
@@ -23,6 +24,7 @@ class Pod:
     netns_path: str
     pid: int = 0
     is_listed: bool = True
+    cgroups_path: str = ""
 
     def is_same_pod(self, other: Pod) -> bool:
         """Return whether both are sandboxes of one pod. The uid alone does not suffice: a client may leave it out."""

@@ -16,11 +16,13 @@ _BUILDERS = (
 )
 _FROM_DEV_GROUP = ("pytest", "pytest-timeout")
 
+PODMAN = ("podman", "crun", "runc", "netavark", "catatonit")
+"""podman with what it starts; tests/oci has the same of other suites."""
 _PACKAGES = (
+    *PODMAN,
     "busybox-static",
     "containerd",
     "containernetworking-plugins",
-    "crun",
     "dbus",
     "ethtool",
     "ibverbs-providers",
@@ -33,7 +35,6 @@ _PACKAGES = (
     "python3-pyverbs",
     "rdma-core",
     "rdmacm-utils",
-    "runc",
     "systemd",
     "systemd-sysv",
     "udev",

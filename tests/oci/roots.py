@@ -14,13 +14,14 @@ from pathlib import Path
 
 from tests.lab.bootstrap import bootstrap
 from tests.lab.progress import timed
+from tests.lab.recipe import PODMAN
 from tests.rig import cache
 
 FOLDER = cache.CACHE / "oci"
 _TOOLS = FOLDER / "tools"
 _LEFT_OUT = ("/usr/share/man/*", "/usr/share/locale/*", "/usr/share/doc/*", "/usr/share/info/*")
 _OPTIONS = ("Acquire::Check-Valid-Until=false", "APT::Install-Recommends=false")
-_PODMAN = ("podman", "crun", "runc", "netavark", "catatonit", "iproute2", "python3")
+_PODMAN = (*PODMAN, "iproute2", "python3")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,13 @@ RAILS = tuple(f"rail{number}" for number in range(4))
 class Daemon:
     """A engine wired as daemon.py does, on a fake kernel."""
 
-    def __init__(self, rig: Rig, make_evidence: MakeEvidence | None = None, waits: Waits = BLOCKING) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        make_evidence: MakeEvidence | None = None,
+        waits: Waits = BLOCKING,
+        limits: ContainerLimits | None = None,
+    ) -> None:
         self.rig = rig
         self.reads = 0
         self.broken: Exception | None = None
@@ -70,7 +76,7 @@ class Daemon:
             workers=rig.workers,
             readers=rig.workers,
             spans=rig.spans,
-            limits=ContainerLimits(self.cgroups, NoProcesses()),
+            limits=limits or ContainerLimits(self.cgroups, NoProcesses()),
             prefix=PREFIX,
             waits=waits,
         )

@@ -279,8 +279,6 @@ def generate(
     from nri_rdma.decide.policy import policy_of
     from nri_rdma.host.cdi.write import write_spec
 
-    if hooks and (hca_handles or hca_objects):
-        raise click.BadParameter("leave it out, or --hooks: a hook sets no limits", param_hint="--hca-handles")
     if hook is not None and not hooks:
         raise click.BadParameter("write --hooks, too", param_hint="--hook")
     wanted, bytes_ = Mode(mode) if mode is not None else None, _memlock(memlock)
@@ -293,7 +291,15 @@ def generate(
     generated = spec_of(node, devices, kind=kind, annotations=annotations)
     if hooks:
         socket = settings.hook_socket if settings.state_dir != Settings().state_dir else None
-        style = HookStyle(path=hook or HOOK, socket=socket, pool=pool, mode=wanted, memlock=bytes_)
+        style = HookStyle(
+            path=hook or HOOK,
+            socket=socket,
+            pool=pool,
+            mode=wanted,
+            memlock=bytes_,
+            hca_handles=hca_handles,
+            hca_objects=hca_objects,
+        )
         generated = hooked(generated, node, policy, style)
     for sentence in generated.left_out:
         click.echo(printable(sentence), err=True)

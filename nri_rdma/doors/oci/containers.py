@@ -98,6 +98,7 @@ class Containers:
         finally:
             self._handed.withdraw(pod.netns_path)
         _refuse_lacking(question, edits, pod)
+        self._engine.start_alone(pod)
         if self._started(pod) != process.start:
             raise _ended(pod)
         asked = memlock_of(question.wishes)
@@ -129,6 +130,7 @@ def _pod(question: HookQuestion) -> Pod:
         netns_path=f"/proc/{question.pid}/ns/net",
         pid=question.pid,
         is_listed=False,
+        cgroups_path=question.cgroups_path,
     )
 
 
@@ -163,13 +165,6 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
                 hint="write the CDI spec anew (`nri-rdma cdi generate --hooks`); with `rdma system` at netns exclusive"
                 " a device gets another node when it moves: set netns shared",
             )
-    if edits.rdma_max:
-        raise PlacementError(
-            ErrorCode.LIMITS_UNSUPPORTED,
-            "the limits of this pool cannot be set for containers that ask by a hook",
-            where=str(pod),
-            hint="ask for a device of a pool without limits and max_limits",
-        )
 
 
 def _ended(pod: Pod) -> PlacementError:

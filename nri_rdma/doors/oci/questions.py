@@ -45,6 +45,15 @@ class Wish:
     """The netdev's name in the container."""
     memlock: str = ""
     """``unlimited``, or bytes."""
+    hca_handles: str = ""
+    hca_objects: str = ""
+    """Limits of the rdma cgroup: numbers."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Return the limits by the keys of a request; empty: nothing is asked."""
+        asked = {"hcaHandles": self.hca_handles, "hcaObjects": self.hca_objects}
+        return {key: int(number) for key, number in asked.items() if number}
 
     @property
     def memlock_bytes(self) -> int | None:
@@ -57,13 +66,14 @@ class Wish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookQuestion:
     """One hook's question about the container of an id; `pid` is its first process, 0 when it is over. `nodes` are the
-    device nodes that the container was made with."""
+    device nodes that the container was made with, `cgroups_path` is that of its OCI spec ("": none)."""
 
     verb: Verb
     container_id: str
     pid: int = 0
     wishes: tuple[Wish, ...] = ()
     nodes: Mapping[str, DeviceNumbers] = field(default_factory=dict)
+    cgroups_path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +104,26 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         raise ValueError(f"{container_id!r} is no id of a container")
     if type(pid) is not int or pid < 0:
         raise ValueError(f"{pid!r} is no process")
-    wishes = tuple(Wish(**{name: _text(value) for name, value in it.items()}) for it in document.get("devices", ()))
+    wishes = tuple(map(_wish, document.get("devices", ())))
     if len(wishes) > MAX_DEVICES:
         raise ValueError(f"{len(wishes)} devices are too many")
     if verb is Verb.ATTACH and not wishes:
         raise ValueError("no device is asked for")
     for wish in wishes:
-        _ = wish.memlock_bytes
+        _ = wish.memlock_bytes, wish.limits
     nodes = {_text(path): (int(major), int(minor)) for path, major, minor in document.get("nodes", ())}
-    return HookQuestion(verb=verb, container_id=container_id, pid=pid, wishes=wishes, nodes=nodes)
+    return HookQuestion(
+        verb=verb,
+        container_id=container_id,
+        pid=pid,
+        wishes=wishes,
+        nodes=nodes,
+        cgroups_path=_text(document.get("cgroup", "")),
+    )
+
+
+def _wish(flags: Mapping[str, Any]) -> Wish:
+    return Wish(**{name.replace("-", "_"): _text(value) for name, value in flags.items()})
 
 
 def _text(value: object) -> str:
@@ -120,7 +141,8 @@ def annotation_of(wishes: tuple[Wish, ...], home_of: Mapping[str, str]) -> str:
 def _request(wish: Wish, home: str) -> dict[str, Any]:
     pool = wish.pool or home
     request: dict[str, Any] = {"name": label_of(wish.device), "match": {"device": wish.device}}
-    request |= {key: value for key, value in (("pool", pool), ("mode", wish.mode)) if value}
+    said = {"pool": pool, "mode": wish.mode, "limits": wish.limits}
+    request |= {key: value for key, value in said.items() if value}
     if wish.netdev and wish.mode != Mode.SHARED:
         request["interface"] = {"name": wish.netdev}
     return request

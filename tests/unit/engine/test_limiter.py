@@ -11,6 +11,7 @@ from nri_rdma.engine.limiter import Limiter
 from nri_rdma.errors import ErrorCode, LimitsError
 from nri_rdma.host.limits import ContainerLimits
 from tests.fakes.kernel import World
+from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import make_pod
 from tests.unit.attach.rig import SOON, Rig, add_rail
 from tests.unit.engine.one_rail import daemon, make_listed, refusal, world
@@ -96,7 +97,7 @@ def test_a_running_container_that_cannot_be_limited_is_reported(two: Daemon) -> 
 
 
 class Noted(ContainerLimits):
-    """Notes whose limits are to be removed at the end."""
+    """Notes whose limits are to be removed at the end. Its processes are not looked for."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, NoProcesses())
@@ -118,3 +119,60 @@ def test_limits_are_removed_at_the_end_whoever_wrote_them_also_those_of_a_start_
     assert limits.lifted == [f"/pod/{it} of ml/train, container main" for it in ("main", "none")]
     limiter.limit_all((), "main", "/pod/main")
     assert len(limits.lifted) == 2
+
+
+# A container that stands for itself
+
+ALONE = replace(make_pod(pid=4711), is_listed=False, cgroups_path="/box")
+LIMITED = {f"{PREFIX}/pod": "- limits: {hcaHandles: 2}"}
+LINE = "mlx5_0 hca_handle=2 hca_object=max\n"
+
+
+@pytest.fixture
+def alone(daemon: Daemon) -> Daemon:
+    """A daemon with a container that stands for itself, whose process is in its cgroup."""
+    daemon.rig.processes.running[4711] = 100
+    daemon.start(ALONE, LIMITED)
+    rdma_max = daemon.make_cgroup("box")
+    rdma_max.with_name("cgroup.procs").write_text("4711\n")
+    rdma_max.with_name("rdma.peak").touch()  # a kernel that frees limits, so nobody looks for the process
+    return daemon
+
+
+def test_a_container_that_stands_for_itself_has_its_one_limit_written_before_it_runs(alone: Daemon) -> None:
+    alone.engine.start_alone(ALONE)
+    assert (alone.cgroups / "box/rdma.max").read_text() == LINE
+    assert alone.sandbox().containers == {"train": "/box"}
+
+
+def test_a_container_that_stands_for_itself_in_another_cgroup_is_not_limited(alone: Daemon) -> None:
+    (alone.cgroups / "box/cgroup.procs").write_text("1\n")
+    error = refusal(LimitsError, lambda: alone.engine.start_alone(ALONE))
+    assert error.where == "ml/train"
+    assert (alone.cgroups / "box/rdma.max").read_text() == ""
+
+
+def test_without_limits_its_cgroup_does_not_matter(daemon: Daemon) -> None:
+    daemon.rig.processes.running[4711] = 100
+    pod = replace(ALONE, cgroups_path="")
+    daemon.start(pod)
+    daemon.engine.start_alone(pod)
+    assert daemon.sandbox().record is not None
+
+
+def test_the_next_daemon_removes_its_limits_at_its_end_and_knows_its_cgroup(alone: Daemon, world: World) -> None:
+    alone.engine.start_alone(ALONE)
+    alone.rig.kill()
+    rig = Rig(state=alone.rig.state, world=world, processes=alone.rig.processes)
+    limits = Noted(alone.cgroups)
+    later = Daemon(rig, limits=limits)
+    rig.sandboxes.recover(lambda record: None, later=True)
+    later.engine.recovered()
+    rig.sandboxes.take_up()
+    taken_up = later.sandbox().taken_up
+    assert taken_up is not None
+    taken_up.result(SOON)
+    wait_until(lambda: limits.lifted, "the limits to be watched", seconds=SOON)
+    assert limits.lifted == ["/box of ml/train"]
+    assert later.sandbox().containers == {"train": "/box"}
+    rig.close()

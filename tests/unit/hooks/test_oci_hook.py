@@ -73,7 +73,10 @@ class Box:
         nodes = [("/dev/infiniband/uverbs5", 231, 197), ("/dev/null", 1, 3)]
         self.config: Any = {
             "hooks": {"createRuntime": [{"path": "/usr/bin/other"}, *({"path": str(HOOK), "args": it} for it in args)]},
-            "linux": {"devices": [{"type": "c", "path": p, "major": x, "minor": y} for p, x, y in nodes]},
+            "linux": {
+                "devices": [{"type": "c", "path": p, "major": x, "minor": y} for p, x, y in nodes],
+                "cgroupsPath": "machine.slice:libpod:box",
+            },
         }
 
     def run(self, verb: str = "attach", *flags: str, **state: Any) -> Ended:
@@ -131,6 +134,7 @@ def test_the_daemon_is_asked_with_the_containers_namespace(box: Box, serve: Serv
         "pid": box.process.pid,
         "devices": [{"device": "mlx5_5", "mode": "exclusive", "netdev": "rail5"}],
         "nodes": [["/dev/infiniband/uverbs5", 231, 197]],
+        "cgroup": "machine.slice:libpod:box",
     }
     assert daemon.handed[0] == [str(Path(f"/proc/{box.process.pid}/ns/net").readlink())]
 
@@ -151,9 +155,9 @@ def test_all_devices_of_the_container_are_asked_for_at_once_and_each_once(tmp_pa
 def test_a_container_whose_configuration_shows_no_hooks_asks_for_its_own_device(box: Box, serve: Serve) -> None:
     box.config = {}
     daemon = serve(lambda _: (HEARD, YES))
-    assert box.run("attach", "--device", "mlx5_7", "--memlock", "5").code == 0
-    assert daemon.asked[0]["devices"] == [{"device": "mlx5_7", "memlock": "5"}]
-    assert daemon.asked[0]["nodes"] == []
+    assert box.run("attach", "--device", "mlx5_7", "--memlock", "5", "--hca-handles", "2").code == 0
+    assert daemon.asked[0]["devices"] == [{"device": "mlx5_7", "memlock": "5", "hca-handles": "2"}]
+    assert (daemon.asked[0]["nodes"], daemon.asked[0]["cgroup"]) == ([], "")
 
 
 def test_the_end_of_a_container_is_told_by_its_id(box: Box, serve: Serve) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_rdma.errors import ErrorCode, LimitsError
-from nri_rdma.host.cgroup import Counted, RdmaUse, cgroup_of, rdma_use, read_rdma_use, write_rdma_max
+from nri_rdma.host.cgroup import Counted, RdmaUse, cgroup_of, enable_rdma, rdma_use, read_rdma_use, write_rdma_max
 
 LINES = ("mlx5_0 hca_handle=2 hca_object=max", "mlx5_1 hca_handle=max hca_object=30")
 WHERE = "ml/train, container main"
@@ -117,3 +117,63 @@ def test_a_path_that_leaves_the_root_is_not_written(tmp_path: Path) -> None:
         write_rdma_max(tmp_path / "root", "/..", LINES, WHERE)
     assert caught.value.code is ErrorCode.LIMITS_NOT_SET
     assert (tmp_path / "rdma.max").read_text() == ""
+
+
+# The controller. A real kernel answers in the lab (tests/lab/guest/test_podman.py, test_systemd_podman.py).
+
+PID = 4711
+SCOPE = "machine.slice:libpod:c1"
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> Path:
+    """The cgroup of a container as crun has it made: with its process, below cgroups of which the first alone has the
+    controller."""
+    folder = tmp_path / "machine.slice/libpod-c1.scope/container"
+    folder.mkdir(parents=True)
+    (folder / "cgroup.procs").write_text(f"{PID}\n")
+    controls(tmp_path)[0].write_text("cpu memory rdma\n")
+    for control in controls(tmp_path)[1:]:
+        control.write_text("cpu memory\n")
+    return folder
+
+
+def controls(root: Path) -> list[Path]:
+    """What says which controllers the cgroups below get, from the root down."""
+    folders = (root, root / "machine.slice", root / "machine.slice/libpod-c1.scope")
+    return [folder / "cgroup.subtree_control" for folder in folders]
+
+
+def test_the_controller_is_enabled_in_the_cgroups_above_that_lack_it(scope: Path, tmp_path: Path) -> None:
+    enable_rdma(tmp_path, SCOPE, PID, WHERE)
+    assert [control.read_text() for control in controls(tmp_path)] == ["cpu memory rdma\n", "+rdma", "+rdma"]
+    assert not (scope / "cgroup.subtree_control").exists(), "the container's own is its own business"
+
+
+def test_nothing_is_enabled_for_a_cgroup_that_has_the_controller(scope: Path, tmp_path: Path) -> None:
+    (scope / "rdma.max").write_text("")
+    enable_rdma(tmp_path, SCOPE, PID, WHERE)
+    assert [control.read_text() for control in controls(tmp_path)[1:]] == ["cpu memory\n"] * 2
+
+
+def test_a_container_whose_process_is_elsewhere_is_refused_and_nothing_is_enabled(scope: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        LimitsError, match=rf"its process 12 is not in {scope}, .* Next: start it in a cgroup of its own"
+    ):
+        enable_rdma(tmp_path, SCOPE, 12, WHERE)
+    assert [control.read_text() for control in controls(tmp_path)[1:]] == ["cpu memory\n"] * 2
+
+
+def test_a_container_without_a_cgroup_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LimitsError, match="LIMITS-NOT-SET: it has no cgroup of its own"):
+        enable_rdma(tmp_path, "", PID, WHERE)
+
+
+def test_a_controller_that_cannot_be_enabled_is_told_with_its_file(scope: Path, tmp_path: Path) -> None:
+    controls(tmp_path)[1].unlink()
+    with pytest.raises(LimitsError) as caught:
+        enable_rdma(tmp_path, SCOPE, PID, WHERE)
+    assert str(caught.value) == (
+        "nri-rdma: LIMITS-NOT-SET: the rdma controller cannot be enabled for it: No such file or directory,"
+        f" {WHERE}, {controls(tmp_path)[1]}. Next: the daemon needs the host's cgroups (v2) at --cgroup-root."
+    )

@@ -243,9 +243,16 @@ def test_generate_names_the_socket_of_a_daemon_elsewhere(eight: Path, tmp_path: 
     assert hook["args"] == ["nri-rdma-oci-hook", "return", "--socket", str(tmp_path / "elsewhere/oci.sock")]
 
 
-@pytest.mark.parametrize("flags", [("--hooks", "--hca-handles", "8"), ("--hook", "/opt/hook")])
-def test_generate_refuses_what_does_not_go_with_hooks(eight: Path, flags: tuple[str, ...]) -> None:
-    done = nri_rdma("cdi", "generate", "--sysfs-root", eight, *flags)
+def test_generate_has_hooks_ask_for_limits(eight: Path) -> None:
+    limits = ("--hca-handles", "8", "--hca-objects", "1000")
+    done = nri_rdma("cdi", "generate", "--hooks", "--sysfs-root", eight, *limits)
+    attach, back = json.loads(done.stdout)["devices"][0]["containerEdits"]["hooks"]
+    assert tuple(attach["args"][-4:]) == limits
+    assert back["args"] == ["nri-rdma-oci-hook", "return"]
+
+
+def test_generate_refuses_a_hook_without_hooks(eight: Path) -> None:
+    done = nri_rdma("cdi", "generate", "--sysfs-root", eight, "--hook", "/opt/hook")
     assert_one_error(done, "SETTING", 2)
 
 

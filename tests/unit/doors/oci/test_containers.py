@@ -9,7 +9,7 @@ import pytest
 from nri_rdma.attach.record import Phase
 from nri_rdma.doors.oci.containers import Containers
 from nri_rdma.doors.oci.questions import Given, HookQuestion, Verb, Wish
-from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.errors import ErrorCode, LimitsError, NriRdmaError
 from tests.unit.commands.cli.daemon import InsideDaemon
 
 PID, START = 4711, 100
@@ -210,3 +210,48 @@ def test_a_container_stands_for_a_pod_that_no_runtime_lists(door: Door) -> None:
     assert (attachment.pod.sandbox_id, attachment.pod.pid, attachment.pod.is_listed) == ("0123456789abcdef", PID, False)
     door.inside.engine.synchronize(()).result(5)
     assert attachment.state is Phase.ATTACHED, "a runtime that does not list it does not end it"
+
+
+# Limits of the rdma cgroup
+
+FEW = replace(ONE, hca_handles="2", hca_objects="30")
+CGROUP = "/machine/box"
+
+
+def asks_limited() -> HookQuestion:
+    return replace(asks(FEW), cgroups_path=CGROUP)
+
+
+@pytest.fixture
+def limiting(door: Door) -> Door:
+    """A door on a host that can limit the container, which is in its cgroup."""
+    door.inside.make_cgroups(CGROUP)
+    door.inside.cgroup_file(CGROUP, "cgroup.procs").write_text(f"{PID}\n")
+    door.inside.cgroup_file(CGROUP, "rdma.peak").touch()  # a kernel that frees limits, so nobody looks for the process
+    return door
+
+
+def test_a_container_is_limited_before_the_hook_gets_its_answer(limiting: Door) -> None:
+    assert limiting.containers.attach(asks_limited(), 9) == DEFAULT
+    assert limiting.inside.cgroup_file(CGROUP, "rdma.max").read_text() == "mlx5_2 hca_handle=2 hca_object=30\n"
+
+
+def test_a_container_that_cannot_be_limited_does_not_start_and_leaves_nothing(limiting: Door) -> None:
+    before = limiting.inside.world.snapshot()
+    limiting.inside.cgroup_file(CGROUP, "cgroup.procs").write_text("1\n")
+    refused = refusal(limiting, asks_limited())
+    assert isinstance(refused, LimitsError)
+    assert f"its process {PID} is not in " in str(refused)
+    assert (limiting.inside.world.snapshot(), limiting.state(), limiting.handing.now) == (before, None, {})
+
+
+def test_on_a_host_that_cannot_limit_a_container_with_limits_is_refused(door: Door) -> None:
+    before = door.inside.world.snapshot()
+    refused = refusal(door, asks_limited())
+    assert refused.code is ErrorCode.LIMITS_UNSUPPORTED
+    assert (door.inside.world.snapshot(), door.state()) == (before, None)
+
+
+def test_a_hook_that_names_no_cgroup_gets_no_limited_device(limiting: Door) -> None:
+    refused = refusal(limiting, asks(FEW))
+    assert "LIMITS-NOT-SET: it has no cgroup of its own, oci/box." in str(refused)

@@ -17,7 +17,7 @@ from nri_rdma.doors.oci.questions import (
     yes,
 )
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.model.request import UNLIMITED, Mode
+from nri_rdma.model.request import UNLIMITED, Mode, RdmaLimits
 from nri_rdma.text.annotations import PREFIX, parse_pod_request
 
 ASKED: dict[str, Any] = {
@@ -25,8 +25,9 @@ ASKED: dict[str, Any] = {
     "ask": "attach",
     "id": "0123abcd",
     "pid": 42,
-    "devices": [{"device": "mlx5_0", "mode": "exclusive", "netdev": "rail0", "memlock": "4096"}],
+    "devices": [{"device": "mlx5_0", "mode": "exclusive", "netdev": "rail0", "memlock": "4096", "hca-objects": "30"}],
     "nodes": [["/dev/infiniband/uverbs0", 231, 192]],
+    "cgroup": "machine.slice:libpod:0123abcd",
 }
 
 
@@ -35,8 +36,9 @@ def test_a_question_is_read() -> None:
         verb=Verb.ATTACH,
         container_id="0123abcd",
         pid=42,
-        wishes=(Wish(device="mlx5_0", mode="exclusive", netdev="rail0", memlock="4096"),),
+        wishes=(Wish(device="mlx5_0", mode="exclusive", netdev="rail0", memlock="4096", hca_objects="30"),),
         nodes={"/dev/infiniband/uverbs0": (231, 192)},
+        cgroups_path="machine.slice:libpod:0123abcd",
     )
 
 
@@ -61,9 +63,11 @@ def test_of_a_container_that_is_over_its_id_suffices() -> None:
         {"devices": [{"device": "mlx5_0", "colour": "red"}]},
         {"devices": [{"pool": "default"}]},
         {"devices": [{"device": "mlx5_0", "memlock": "much"}]},
+        {"devices": [{"device": "mlx5_0", "hca-handles": "few"}]},
         {"devices": [{"device": f"mlx5_{number}"} for number in range(65)]},
         {"nodes": [["/dev/infiniband/uverbs0", 231]]},
         {"nodes": [[1, 231, 192]]},
+        {"cgroup": 7},
     ],
     ids=str,
 )
@@ -84,7 +88,7 @@ def test_wishes_become_requests_for_just_these_devices() -> None:
     wishes = (
         Wish(device="mlx5_0", mode="exclusive", netdev="rail0", memlock="4096"),
         Wish(device="rxe_eth0", pool="soft", mode="shared", netdev="eth0"),
-        Wish(device="mlx5_9"),
+        Wish(device="mlx5_9", hca_handles="8", hca_objects="30"),
     )
     asked = parse_pod_request({f"{PREFIX}/pod": annotation_of(wishes, {"mlx5_0": "rails", "rxe_eth0": "others"})})
     assert asked is not None
@@ -94,6 +98,7 @@ def test_wishes_become_requests_for_just_these_devices() -> None:
     assert (two.name, two.match.device, two.pool, two.mode) == ("rxe-eth0", "rxe_eth0", "soft", Mode.SHARED)
     assert two.interface.name is None, "a shared device's netdev stays where it is"
     assert (three.match.device, three.pool, three.mode) == ("mlx5_9", "default", None)
+    assert [it.limits for it in (one, two, three)] == [None, None, RdmaLimits(hca_handles=8, hca_objects=30)]
 
 
 def test_the_most_memlock_that_any_device_asks_for_counts() -> None:

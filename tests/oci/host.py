@@ -1,6 +1,5 @@
 """A host with container engines: a root folder in a mount namespace of its own, on the network of this process."""
 
-import json
 import os
 import shutil
 import signal
@@ -12,9 +11,10 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from tests.oci.image import IMAGE, write_root
+from tests.oci.podman import POLICY, PodmanOf, configuration
 from tests.rig import cache
 from tests.rig.deadline import wait_until
 from tests.rig.fabric import Fabric
@@ -24,17 +24,7 @@ PREFIX = "nrirdma-oci-"
 STATE = "/run/nri-rdma"
 HOOKS = "/usr/local/lib/nri-rdma"
 CDI = "/etc/cdi"
-_CONTAINERS_CONF = """\
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-[containers]
-log_driver = "k8s-file"
-[network]
-firewall_driver = "none"
-"""
 _STORAGE_CONF = '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/tmp/graph"\n'
-_POLICY = '{"default": [{"type": "insecureAcceptAnything"}]}'
 _NO_IPTABLES = """\
 #!/bin/sh
 [ "$1" = --version ] && echo "iptables v1.8.9 (legacy)"
@@ -143,9 +133,9 @@ class Host:
 
     def _configure(self) -> None:
         for path, text in {
-            "/etc/containers/containers.conf": _CONTAINERS_CONF,
+            "/etc/containers/containers.conf": configuration("cgroupfs"),
             "/etc/containers/storage.conf": _STORAGE_CONF,
-            "/etc/containers/policy.json": _POLICY,
+            "/etc/containers/policy.json": POLICY,
         }.items():
             self.file(path).parent.mkdir(parents=True, exist_ok=True)
             self.file(path).write_text(text)
@@ -154,47 +144,14 @@ class Host:
             self.file(f"/usr/sbin/{name}").chmod(0o755)
 
 
-class Podman:
+class Podman(PodmanOf):
     """podman on a host, with one OCI runtime."""
 
     def __init__(self, host: Host, oci_runtime: str) -> None:
+        super().__init__(host, oci_runtime, IMAGE, host.cgroup_parent)
         self.host = host
-        self.oci_runtime = oci_runtime
         if host.run_command("podman", "image", "exists", IMAGE).returncode != 0:
             host.must("podman", "import", "-q", "/run/files/box.tar", IMAGE)
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of podman, to its end."""
-        return self.host.run_command("podman", *arguments)
-
-    def must(self, *arguments: str) -> str:
-        """Run a command of podman that has to succeed; what it wrote to stdout."""
-        return self.host.must("podman", *arguments)
-
-    def run(self, *options: str, command: Sequence[str] = ("true",), network: str = "none") -> list[str]:
-        """Return the arguments that run a command in a new container."""
-        return self._new("run", options, command, network)
-
-    def create(self, *options: str, command: Sequence[str] = ("true",), network: str = "none") -> list[str]:
-        """Return the arguments that create a container."""
-        return self._new("create", options, command, network)
-
-    def inspect(self, container: str) -> dict[str, Any]:
-        """Return what podman knows of a container."""
-        document: list[dict[str, Any]] = json.loads(self.must("inspect", container))
-        return document[0]
-
-    def remove_all(self) -> None:
-        """Remove all containers and pods. Of one whose conmon was killed it takes two attempts."""
-        force = ("rm", "-f", "-a", "-t", "0")
-        wait_until(lambda: self("pod", *force).returncode == 0, "the pods to be removed")
-        wait_until(lambda: self(*force).returncode == 0, "the containers to be removed")
-
-    def _new(self, verb: str, options: Sequence[str], command: Sequence[str], network: str) -> list[str]:
-        """Without a network it is the pod's."""
-        own = ["--network", network] if network else []
-        own += ["--cgroup-parent", self.host.cgroup_parent] if network else []
-        return ["--runtime", self.oci_runtime, verb, *own, *options, IMAGE, *command]
 
 
 def _cgroups(parent: str) -> list[Path]:

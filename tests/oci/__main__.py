@@ -2,6 +2,8 @@
 
 SUITE is a Debian suite whose container engines are fetched once into the cache: bookworm, trixie, forky; by default
 trixie. The tests run in network, mount and process namespaces of their own, with all that they start.
+
+With `--cost STARTS` it measures instead, in the first of the suites: cost.py.
 """
 
 import argparse
@@ -24,7 +26,9 @@ def main() -> int:
     at = given.index("--") if "--" in given else len(given)
     parser = argparse.ArgumentParser(prog="python -m tests.oci", description=__doc__)
     parser.add_argument("suites", nargs="*", help="Debian suites")
-    names = parser.parse_args(given[:at]).suites or [TRIXIE.name]
+    parser.add_argument("--cost", type=int, default=0, metavar="STARTS", help="measure so many starts of each kind")
+    options = parser.parse_args(given[:at])
+    names = options.suites or [TRIXIE.name]
     if os.geteuid() != 0:
         print("oci: needs root, for namespaces. Next: run it as root.", file=sys.stderr)
         return 1
@@ -36,6 +40,8 @@ def main() -> int:
         print(f"oci: {error}", file=sys.stderr)
         return 1
     tests = [sys.executable, "-m", "pytest", "tests/oci", "-p", "no:cacheprovider", *given[at + 1 :]]
+    if options.cost:
+        tests = [sys.executable, "-m", "tests.oci.cost", names[0], str(options.cost)]
     command = [*_PROCESSES, sys.executable, "-m", _REAPER, *namespaces.wrapped(tests)]
     return subprocess.run(command, env={**os.environ, RUN: ",".join(names)}, check=False).returncode
 

@@ -140,6 +140,25 @@ def test_the_kernel_refuses_what_is_over_the_limit_and_the_neighbour_is_free(
 
 
 @crun_only
+@pytest.mark.machine("systemd")
+@pytest.mark.outcome("podman-limits")
+def test_a_container_of_a_service_is_limited_in_the_cgroup_of_that_service(
+    machine_equal: None, podman: PodmanOf, rdma_device: str
+) -> None:
+    """As Quadlet has it: `--cgroups=split` puts the container below its unit."""
+    device, split = ("--device", f"{LIMITED}={rdma_device}"), ("--cgroups=split", "--sdnotify=conmon")
+    keep_sixteen = ("sh", "-c", KEEP_SIXTEEN.format(rdma_device))
+    unit = ("systemd-run", "--unit=quadlet", "--service-type=notify", "-p", "NotifyAccess=all", "-p", "Delegate=yes")
+    run = program(podman, "-d", "--rm", "--name", "served", *split, *device, command=keep_sixteen)
+    Guest().must(*unit, "podman", *run)
+    assert got(podman, "served") == f"{OBJECTS} EAGAIN"
+    pid = podman.inspect("served")["State"]["Pid"]
+    assert "/system.slice/quadlet.service/" in Path(f"/proc/{pid}/cgroup").read_text()
+    assert kernel.cgroup_file(pid, "rdma.max") == f"{rdma_device} hca_handle=max hca_object={OBJECTS}"
+    podman.must("rm", "-f", "-t", "0", "served")
+
+
+@crun_only
 def test_a_container_without_a_cgroup_of_its_own_gets_no_limited_device(
     machine_equal: None, podman: PodmanOf, rdma_device: str
 ) -> None:

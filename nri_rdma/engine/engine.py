@@ -15,7 +15,6 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Self
 
-from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
 from nri_rdma.decide.decision import MemlockBounds
 from nri_rdma.decide.policy import Policy
@@ -217,12 +216,8 @@ class Engine:
         that is retried and fails for good is reported to its containers."""
         for it in self.attachments.all():
             it.attach_done.add_done_callback(partial(self._pods.remember_failure, it.pod))
-            if it.taken_up is not None:
-                it.taken_up.add_done_callback(partial(self._taken_up, it))
+        self._starts.journals_read()
 
     def synchronize(self, pods: Collection[Listed]) -> Future[None]:
         """Compare with the runtime's list of pods, in a worker. To be called before the runtime's next event."""
         return self.synchronizer.reconcile_later(pods)
-
-    def _taken_up(self, attachment: Attachment, _done: Future[None]) -> None:
-        self._starts.taken_up(attachment)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Future
+from functools import partial
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.attachments import Attachments
@@ -58,10 +60,16 @@ class ContainerStart:
             parts[0].remember_container(pod.name, pod.cgroups_path)
             self._limiter.limit_alone(parts, pod.name, pod.cgroups_path, pod.pid)
 
-    def taken_up(self, attachment: Attachment) -> None:
-        """Handle that it is known what became of an earlier daemon's attachment: of a container that stands for itself
-        nobody tells the cgroup again. Its limits were written before it started."""
+    def journals_read(self) -> None:
+        """Handle that the journals of an earlier daemon were read: of a container that stands for itself nobody tells
+        the cgroup again. Its limits were written before it started, and are removed at its end."""
+        for it in self._attachments.all():
+            if it.taken_up is not None and it.pod.cgroups_path:
+                it.taken_up.add_done_callback(partial(self._taken_up, it))
+
+    def _taken_up(self, attachment: Attachment, _done: Future[None]) -> None:
+        """Handle that it is known what became of an earlier daemon's attachment."""
         pod = attachment.pod
-        if pod.cgroups_path and not attachment.ends:
+        if not attachment.ends:
             attachment.remember_container(pod.name, pod.cgroups_path)
             self._limiter.lift_at_end((attachment,), pod.name, pod.cgroups_path)

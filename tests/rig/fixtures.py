@@ -32,12 +32,16 @@ def containerd(runtime: Runtime) -> Containerd:
 
 
 def choose_releases(metafunc: pytest.Metafunc) -> None:
-    """For a conftest's pytest_generate_tests: tests marked `every_runtime` run on every release, others on one."""
+    """For a conftest's pytest_generate_tests: tests marked `every_runtime` run on every release, others on one. With
+    `fetched_later=True` they run on that one, and on all others with --built-runtimes."""
     if "runtime" not in metafunc.fixturenames:
         return
     releases: tuple[cache.Release, ...] = (cache.CONTAINERD_2_1,)
-    if metafunc.definition.get_closest_marker("every_runtime") is not None:
-        releases = cache.built() if metafunc.config.getoption("--built-runtimes") else cache.FETCHED
+    mark = metafunc.definition.get_closest_marker("every_runtime")
+    if mark is not None:
+        later = tuple(it for it in cache.FETCHED if it not in releases) if mark.kwargs.get("fetched_later") else ()
+        at_once = tuple(it for it in cache.FETCHED if it not in later)
+        releases = (*later, *cache.built()) if metafunc.config.getoption("--built-runtimes") else at_once
     metafunc.parametrize("runtime", releases, ids=lambda it: it.name, indirect=True, scope="session")
 
 

@@ -1,0 +1,90 @@
+"""What became of containers, by what happened to the daemon and by what they asked for: a file for each runtime.
+
+The words of an outcome are those of docs/outcomes.md, which tests/rig/outcomes_page.py writes.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tests.rig import cache
+
+BUILD = cache.PROJECT / "build"
+SITUATIONS = {
+    "runs": "runs",
+    "never": "was never started",
+    "before": "is killed before the pod comes",
+    "between": "is killed between sandbox and container",
+    "in-sandbox": "is killed during RunPodSandbox",
+    "in-container": "is killed during CreateContainer",
+    "stopped": "is stopped (SIGSTOP) past the time-out",
+    "woken": "is stopped past the time-out, and goes on before the container starts",
+    "upgraded": "is upgraded between sandbox and container",
+}
+"""What happens to the daemon, by a word for the name of a test."""
+ASKS = {
+    "nothing": "nothing",
+    "annotation": "annotation",
+    "share": "share",
+    "claim": "claim",
+    "cdi": "CDI device",
+    "unguarded": "annotation, no guard",
+}
+"""What a container asks for, by a word for the name of a test."""
+RUNTIMES = {
+    "containerd-1.7": "containerd 1.7",
+    "containerd-2.1": "containerd 2.1",
+    "containerd-2.2": "containerd 2.2",
+    "containerd-2.3": "containerd 2.3",
+    "cri-o-1.34": "CRI-O 1.34",
+    "cri-o-1.36": "CRI-O 1.36",
+}
+"""Runtimes that have outcomes, by the names of their files."""
+COMPLETE, PLAIN, REFUSED = "complete", "runs", "refused"
+_OUR_CODE = re.compile(r"nri-rdma: ([A-Z]+(?:-[A-Z]+)*): ")
+
+
+def why_impossible(runtime: str, situation: str, ask: str) -> str:
+    """Return why there is no such container, "" where there can be one."""
+    if situation == "never" and ask == "share":
+        return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
+    if situation == "never" and ask == "claim":
+        return "nobody has published the devices or registered the driver: the pod is not placed here"
+    if situation == "woken" and runtime.startswith("cri-o-"):
+        return "CRI-O runs the guard's hook within CreateContainer, so nothing lies between the two"
+    return ""
+
+
+def given(missing: Collection[str], wanted: int) -> str:
+    """Return the outcome of a container that runs, by what it lacks of the `wanted` things that it asked for."""
+    if not wanted:
+        return PLAIN
+    if not missing:
+        return COMPLETE
+    return "**starts bare**" if len(missing) == wanted else f"**starts without {', '.join(sorted(missing))}**"
+
+
+def refused(text: str) -> str:
+    """Return the outcome of a container that does not start, by the text that the user sees."""
+    found = _OUR_CODE.search(text)
+    return f"{REFUSED}: {found[1]}" if found else f"{REFUSED} **without our sentence**: {text}"
+
+
+def record(runtime: str, situation: str, row: Mapping[str, str]) -> None:
+    """Keep outcomes by what was asked; one test at a time writes the file of a runtime."""
+    file = BUILD / f"outcomes-{runtime}.json"
+    BUILD.mkdir(exist_ok=True)
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    kept[situation] = dict(row)
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(kept, indent=1))
+    beside.rename(file)
+
+
+def recorded(folder: Path = BUILD) -> dict[str, dict[str, dict[str, str]]]:
+    """Return all outcomes that were kept: by runtime, situation and ask."""
+    return {
+        file.stem.removeprefix("outcomes-"): json.loads(file.read_text())
+        for file in sorted(folder.glob("outcomes-*.json"))
+    }

@@ -16,7 +16,7 @@ CELLS = [(runtime, situation, ask) for runtime in read() for situation in SITUAT
 
 
 def test_the_page_has_the_runtimes_of_make_test_and_make_runtimes() -> None:
-    assert read().keys() >= {"containerd-1.7", "containerd-2.1"}
+    assert read().keys() >= {"containerd-1.7", "containerd-2.1", "containerd-2.3", "cri-o-1.34"}
 
 
 @pytest.mark.parametrize(("runtime", "situation", "ask"), CELLS)

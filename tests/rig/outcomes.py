@@ -17,10 +17,10 @@ SITUATIONS = {
     "before": "is killed before the pod comes",
     "between": "is killed between sandbox and container",
     "in-sandbox": "is killed during RunPodSandbox",
-    "in-container": "is killed during CreateContainer",
+    "in-container": "is killed while the container is made",
     "stopped": "is stopped (SIGSTOP) past the time-out",
     "woken": "is stopped past the time-out, and goes on before the container starts",
-    "upgraded": "is upgraded between sandbox and container",
+    "upgraded": "is upgraded before the container starts",
 }
 """What happens to the daemon, by a word for the name of a test."""
 ASKS = {
@@ -39,14 +39,24 @@ RUNTIMES = {
     "containerd-2.3": "containerd 2.3",
     "cri-o-1.34": "CRI-O 1.34",
     "cri-o-1.36": "CRI-O 1.36",
+    "podman-bookworm-runc": "podman 4.3 of Debian 12 with runc",
+    "podman-bookworm-crun": "podman 4.3 of Debian 12 with crun",
+    "podman-trixie-runc": "podman 5.4 of Debian 13 with runc",
+    "podman-trixie-crun": "podman 5.4 of Debian 13 with crun",
+    "podman-forky-runc": "podman 5.8 of Debian forky with runc",
+    "podman-forky-crun": "podman 5.8 of Debian forky with crun",
+    "docker-forky": "Docker 28.5 of Debian forky",
 }
 """Runtimes that have outcomes, by the names of their files."""
 COMPLETE, PLAIN, REFUSED = "complete", "runs", "refused"
+_ENGINES = ("podman-", "docker-")
 _OUR_CODE = re.compile(r"nri-rdma: ([A-Z]+(?:-[A-Z]+)*): ")
 
 
 def why_impossible(runtime: str, situation: str, ask: str) -> str:
     """Return why there is no such container, "" where there can be one."""
+    if runtime.startswith(_ENGINES):
+        return _why_not_without_kubernetes(situation, ask)
     if situation == "never" and ask == "share":
         return "the kubelet has no such resource before a daemon has registered it: the pod is not placed here"
     if situation == "never" and ask == "claim":
@@ -56,19 +66,34 @@ def why_impossible(runtime: str, situation: str, ask: str) -> str:
     return ""
 
 
+def _why_not_without_kubernetes(situation: str, ask: str) -> str:
+    if ask in {"annotation", "unguarded"}:
+        return "podman and Docker tell no plugin of a container's annotations: a CDI device is the way to ask there"
+    if ask in {"share", "claim"}:
+        return "shares and claims are allocated by a kubelet, and there is none"
+    if situation in {"between", "in-sandbox"}:
+        return "a container of podman and Docker has no sandbox that is started before it"
+    if situation == "in-container" and ask == "nothing":
+        return "the daemon is not asked for a container that asks for nothing, so that it cannot be killed meanwhile"
+    if situation == "woken":
+        return "podman and Docker ask the daemon once, when the container starts"
+    return ""
+
+
 def given(missing: Collection[str], wanted: int) -> str:
     """Return the outcome of a container that runs, by what it lacks of the `wanted` things that it asked for."""
-    if not wanted:
-        return PLAIN
     if not missing:
         return COMPLETE
     return "**starts bare**" if len(missing) == wanted else f"**starts without {', '.join(sorted(missing))}**"
 
 
-def refused(text: str) -> str:
-    """Return the outcome of a container that does not start, by the text that the user sees."""
-    found = _OUR_CODE.search(text)
-    return f"{REFUSED}: {found[1]}" if found else f"{REFUSED} **without our sentence**: {text}"
+def refused(text: str, log: str = "") -> str:
+    """Return the outcome of a container that does not start, by the text that the user sees, and the system's log."""
+    if found := _OUR_CODE.search(text):
+        return f"{REFUSED}: {found[1]}"
+    if found := _OUR_CODE.search(log):
+        return f"{REFUSED}: {found[1]} in the system's log"
+    return f"{REFUSED} **without our sentence**: {text}"
 
 
 def record(runtime: str, situation: str, row: Mapping[str, str]) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 import grpc
 
 from tests.rig import api_server
-from tests.rig.cri import Container, Cri
 from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.device_manager import FakeDeviceManager
-from tests.rig.expect import described_mac, look, tree_number
+from tests.rig.expect import tree_number
 from tests.rig.fabric import Fabric
 from tests.rig.guard import HOOK
 from tests.rig.kubelet import PATIENT, Claim, Claimed, FakeKubelet, Given, fields, message, text
 from tests.rig.runtime import Runtime
+from tests.rig.wanted import Wanted
 
 PREFIX = "rdma.noderesource.dev"
 _RESOURCE = "rdma/hca_shared"
@@ -47,25 +47,16 @@ select = {{ device = ["mlx5_4"] }}
 modes = ["exclusive"]
 door = "claims"
 """
-_OPENS = """
-(: <>/dev/infiniband/uverbs{number}) 2>&1
-mknod /tmp/other c 231 {other} && (: <>/tmp/other) 2>&1
-true
-"""
-"""No driver answers to these numbers here: what may be opened fails with other words than what may not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What the kubelet tells the runtime of a pod and its container, and what the container is to have: the device of
-    that number (None: nothing), its netdev if it `moves`, and a variable."""
+    """What the kubelet tells the runtime of a pod and its container, and what the container is to have."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     container_annotations: Mapping[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
-    number: int | None = None
-    moves: bool = False
-    variable: str = ""
+    wanted: Wanted | None = None
 
 
 @dataclass
@@ -134,7 +125,7 @@ class Annotation(Ask):
 
     def prepare(self, on: Kubernetes, pod: str, daemon: Daemon | None) -> Asked:
         asks = {f"{PREFIX}/pod": f"[{{name: fabric, match: {{device: mlx5_{self.number}}}}}]"}
-        return Asked(annotations=asks, number=self.number, moves=True, variable="RDMA_DEVICES_FABRIC")
+        return Asked(annotations=asks, wanted=Wanted(number=self.number, variable="RDMA_DEVICES_FABRIC"))
 
 
 class Unguarded(Annotation):
@@ -155,8 +146,7 @@ class Share(Ask):
         return Asked(
             container_annotations=admitted.annotations,
             cdi_devices=admitted.cdi_devices,
-            number=2,
-            variable="RDMA_DEVICES_HCA_SHARED",
+            wanted=Wanted(number=2, moves=False, variable="RDMA_DEVICES_HCA_SHARED"),
         )
 
 
@@ -177,7 +167,7 @@ class OurClaim(Ask):
         claimed = Claimed(driver=PREFIX, pool="n1", device=device, cdi=cdi)
         claim = Claim(namespace="default", name="rails", devices=(claimed,))
         on.kubelet.add_pod("default", pod, Given(name="main", claims=(claim,)))
-        return Asked(cdi_devices=cdi, number=4, moves=True, variable="RDMA_DEVICES_RAILS_NIC")
+        return Asked(cdi_devices=cdi, wanted=Wanted(number=4, variable="RDMA_DEVICES_RAILS_NIC"))
 
 
 class CdiDevice(Ask):
@@ -202,7 +192,7 @@ class CdiDevice(Ask):
         claimed = Claimed(driver="dra.example.com", pool="n1", device="five", cdi=names)
         claim = Claim(namespace="default", name="theirs", devices=(claimed,))
         on.kubelet.add_pod("default", pod, Given(name="main", claims=(claim,)))
-        return Asked(cdi_devices=names, number=5, moves=True, variable="RDMA_DEVICES_FIVE")
+        return Asked(cdi_devices=names, wanted=Wanted(number=5, variable="RDMA_DEVICES_FIVE"))
 
 
 WAYS: Mapping[str, Ask] = {
@@ -214,41 +204,6 @@ WAYS: Mapping[str, Ask] = {
     "unguarded": Unguarded(),
 }
 """By the names of tests/rig/outcomes.py."""
-
-
-def missing(cri: Cri, container: Container, node: Fabric, asked: Asked) -> set[str]:
-    """Return what a container that runs lacks of what it asked for, as it is seen inside. Fails where it has what it
-    did not ask for."""
-    seen = look(cri, container)
-    if asked.number is None:
-        assert seen.nodes == {}
-        assert not any(name.startswith(("NCCL", "UCX", "RDMA")) for name in seen.env)
-        return set()
-    node_name, netdev = f"uverbs{asked.number}", f"rail{asked.number}"
-    wanted = {name: tree_number(node, name) for name in (node_name, "rdma_cm")}
-    assert seen.nodes.items() <= wanted.items(), "what it did not ask for"
-    lacks = set()
-    if seen.nodes != wanted or not _opens(cri, container, asked.number):
-        lacks.add("nodes")
-    if asked.moves and described_mac(node, netdev) not in seen.macs.values():
-        lacks.add("netdev")
-    if seen.env.get(asked.variable) != f"mlx5_{asked.number}":
-        lacks.add("environment")
-    return lacks
-
-
-def wanted(asked: Asked) -> int:
-    """Return how many things `missing` looks for."""
-    return 0 if asked.number is None else 2 + asked.moves
-
-
-def _opens(cri: Cri, container: Container, number: int) -> bool:
-    """Whether the container may open its node, and not another one of the same kind."""
-    script = _OPENS.format(number=number, other=192 + (number + 1) % 8)
-    told = cri.exec(container, ["sh", "-c", script]).stdout.splitlines()
-    assert len(told) == 2, told
-    assert "Operation not permitted" in told[1], told
-    return "Operation not permitted" not in told[0]
 
 
 def _prepare(socket: Path, namespace: str, name: str, uid: str) -> tuple[str, ...]:

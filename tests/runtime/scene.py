@@ -15,7 +15,9 @@ from typing import Self, TypeVar
 from tests.rig import outcomes
 from tests.rig.cri import Container, CriError, Sandbox
 from tests.rig.deadline import DeadlineError, wait_until
-from tests.runtime.asking import WAYS, Asked, Kubernetes, missing, wanted
+from tests.rig.expect import look
+from tests.rig.wanted import assert_nothing, lacking
+from tests.runtime.asking import WAYS, Asked, Kubernetes
 
 T = TypeVar("T")
 BACK_S = 20.0
@@ -110,7 +112,13 @@ class Part:
         return True
 
     def _given(self) -> str:
-        return outcomes.given(missing(self._cri, self._made, self._on.node, self.asked), wanted(self.asked))
+        """The container as it is seen inside."""
+        seen, wanted = look(self._cri, self._made), self.asked.wanted
+        if wanted is None:
+            assert_nothing(seen)
+            return outcomes.PLAIN
+        opened = self._cri.exec(self._made, ["sh", "-c", wanted.opens]).stdout.splitlines()
+        return outcomes.given(lacking(wanted, seen, opened, self._on.node), wanted.things)
 
 
 class Scene:
@@ -154,7 +162,7 @@ class Scene:
         with self._killed_meanwhile(situation == "in-sandbox"):
             self._all(Part.sandbox)
         if self._daemon.runs:
-            asking = sum(it.asked.number is not None for it in self._parts)
+            asking = sum(it.asked.wanted is not None for it in self._parts)
             wait_until(lambda: self._states() == ["attached"] * asking, "the attaches to end")
         match situation:
             case "between":

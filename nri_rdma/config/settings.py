@@ -32,6 +32,8 @@ from nri_rdma.text.toml import line_of, lines_of
 DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
+SANDBOXED_HANDLERS = ("kata*", "gvisor*", "runsc*", "firecracker*")
+"""Names under which Kata Containers, gVisor and Firecracker are set up."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_BYTES = 1 << 20
@@ -44,6 +46,9 @@ LONGEST_WAIT_S = 1.5
 a longer wait would leave no time for the answer."""
 MAX_DEPTH = 16
 """Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
+
+
+_HANDLER = re.compile(r"[-A-Za-z0-9_.*?]{1,253}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,14 @@ def _paths(name: str, value: Any) -> tuple[Path, ...]:
     if not isinstance(items, list) or not all(isinstance(item, str) and item for item in items):
         raise _refused(name, value, "a list of directories")
     return tuple(Path(item) for item in items)
+
+
+def _handlers(name: str, value: Any) -> tuple[str, ...]:
+    """Read a list of runtime handlers, or a text with commas between them; an empty one is none."""
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) and value else value or []
+    if not isinstance(items, list) or not all(isinstance(item, str) and _HANDLER.fullmatch(item) for item in items):
+        raise _refused(name, value, "a list of runtime handlers; * and ? are wild")
+    return tuple(items)
 
 
 def _flag(name: str, value: Any) -> bool:
@@ -201,6 +214,12 @@ _SCHEMAS: Mapping[Callable[[str, Any], object], Mapping[str, object]] = {
     _path: {"type": "string"},
     _path_or_none: {"type": "string"},
     _paths: {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+    _handlers: {
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string", "pattern": f"^(?:{_HANDLER.pattern})$"}},
+        ]
+    },
     _flag: {"type": "boolean"},
     _index: {"type": "string", "pattern": "^[0-9]{2}$"},
     _plugin_name: {"type": "string", "pattern": "^[a-zA-Z0-9_.+-]+$"},
@@ -246,6 +265,13 @@ class Settings:
         False,
         "Let the pool `default` serve requests with `mode: exclusive` too; a request without a mode stays shared.",
         _flag,
+    )
+    sandboxed_handlers: tuple[str, ...] = _setting(
+        SANDBOXED_HANDLERS,
+        "Runtime handlers whose containers have a kernel of their own, where the node's devices do not work: a pod of"
+        " one that asks for devices is refused. `*` and `?` are wild; empty: none.",
+        _handlers,
+        "HANDLER[,HANDLER...]",
     )
     memlock: Memlock = _setting(
         Memlock(automatic=True), "RLIMIT_MEMLOCK of containers with devices.", _memlock, "auto|unlimited|keep|BYTES"

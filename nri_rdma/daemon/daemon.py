@@ -32,7 +32,7 @@ from nri_rdma.daemon.sessions import Sessions, preload_grammar
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
-from nri_rdma.decide.policy import policy_of
+from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.status import DaemonFacts
 from nri_rdma.doors.nri.identity import identify
 from nri_rdma.doors.nri.link import Door
@@ -145,7 +145,7 @@ class Daemon:
         )
         self._engine = Engine.make(
             node=self._node,
-            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+            policy=configured_policy(settings),
             reservations=self._reservations,
             evidence=self._sources.evidence,
             attachments=self._attachments,

@@ -12,7 +12,7 @@ from dataclasses import fields
 from itertools import groupby
 
 from nri_rdma.config.settings import Settings
-from nri_rdma.decide.policy import Policy, offer, policy_of
+from nri_rdma.decide.policy import Policy, configured_policy, offer
 from nri_rdma.engine.placer import Placer
 from nri_rdma.errors import ErrorCode, SettingError
 from nri_rdma.model.device import Node
@@ -20,7 +20,7 @@ from nri_rdma.observe.logs import set_log_level
 
 log = logging.getLogger(__name__)
 
-RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "log_level"})
+RELOADABLE = frozenset({"pools", "rules", "adopt", "allow_default_pool", "sandboxed_handlers", "log_level"})
 """The settings that can change while the daemon runs; the others are where it has files, sockets and a name."""
 
 
@@ -52,7 +52,7 @@ class Reloader:
 
     def _take(self, settings: Settings) -> None:
         refuse_fixed(self._settings, settings)
-        policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+        policy = configured_policy(settings)
         refuse_contested(policy, self._placer.node.cache.current)
         self._placer.offering.policy = policy
         self._placer.evidence.adoption = settings.adopt

@@ -1,7 +1,8 @@
 """Decides what a pod gets on a node: one decision for the engine, `explain` and the dry run. Pure.
 
 Everything the decision depends on is gathered before it, in a Question. The order is a law: what the kubelet said
-narrows the request, what CDI devices ask for is read, limits are checked, the policy admits, devices are placed.
+narrows the request, what CDI devices ask for is read, the runtime handler and limits are checked, the policy admits,
+devices are placed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from nri_rdma.cdi.grants import CdiGrant
 from nri_rdma.decide.gpus import PodGpus, informed
 from nri_rdma.decide.granted import Wanted, place_granted, requests_of, with_grants
 from nri_rdma.decide.placement import Placed, Taken, place
-from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_memlock
+from nri_rdma.decide.policy import Admitted, Asker, Offer, Policy, admit, refuse_handler, refuse_memlock
 from nri_rdma.decide.scoping import scoped
 from nri_rdma.decide.share_limits import with_share_limits
 from nri_rdma.errors import NriRdmaError
@@ -79,6 +80,7 @@ def decide(question: Question, taken: Taken) -> Decision:
     try:
         items = tuple(_informed(item, question.gpus) for item in requests_of(question.grants, question.adoption))
         asked = PodRequest(requests=(*request.requests, *(item.request for item in items)))
+        refuse_handler(question.policy, asked, question.asker)
         refuse_memlock(asked, question.memlock.ceiling, question.memlock.dropped_by)
         admitted = admit(question.policy, question.node, request, question.asker)
         is_tied = question.has_ties and any(item.mode is Mode.EXCLUSIVE for item in admitted)

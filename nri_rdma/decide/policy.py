@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
-from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives, is_named
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
@@ -29,6 +30,7 @@ __all__ = [
     "Pool",
     "Rule",
     "admit",
+    "configured_policy",
     "default_policy",
     "first_mode",
     "offer",
@@ -45,6 +47,8 @@ class Policy:
 
     pools: Mapping[str, Pool]
     rules: tuple[Rule, ...] = ()
+    sandboxed_handlers: tuple[str, ...] = ()
+    """The runtime handlers whose containers have a kernel of their own, with ``*`` and ``?``."""
     char_kinds: frozenset[CharKind] = DEFAULT_CHAR_KINDS
 
 
@@ -72,12 +76,44 @@ class Admitted:
     is_watched: bool = False
 
 
-def policy_of(pools: Iterable[Pool], rules: tuple[Rule, ...], *, allow_default_pool: bool) -> Policy:
+def policy_of(
+    pools: Iterable[Pool],
+    rules: tuple[Rule, ...],
+    *,
+    allow_default_pool: bool,
+    sandboxed_handlers: tuple[str, ...] = (),
+) -> Policy:
     """Return the policy that the settings of these names describe; without pools, the default policy."""
     configured = {pool.name: pool for pool in pools}
     if not configured:
-        return replace(default_policy(allow_default_pool), rules=rules)
-    return Policy(pools=MappingProxyType(configured), rules=rules)
+        return replace(default_policy(allow_default_pool), rules=rules, sandboxed_handlers=sandboxed_handlers)
+    return Policy(pools=MappingProxyType(configured), rules=rules, sandboxed_handlers=sandboxed_handlers)
+
+
+class PolicySettings(Protocol):
+    """The settings that make a policy."""
+
+    @property
+    def pools(self) -> tuple[Pool, ...]: ...
+
+    @property
+    def rules(self) -> tuple[Rule, ...]: ...
+
+    @property
+    def allow_default_pool(self) -> bool: ...
+
+    @property
+    def sandboxed_handlers(self) -> tuple[str, ...]: ...
+
+
+def configured_policy(settings: PolicySettings) -> Policy:
+    """Return the policy of the settings."""
+    return policy_of(
+        settings.pools,
+        settings.rules,
+        allow_default_pool=settings.allow_default_pool,
+        sandboxed_handlers=settings.sandboxed_handlers,
+    )
 
 
 def default_policy(allow_exclusive: bool) -> Policy:
@@ -158,6 +194,19 @@ def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
     if mode is Mode.SHARED:
         return None
     return Isolation.HARD if rdma_netns is RdmaNetns.EXCLUSIVE else Isolation.SOFT
+
+
+def refuse_handler(policy: Policy, request: PodRequest, asker: Asker) -> None:
+    """Raise PlacementError for a request of a pod whose containers have a kernel of their own: the node's devices are
+    none of that kernel's, so the pod would run without them."""
+    if not request.requests or not is_named(asker.runtime_handler, policy.sandboxed_handlers):
+        return
+    raise PlacementError(
+        ErrorCode.POLICY_HANDLER,
+        f"containers of runtime handler {asker.runtime_handler} have a kernel of their own, without the node's devices",
+        where=request.requests[0].where,
+        hint="use a runtime class of runc or crun, or the administrator changes sandboxed_handlers",
+    )
 
 
 def refuse_memlock(request: PodRequest, ceiling: int, dropped_by: str = "") -> None:

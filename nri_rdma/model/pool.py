@@ -116,5 +116,10 @@ class Rule:
         return f"rule {self.name} ({self.where})"
 
 
+def is_named(handler: str, patterns: Iterable[str]) -> bool:
+    """Return whether a runtime handler is one of these; ``*`` and ``?`` are wild."""
+    return _any_matches(patterns, handler)
+
+
 def _any_matches(patterns: Iterable[str], value: str) -> bool:
     return any(fnmatchcase(value, pattern) for pattern in patterns)

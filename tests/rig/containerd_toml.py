@@ -8,6 +8,8 @@ from tests.rig import cache
 from tests.rig.guard import GUARDED
 from tests.rig.image import IMAGE
 
+SANDBOXED = "runsc"
+"""A runtime handler that has gVisor's name, and is runc as the others. CRI-O makes other pods for Kata's."""
 _quoted = json.dumps  # a JSON string is a TOML basic string
 
 # What no test uses and costs time at the start, or makes folders outside the rig (internal.v1.opt: /opt/containerd).
@@ -111,7 +113,8 @@ cdi_spec_dirs = [{_quoted(str(choices.run / "cdi"))}]"""
 def _runc(cri: str, choices: Choices) -> str:
     guard = f"""base_runtime_spec = {_quoted(str(choices.guarded_spec))}
 pod_annotations = ["rdma.noderesource.dev", "rdma.noderesource.dev/*"]"""
-    return "\n".join((_handler(cri, "runc", choices, choices.runtime_toml), _handler(cri, GUARDED, choices, guard)))
+    handlers = (("runc", choices.runtime_toml), (GUARDED, guard), (SANDBOXED, ""))
+    return "\n".join(_handler(cri, name, choices, more) for name, more in handlers)
 
 
 def _handler(cri: str, name: str, choices: Choices, more: str) -> str:

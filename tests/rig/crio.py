@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.rig import cache
 from tests.rig.collector import Collector
+from tests.rig.containerd_toml import SANDBOXED
 from tests.rig.image import IMAGE, PAUSE
 from tests.rig.runtime import Runtime
 
@@ -85,12 +86,7 @@ container_attach_socket_dir = {_quoted(str(run / "attach"))}
 apparmor_profile = "unconfined"
 disable_hostport_mapping = true
 irqbalance_config_restore_file = "disable"
-[crio.runtime.runtimes.runc]
-runtime_path = {_quoted(str(cache.RUNC))}
-runtime_root = {_quoted(str(run / "runc"))}
-monitor_path = {_quoted(str(self.release.folder / "conmon"))}
-monitor_cgroup = "pod"
-[crio.image]
+{self._handler("runc")}{self._handler(SANDBOXED)}[crio.image]
 pause_image = {_quoted(IMAGE)}
 pause_command = {_quoted(PAUSE)}
 signature_policy = {_quoted(str(run / "policy.json"))}
@@ -105,6 +101,14 @@ nri_listen = {_quoted(str(self.nri_socket))}
 nri_plugin_dir = {_quoted(str(run / "nri-plugins"))}
 nri_plugin_config_dir = {_quoted(str(run / "nri-conf"))}
 {self._tracing()}"""
+
+    def _handler(self, name: str) -> str:
+        return f"""[crio.runtime.runtimes.{name}]
+runtime_path = {_quoted(str(cache.RUNC))}
+runtime_root = {_quoted(str(self.run / "runc"))}
+monitor_path = {_quoted(str(self.release.folder / "conmon"))}
+monitor_cgroup = "pod"
+"""
 
     def _tracing(self) -> str:
         if self._collector is None:

@@ -276,7 +276,7 @@ def generate(
     from nri_rdma.commands.cli.node import read_node
     from nri_rdma.commands.generate_cdi import NIC, SpecAsks, of_pool, spec_of
     from nri_rdma.commands.hooked_cdi import HOOK, HookStyle, hooked
-    from nri_rdma.decide.policy import policy_of
+    from nri_rdma.decide.policy import configured_policy
     from nri_rdma.host.cdi.write import write_spec
 
     if hook is not None and not hooks:
@@ -285,7 +285,7 @@ def generate(
     asks = SpecAsks(mode=wanted, memlock=bytes_, hca_handles=hca_handles, hca_objects=hca_objects)
     annotations = ((settings.annotation_prefix, asks.text),) if asks.text and not hooks else ()
     (node, _), kind = read_node(settings, snapshot), NIC
-    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    policy = configured_policy(settings)
     if pool is not None:
         node, kind = of_pool(policy, node, pool, wanted, devices)
     generated = spec_of(node, devices, kind=kind, annotations=annotations)

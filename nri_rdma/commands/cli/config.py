@@ -54,10 +54,10 @@ def show(loaded: Loaded, snapshot: Path | None, output: str) -> None:
       nri-rdma config show
       nri-rdma config show --config ./config.toml --snapshot node.json -o json
     """
-    from nri_rdma.decide.policy import offer, policy_of
+    from nri_rdma.decide.policy import configured_policy, offer
 
     settings = loaded.settings
-    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    policy = configured_policy(settings)
     node, sentence = _node(settings, snapshot)
     offered = offer(policy, node) if node is not None else None
     if output == "json":

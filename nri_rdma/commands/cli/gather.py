@@ -19,7 +19,7 @@ from nri_rdma.commands.cli.node import read_node
 from nri_rdma.commands.cli.status_check import look_through
 from nri_rdma.commands.explain import Away, Facts
 from nri_rdma.config.settings import Settings
-from nri_rdma.decide.policy import policy_of
+from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.control.document import node_from, policy_from
 from nri_rdma.doors.control.status import MEMLOCK_IS_SET
@@ -74,7 +74,7 @@ def _from_node(settings: Settings, sentence: str, snapshot: Path | None = None) 
     source = "the snapshot's hardware" if snapshot is not None else f"the hardware of {settings.sysfs_root}"
     facts = Facts(
         node=node,
-        policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+        policy=configured_policy(settings),
         taken=MappingProxyType({}),
         annotation_prefix=settings.annotation_prefix,
         default_memlock=settings.memlock.bytes,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.decide.policy import offer, policy_of
+from nri_rdma.decide.policy import configured_policy, offer, policy_of
 from nri_rdma.decide.share_limits import share_limits as limits_of_share
 from nri_rdma.doors.control.document import node_from
 from nri_rdma.errors import InventoryError, NotReadyError
@@ -68,7 +68,7 @@ def pools(machine: Machine) -> Finding:
     if isinstance(machine.node, InventoryError) or not machine.node[0].devices:
         return not_applicable("pools", "there is no RDMA device")
     node, settings = machine.node[0], machine.settings
-    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    policy = configured_policy(settings)
     offered = offer(policy, node)
     names = {device.id: device.name for device in node.devices}
     if offered.contested:

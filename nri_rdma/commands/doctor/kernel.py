@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nri_rdma.commands.doctor.finding import Finding, not_applicable, ok, problem, warning
 from nri_rdma.commands.doctor.machine import Machine
-from nri_rdma.decide.policy import policy_of
+from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.nri.runtimes import parse_release
 from nri_rdma.errors import InventoryError
 from nri_rdma.host.cgroup import RDMA_PEAK, has_rdma_controller
@@ -72,7 +72,7 @@ def rdma_netns(machine: Machine) -> Finding:
         return not_applicable("rdma netns", machine.node.what)
     node, _ = machine.node
     settings = machine.settings
-    policy = policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool)
+    policy = configured_policy(settings)
     modes = {mode for pool in policy.pools.values() for mode in pool.modes}
     match node.rdma_netns:
         case RdmaNetns.SHARED:

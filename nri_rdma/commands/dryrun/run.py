@@ -25,7 +25,7 @@ from nri_rdma.daemon.sessions import preload_grammar, set_memlock
 from nri_rdma.daemon.signals import Signals
 from nri_rdma.daemon.sources import Sources
 from nri_rdma.decide.decision import MemlockBounds
-from nri_rdma.decide.policy import policy_of
+from nri_rdma.decide.policy import configured_policy
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.doors.nri.identity import Identity, identify
 from nri_rdma.doors.nri.peer import memlock_ceiling
@@ -108,7 +108,7 @@ class DryRun:
         )
         self._engine = Engine.make(
             node=self._node,
-            policy=policy_of(settings.pools, settings.rules, allow_default_pool=settings.allow_default_pool),
+            policy=configured_policy(settings),
             reservations=reservations,
             evidence=self._sources.evidence,
             attachments=attachments,

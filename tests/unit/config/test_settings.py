@@ -139,6 +139,25 @@ def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over
     assert mine.lifelines(told).api_server == ip_address("10.0.0.1")
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ('["kata*", "runsc"]', ("kata*", "runsc")),
+        ('"kata*, runsc"', ("kata*", "runsc")),
+        ("[]", ()),
+        ('""', ()),
+    ],
+)
+def test_sandboxed_handlers_are_a_list_or_a_text_with_commas(written: str, read: tuple[str, ...]) -> None:
+    assert load_settings({}, {}, sent=f"sandboxed_handlers = {written}\n").sandboxed_handlers == read
+
+
+@pytest.mark.parametrize("written", ['"kata, "', '["a b"]', "[1]", "true", '[""]', "1"])
+def test_what_is_no_runtime_handler_is_refused(written: str) -> None:
+    with pytest.raises(SettingError, match="sandboxed-handlers is a list of runtime handlers"):
+        load_settings({}, {}, sent=f"sandboxed_handlers = {written}\n")
+
+
 def test_containerds_socket_may_be_none() -> None:
     assert load({}, {}, Document(name="FILE")).settings.containerd_socket == Path("/run/containerd/containerd.sock")
     document = Document(name="FILE", text='containerd_socket = ""')

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from nri_rdma.decide.decision import MemlockBounds, decide
 from nri_rdma.decide.gpus import PodGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.errors import ErrorCode
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
-from nri_rdma.model.request import DeviceRequest, Mode
-from tests.unit.decide.questions import names, question
+from nri_rdma.model.pool import Asker
+from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
+from tests.unit.decide.questions import POLICY, names, question
 from tests.unit.model.hardware import nic, node, tied
 
 
@@ -25,6 +30,26 @@ def test_a_limit_that_the_runtime_may_not_set_is_refused_before_anything_is_admi
     decision = decide(question(asked, memlock=MemlockBounds(ceiling=4096)), {})
     assert decision.refusal is not None
     assert (decision.refusal.code, decision.admitted) == (ErrorCode.MEMLOCK_LIMIT, ())
+
+
+SANDBOXED = replace(POLICY, sandboxed_handlers=("kata*", "runsc"))
+
+
+@pytest.mark.parametrize("handler", ["kata", "kata-qemu", "runsc"])
+def test_a_pod_whose_containers_have_a_kernel_of_their_own_is_refused_before_anything_is_admitted(handler: str) -> None:
+    asked = replace(question(), policy=SANDBOXED, asker=Asker(runtime_handler=handler))
+    decision = decide(asked, {})
+    assert decision.refusal is not None
+    assert (decision.refusal.code, decision.admitted) == (ErrorCode.POLICY_HANDLER, ())
+    assert f"runtime handler {handler} have a kernel of their own" in str(decision.refusal)
+    assert decide(replace(asked, policy=POLICY), {}).refusal is None
+    assert decide(replace(asked, request=PodRequest(requests=())), {}).refusal is None
+
+
+@pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "my-kata", "runsc-like"])
+def test_other_handlers_are_served(handler: str) -> None:
+    decision = decide(replace(question(), policy=SANDBOXED, asker=Asker(runtime_handler=handler)), {})
+    assert (decision.refusal, names(decision)) == (None, ["mlx5_0"])
 
 
 def test_a_word_is_narrowed_to_the_containers_that_the_kubelet_gave_devices() -> None:

@@ -175,4 +175,8 @@ def test_explain_decides_with_the_files_pools_and_rules(config: Path, eight: Pat
     manifest.write_text(manifest.read_text().replace("nvidia", "kata-qemu"))
     done = nri_rdma("explain", manifest, *place)
     assert done.returncode == 1
-    assert f"nri-rdma: POLICY-DENIED: rule no sandboxes ({config}:14) refuses pool rails" in done.stdout
+    assert "nri-rdma: POLICY-HANDLER: containers of runtime handler kata-qemu have a kernel of their own" in done.stdout
+    config.write_text(f"sandboxed_handlers = []\n{config.read_text()}")
+    done = nri_rdma("explain", manifest, *place)
+    assert done.returncode == 1
+    assert f"nri-rdma: POLICY-DENIED: rule no sandboxes ({config}:15) refuses pool rails" in done.stdout

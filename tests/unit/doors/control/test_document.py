@@ -40,7 +40,8 @@ def test_a_document_without_a_node_is_refused(document: dict[str, object]) -> No
 def test_a_policy_survives_its_document() -> None:
     text = (PROJECT / "docs/examples/pools.toml").read_text()
     settings = load({}, {}, Document(name="FILE", text=text)).settings
-    policy = policy_of(settings.pools, settings.rules, allow_default_pool=False)
+    handlers = ("kata*", "runsc")
+    policy = policy_of(settings.pools, settings.rules, allow_default_pool=False, sandboxed_handlers=handlers)
     assert policy_from({"policy": json.loads(json.dumps(policy_document(policy)))}) == policy
 
 

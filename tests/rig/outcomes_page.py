@@ -30,7 +30,7 @@ def read(page: Path = PAGE) -> dict[str, dict[str, dict[str, str]]]:
     situations = {label: name for name, label in SITUATIONS.items()}
     found: dict[str, dict[str, dict[str, str]]] = {}
     of: list[str] = []
-    for line in _between(page.read_text()).splitlines() if page.exists() else ():
+    for line in _parts(page)[1].splitlines():
         cells = [it.strip() for it in line.strip("|").split("|")]
         if line.startswith(_HEAD):
             of = [runtimes[label] for label in line.removeprefix(_HEAD).split(_JOINED)]
@@ -42,20 +42,30 @@ def read(page: Path = PAGE) -> dict[str, dict[str, dict[str, str]]]:
 
 
 def write(seen: Mapping[str, Table], page: Path = PAGE) -> None:
-    """Put these outcomes onto the page; those that it has of others stay."""
+    """Put these outcomes onto the page; those that it has of others stay, and so does all text outside of the marks.
+
+    Raise ValueError, and write nothing, if the page does not have the marks.
+    """
     kept = read(page)
     for runtime, table in seen.items():
         for situation, row in table.items():
             kept.setdefault(runtime, {}).setdefault(situation, {}).update(row)
-    text = page.read_text()
-    page.write_text(text.replace(_between(text), f"\n{''.join(_tables(kept))}"))
+    before, _, after = _parts(page)
+    page.write_text(f"{before}{BEGIN}\n\n{''.join(_tables(kept))}\n{END}{after}")
 
 
 _NOTE = re.compile(r"\([a-z]\)|not run")
 
 
-def _between(text: str) -> str:
-    return text.partition(BEGIN)[2].partition(END)[0]
+def _parts(page: Path) -> tuple[str, str, str]:
+    """Return the text before, between and after the marks of the page; raise ValueError if it does not have each once,
+    in this order."""
+    text = page.read_text()
+    before, begin, rest = text.partition(BEGIN)
+    tables, end, after = rest.partition(END)
+    if not (begin and end) or text.count(BEGIN) + text.count(END) != 2:
+        raise ValueError(f"{page} needs one {BEGIN} and one {END} after it. Next: write both where the tables belong")
+    return before, tables, after
 
 
 def _tables(kept: Mapping[str, Table]) -> Iterator[str]:
@@ -83,4 +93,4 @@ def _rows(runtime: str, table: Table, notes: dict[str, str]) -> Iterator[str]:
 
 if __name__ == "__main__":
     write(recorded())
-    sys.stdout.write(_between(PAGE.read_text()))
+    sys.stdout.write(_parts(PAGE)[1])

@@ -22,6 +22,8 @@ def test_the_page_has_containerd_crio_podman_and_docker() -> None:
         "containerd-2.1",
         "containerd-2.3",
         "cri-o-1.34",
+        "podman-bookworm-runc",
+        "podman-bookworm-crun",
         "podman-trixie-runc",
         "podman-trixie-crun",
         "docker-forky",

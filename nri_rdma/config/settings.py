@@ -21,7 +21,7 @@ from typing import Any  # Any: values before they are parsed
 
 from nri_rdma.errors import ErrorCode, RequestError, SettingError
 from nri_rdma.model.adoption import Adoption
-from nri_rdma.model.pool import DEFAULT_POOL, Pool, Rule
+from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, Pool, Rule
 from nri_rdma.model.request import ANNOTATION_PREFIX, ANNOTATION_PREFIX_HINT, UNLIMITED, Mode
 from nri_rdma.model.usage import Address, Lifelines, Network, parse_address
 from nri_rdma.model.waits import Waits
@@ -33,7 +33,7 @@ DEFAULT_CONFIG_FILE = Path("/etc/nri-rdma/config.toml")
 CDI_DIRECTORIES = (Path("/etc/cdi"), Path("/var/run/cdi"))
 """In rising priority, as CDI has them: what an administrator wrote, then what programs write."""
 SANDBOXED_HANDLERS = ("kata*", "gvisor*", "runsc*", "firecracker*")
-"""Names under which Kata Containers, gVisor and Firecracker are set up."""
+"""The runtime handlers under which Kata Containers, gVisor and Firecracker are usually set up."""
 SENT_CONFIG = "the configuration that the runtime sent"
 ENVIRONMENT_PREFIX = "NRI_RDMA_"
 MAX_BYTES = 1 << 20
@@ -46,9 +46,7 @@ LONGEST_WAIT_S = 1.5
 a longer wait would leave no time for the answer."""
 MAX_DEPTH = 16
 """Greatest depth of tables and lists; a deeper text is refused. A label's value in a list of a rule is five deep."""
-
-
-_HANDLER = re.compile(r"[-A-Za-z0-9_.*?]{1,253}")
+_HANDLER = re.compile(f"{HANDLER_CHARACTER}{{1,253}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +102,11 @@ def _paths(name: str, value: Any) -> tuple[Path, ...]:
 
 def _handlers(name: str, value: Any) -> tuple[str, ...]:
     """Read a list of runtime handlers, or a text with commas between them; an empty one is none."""
-    items = [item.strip() for item in value.split(",")] if isinstance(value, str) and value else value or []
-    if not isinstance(items, list) or not all(isinstance(item, str) and _HANDLER.fullmatch(item) for item in items):
+    if isinstance(value, str):
+        value = [item.strip() for item in value.split(",")] if value else []
+    if not isinstance(value, list) or not all(isinstance(item, str) and _HANDLER.fullmatch(item) for item in value):
         raise _refused(name, value, "a list of runtime handlers; * and ? are wild")
-    return tuple(items)
+    return tuple(value)
 
 
 def _flag(name: str, value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError
 from nri_rdma.model.device import CharKind, DeviceId, Node, RdmaDevice, RdmaNetns
-from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives, is_named
+from nri_rdma.model.pool import DEFAULT_POOL, Asker, Pool, PoolDoor, Rule, ShareGives, any_matches
 from nri_rdma.model.request import DEFAULT_CHAR_KINDS, DeviceRequest, Isolation, Mode, PodRequest, RdmaLimits
 from nri_rdma.model.rights import DEFAULT_RIGHTS, rights_needed
 from nri_rdma.text.modefit import interface_misfit, isolation_misfit
@@ -83,7 +83,7 @@ def policy_of(
     allow_default_pool: bool,
     sandboxed_handlers: tuple[str, ...] = (),
 ) -> Policy:
-    """Return the policy that the settings of these names describe; without pools, the default policy."""
+    """Return the policy of these pools, rules and runtime handlers; without pools, the default policy with them."""
     configured = {pool.name: pool for pool in pools}
     if not configured:
         return replace(default_policy(allow_default_pool), rules=rules, sandboxed_handlers=sandboxed_handlers)
@@ -197,9 +197,9 @@ def isolation_of(rdma_netns: RdmaNetns, mode: Mode) -> Isolation | None:
 
 
 def refuse_handler(policy: Policy, request: PodRequest, asker: Asker) -> None:
-    """Raise PlacementError for a request of a pod whose containers have a kernel of their own: the node's devices are
-    none of that kernel's, so the pod would run without them."""
-    if not request.requests or not is_named(asker.runtime_handler, policy.sandboxed_handlers):
+    """Raise PlacementError for a request of a pod whose runtime handler stands for a kernel of its own: the pod would
+    run without the node's devices."""
+    if not request.requests or not any_matches(policy.sandboxed_handlers, asker.runtime_handler):
         return
     raise PlacementError(
         ErrorCode.POLICY_HANDLER,

@@ -13,6 +13,8 @@ from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import Selector
 
 DEFAULT_POOL = "default"
+HANDLER_CHARACTER = "[-A-Za-z0-9_.*?]"
+"""A character of a runtime handler's name, ``*`` and ``?`` among them, as a regular expression."""
 
 
 class PoolDoor(StrEnum):
@@ -102,9 +104,9 @@ class Rule:
         labels = dict(asker.labels)
         return (
             (not self.pools or pool in self.pools)
-            and (not self.namespaces or _any_matches(self.namespaces, asker.namespace))
-            and (not self.runtime_handlers or _any_matches(self.runtime_handlers, asker.runtime_handler))
-            and all(key in labels and _any_matches(values, labels[key]) for key, values in self.pod_labels)
+            and (not self.namespaces or any_matches(self.namespaces, asker.namespace))
+            and (not self.runtime_handlers or any_matches(self.runtime_handlers, asker.runtime_handler))
+            and all(key in labels and any_matches(values, labels[key]) for key, values in self.pod_labels)
         )
 
     @property
@@ -116,10 +118,6 @@ class Rule:
         return f"rule {self.name} ({self.where})"
 
 
-def is_named(handler: str, patterns: Iterable[str]) -> bool:
-    """Return whether a runtime handler is one of these; ``*`` and ``?`` are wild."""
-    return _any_matches(patterns, handler)
-
-
-def _any_matches(patterns: Iterable[str], value: str) -> bool:
+def any_matches(patterns: Iterable[str], value: str) -> bool:
+    """Return whether a value is one of these; ``*`` and ``?`` are wild."""
     return any(fnmatchcase(value, pattern) for pattern in patterns)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.device import CharKind, LinkLayer, Protocol
 from nri_rdma.model.pci import parse_pci_address
-from nri_rdma.model.pool import DEFAULT_POOL, Pool, PoolDoor, Rule, ShareGives
+from nri_rdma.model.pool import DEFAULT_POOL, HANDLER_CHARACTER, Pool, PoolDoor, Rule, ShareGives
 from nri_rdma.model.request import Mode
 from nri_rdma.model.rights import DEFAULT_RIGHTS, InterfaceRight
 from nri_rdma.model.selector import FunctionsOf, Selector
@@ -288,7 +288,7 @@ MAX_SHARES = 10_000
 """Most shares of a pool. The kubelet writes the id of each into its list of devices."""
 _RULE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_. ]{0,62}")
 _NAMESPACE = re.compile(r"[-a-z0-9*?]{1,63}")
-_HANDLER = re.compile(r"[-A-Za-z0-9_.*?]{0,253}")
+_HANDLER = re.compile(f"{HANDLER_CHARACTER}{{0,253}}")
 _LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 _LABEL_VALUE = one_or_more(text_of(re.compile(r"[-A-Za-z0-9_.*?]{0,63}"), "write a label's value; * and ? are wild"))

@@ -20,6 +20,7 @@ def test_the_page_has_containerd_crio_podman_and_docker() -> None:
     assert read().keys() >= {
         "containerd-1.7",
         "containerd-2.1",
+        "containerd-2.2",
         "containerd-2.3",
         "cri-o-1.34",
         "podman-bookworm-runc",

@@ -38,8 +38,8 @@ def json_of(text: str | bytes) -> object:
 def policy_document(policy: Policy) -> dict[str, Any]:
     """A policy as JSON: every fact of it."""
     document: dict[str, Any] = msgspec.to_builtins({"pools": dict(policy.pools), "rules": policy.rules})
-    more = {"char_kinds": sorted(policy.char_kinds), "sandboxed_handlers": list(policy.sandboxed_handlers)}
-    return {**document, **more}
+    handlers = list(policy.sandboxed_handlers)
+    return {**document, "char_kinds": sorted(policy.char_kinds), "sandboxed_handlers": handlers}
 
 
 def adoption_document(adoption: Adoption) -> dict[str, Any]:

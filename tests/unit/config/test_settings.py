@@ -144,6 +144,7 @@ def test_a_cluster_tells_its_pods_the_api_server_and_a_name_there_is_passed_over
     [
         ('["kata*", "runsc"]', ("kata*", "runsc")),
         ('"kata*, runsc"', ("kata*", "runsc")),
+        ('"kata"', ("kata",)),
         ("[]", ()),
         ('""', ()),
     ],
@@ -152,7 +153,7 @@ def test_sandboxed_handlers_are_a_list_or_a_text_with_commas(written: str, read:
     assert load_settings({}, {}, sent=f"sandboxed_handlers = {written}\n").sandboxed_handlers == read
 
 
-@pytest.mark.parametrize("written", ['"kata, "', '["a b"]', "[1]", "true", '[""]', "1"])
+@pytest.mark.parametrize("written", ['"kata, "', '["a b"]', "[1]", "true", "false", '[""]', "0", "1"])
 def test_what_is_no_runtime_handler_is_refused(written: str) -> None:
     with pytest.raises(SettingError, match="sandboxed-handlers is a list of runtime handlers"):
         load_settings({}, {}, sent=f"sandboxed_handlers = {written}\n")

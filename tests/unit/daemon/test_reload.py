@@ -14,6 +14,7 @@ from nri_rdma.config.settings import Document, Loaded, Memlock, Settings, load
 from nri_rdma.daemon.reload import RELOADABLE, contested_words, refuse_fixed
 from nri_rdma.doors.control.client import ask_status
 from nri_rdma.errors import NriRdmaError, SettingError
+from nri_rdma.model.pool import Asker
 from tests.unit.commands.cli.daemon import InsideDaemon
 from tests.unit.commands.cli.program import nri_rdma
 from tests.unit.doors.deviceplugin.pools import pool
@@ -42,9 +43,11 @@ def reload_with(inside: InsideDaemon, text: str) -> None:
     inside.reloader.run()
 
 
-def refusal_of(inside: InsideDaemon, name: str, annotations: dict[str, str]) -> NriRdmaError:
+def refusal_of(
+    inside: InsideDaemon, name: str, annotations: dict[str, str], asker: Asker | None = None
+) -> NriRdmaError:
     with pytest.raises(NriRdmaError) as caught:
-        inside.start_pod(name, annotations)
+        inside.start_pod(name, annotations, asker)
     return caught.value
 
 
@@ -60,6 +63,15 @@ def test_new_pools_are_for_pods_that_come_and_what_pods_have_stays_theirs(daemon
         "mlx5_2",
     ]
     daemon.stop_pod(first)
+    assert len(daemon.reservations.taken()) == 1
+
+
+def test_handlers_that_have_a_kernel_of_their_own_change(daemon: InsideDaemon) -> None:
+    asker = Asker(namespace="default", runtime_handler="secure")
+    reload_with(daemon, 'allow_default_pool = true\nsandboxed_handlers = ["sec*"]')
+    assert "POLICY-HANDLER" in str(refusal_of(daemon, "early", ONE, asker))
+    reload_with(daemon, "allow_default_pool = true")
+    daemon.start_pod("late", ONE, asker)
     assert len(daemon.reservations.taken()) == 1
 
 

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from nri_rdma.cdi.grants import CdiGrant, Origin
+from nri_rdma.cdi.meaning import CdiMeaning
 from nri_rdma.decide.decision import MemlockBounds, decide
 from nri_rdma.decide.gpus import PodGpus
 from nri_rdma.decide.placement import Holding
 from nri_rdma.errors import ErrorCode
+from nri_rdma.model.adoption import Adopt, Adoption, VendorAdoption
 from nri_rdma.model.allocation import ContainerAllocation, DeviceIds, PodAllocation
 from nri_rdma.model.pool import Asker
 from nri_rdma.model.request import DeviceRequest, Mode, PodRequest
@@ -44,6 +47,29 @@ def test_a_pod_whose_containers_have_a_kernel_of_their_own_is_refused_before_any
     assert f"runtime handler {handler} have a kernel of their own" in str(decision.refusal)
     assert decide(replace(asked, policy=POLICY), {}).refusal is None
     assert decide(replace(asked, request=PodRequest(requests=())), {}).refusal is None
+
+
+@pytest.mark.parametrize(
+    ("adopt", "refusal"),
+    [(Adopt.OBSERVE, None), (Adopt.COMPLETE, ErrorCode.POLICY_HANDLER), (Adopt.ENFORCE, ErrorCode.POLICY_HANDLER)],
+)
+def test_another_drivers_device_is_refused_to_such_a_pod_where_it_would_be_completed(
+    adopt: Adopt, refusal: ErrorCode | None
+) -> None:
+    asked = question()
+    meaning = CdiMeaning(name="a.example.com/nic=0", devices=asked.node.devices)
+    grant = CdiGrant(container="main", name=meaning.name, origin=Origin.KUBELET, meaning=meaning)
+    given = replace(
+        asked,
+        request=PodRequest(requests=()),
+        policy=SANDBOXED,
+        asker=Asker(runtime_handler="kata"),
+        grants=(grant,),
+        adoption=Adoption(others=VendorAdoption(adopt=adopt)),
+    )
+    decision = decide(given, {})
+    assert (decision.refusal and decision.refusal.code) == refusal
+    assert decision.placed == ()
 
 
 @pytest.mark.parametrize("handler", ["", "runc", "crun", "nvidia", "my-kata", "runsc-like"])

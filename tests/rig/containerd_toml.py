@@ -7,9 +7,8 @@ from pathlib import Path
 from tests.rig import cache
 from tests.rig.guard import GUARDED
 from tests.rig.image import IMAGE
+from tests.rig.runtime import SANDBOXED
 
-SANDBOXED = "runsc"
-"""A runtime handler that has gVisor's name, and is runc as the others. CRI-O makes other pods for Kata's."""
 _quoted = json.dumps  # a JSON string is a TOML basic string
 
 # What no test uses and costs time at the start, or makes folders outside the rig (internal.v1.opt: /opt/containerd).

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from tests.rig import cache
 from tests.rig.collector import Collector
-from tests.rig.containerd_toml import SANDBOXED
 from tests.rig.image import IMAGE, PAUSE
-from tests.rig.runtime import Runtime
+from tests.rig.runtime import SANDBOXED, Runtime
 
 _quoted = json.dumps  # a JSON string is a TOML basic string
 _ANY_IMAGE = {"default": [{"type": "insecureAcceptAnything"}]}

@@ -23,6 +23,8 @@ from tests.rig.deadline import wait_until
 from tests.rig.image import write_image
 from tests.rig.record import PREFIX, Record, all_records, base, own_network, process_started
 
+SANDBOXED = "runsc"
+"""A runtime handler that has gVisor's name, and is runc as the others. CRI-O makes other pods for Kata's."""
 _START_SECONDS = 30.0
 
 

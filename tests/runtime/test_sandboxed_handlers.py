@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.rig.containerd_toml import SANDBOXED
 from tests.rig.cri import Cri, CriError
 from tests.rig.daemon import Daemon
 from tests.rig.expect import look
 from tests.rig.fabric import Fabric
-from tests.rig.runtime import Runtime
+from tests.rig.runtime import SANDBOXED, Runtime
 from tests.runtime.asking import WAYS, Kubernetes, kubernetes
 
 pytestmark = [pytest.mark.root, pytest.mark.runtime, pytest.mark.every_runtime]

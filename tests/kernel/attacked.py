@@ -113,8 +113,12 @@ class Attacked:
         assert time.monotonic() - begin < AT_ONCE_S
 
     def _open(self) -> Counter[str]:
-        links = Path(f"/proc/{self.pid}/fd")
-        return Counter(re.sub(r"\[\d+\]", "[]", str(link.readlink())) for link in links.iterdir() if link.is_symlink())
+        """What the daemon has open, by kind; a descriptor that it closes while this looks is not open."""
+        targets: Counter[str] = Counter()
+        for link in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):
+                targets[re.sub(r"\[\d+\]", "[]", str(link.readlink()))] += 1
+        return targets
 
 
 def _unless_late(peer: Peer, message: Any) -> Any:

@@ -157,6 +157,8 @@ class Attachment:
         """Done when containers may have it; its error is why they never will."""
         self.taken_up: Future[None] | None = Future() if state is State.LEFT else None
         """Done when it is known what became of what an earlier daemon attached; None: this daemon began it."""
+        self.returned: Future[None] = Future()
+        """Done when its devices are on the host, perhaps not yet as they were: its namespace is no longer needed."""
         self.home: Future[None] = Future()
         """Done when the host is as before; its devices are not free for others yet."""
         self.undo_done: Future[None] = Future()
@@ -234,14 +236,6 @@ class Attachment:
         return self.now.is_given_up
 
     @property
-    def devices_done(self) -> int:
-        return self.now.devices_done
-
-    @property
-    def devices_total(self) -> int:
-        return self.now.devices_total
-
-    @property
     def numbers_from(self) -> int:
         return self.now.numbers_from
 
@@ -266,6 +260,10 @@ class Attachment:
     def settle(self, error: BaseException | None = None) -> None:
         """Notify those who wait of the attach's result; a result that was set before stays."""
         self._settle((self.planned, self.attach_done), error)
+
+    def settle_returned(self) -> None:
+        """Notify those who wait for the devices to be on the host; again is no error."""
+        self._settle((self.returned,), None)
 
     def _settle(self, futures: tuple[Future[None], ...], error: BaseException | None) -> None:
         with self._lock:

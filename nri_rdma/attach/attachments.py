@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
+from typing import Final
 
 from nri_rdma.attach.attachment import Again, Attachment, Select, Selection, cdi_devices_of
 from nri_rdma.attach.record import SandboxRecord
@@ -25,6 +26,9 @@ from nri_rdma.tasks.workers import Workers
 
 ATTEMPTS = 3
 """How often an attach is tried whose sandbox has started already: nobody else can try it again."""
+
+
+_UNDER_WAY: Final = frozenset({State.RETURNING, State.HOME})
 
 
 class Attachments:
@@ -180,11 +184,12 @@ class Attachments:
 
     # -- ending ------------------------------------------------------------------------------------------------------
 
-    def bring_home(self, sandbox_id: str) -> Future[None] | None:
-        """Undo everything of a sandbox. Return what is done when the host is as before, however often the undo has to
-        be retried; its devices are free for others a little later. None: it holds nothing."""
+    def bring_home(self, sandbox_id: str, *, restored: bool) -> Future[None] | None:
+        """Undo everything of a sandbox. Return what is done when its devices are on the host, and with `restored` when
+        the host is as before, however often the undo has to be retried; its devices are free for others a little later.
+        None: it holds nothing."""
         parts = self._end_parts(sandbox_id)
-        return joined([it.home for it in parts]) if parts else None
+        return joined([it.home if restored else it.returned for it in parts]) if parts else None
 
     def end(self, sandbox_id: str) -> Future[None] | None:
         """Undo everything of a sandbox. Return what is done when its devices are free for others. None: it holds
@@ -193,8 +198,8 @@ class Attachments:
         return joined([it.undo_done for it in parts]) if parts else None
 
     def being_released(self) -> tuple[Future[None], ...]:
-        """Return the releases that are under way of devices which are home."""
-        return tuple(it.undo_done for it in self.all() if it.now.state is State.HOME)
+        """Return the releases that are under way of devices which are on the host."""
+        return tuple(it.undo_done for it in self.all() if it.returned.done() and it.now.state in _UNDER_WAY)
 
     def end_older(self, pod: Pod) -> tuple[Future[None], ...]:
         """End the older sandboxes of the pod's UID, since a pod has one sandbox at a time. Return the undos, done or

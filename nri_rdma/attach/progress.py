@@ -21,7 +21,7 @@ def counting(attachment: Attachment, steps: tuple[Step, ...], boundary: Boundary
             device = place.rpartition(" ")[2]
             left[device] -= 1
             if not left[device]:
-                attachment.change(devices_done=attachment.devices_done + 1)
+                attachment.change(devices_done=attachment.now.devices_done + 1)
         attachment.refuse_ended()
 
     return count

@@ -46,8 +46,8 @@ class LostError(Exception):
     """A netdev does not exist any more: there is nothing left to bring home. The text says why."""
 
 
-def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> LinkState:
-    """Return the netdev on the host, moved there if need be, and captured. Raises LostError.
+def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) -> int:
+    """Return the number of the netdev on the host, moved there if need be. Raises LostError.
 
     A physical one exists as long as its bus device does: KernelError when it is nowhere to be seen (it may be on its
     way: try again).
@@ -62,7 +62,7 @@ def bring_home(kernel: Kernel, namespace: Namespace | None, move: NetdevMove) ->
                 raise LostError(f"the pod has replaced it by another {move.link.kind} of its number")
             ifindex = _move_home(kernel, namespace, there, move, links)
     if ifindex is not None:
-        return capture_one(kernel, ifindex)
+        return ifindex
     nowhere = "neither on the host nor in the pod"
     if not move.link.parent:
         raise LostError(f"it is {nowhere}")
@@ -79,13 +79,12 @@ def capture_one(kernel: Kernel, ifindex: int) -> LinkState:
     return found
 
 
-def restore(kernel: Kernel, ifindex: int, wanted: LinkState, found: LinkState | None = None) -> None:
-    """Make the host's link `ifindex` what it was; `found` is what it is, captured just now. What fails does not keep
-    the rest from being restored.
+def restore(kernel: Kernel, ifindex: int, wanted: LinkState) -> None:
+    """Make the host's link `ifindex` what it was. What fails does not keep the rest from being restored.
 
     The order of the phases matters: see PHASES. A phase sees the link as the phases before it have left it.
     """
-    link = _Returned(kernel, ifindex, wanted, found or capture_one(kernel, ifindex))
+    link = _Returned(kernel, ifindex, wanted, capture_one(kernel, ifindex))
     link.run(identity_ops)
     link.run(sysctl_ops)
     if link.run(settings_ops):  # not up before the settings are in place: something might appear that was not there

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from nri_rdma.attach.ops import inverses_of
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, ops_of
@@ -26,6 +27,9 @@ OnLost = Callable[[NetdevMove, str], None]
 def nobody_counts(_move: NetdevMove, _why: str) -> None:
     """Count nothing: the caller does not want to know."""
 
+
+Restoring: TypeAlias = Callable[[], None]
+"""Makes something that is back on the host what it was. Raises AttachError."""
 
 _TOLD_MAX = 50
 """Operations that a description names: a link may have thousands of routes."""
@@ -44,8 +48,9 @@ class Step(Protocol):
 
     def do(self, kernel: Kernel, namespace: Namespace) -> None: ...
 
-    def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
-        """Bring the host back; `namespace` is None when it no longer exists."""
+    def undo(self, kernel: Kernel, namespace: Namespace | None) -> Restoring | None:
+        """Bring back to the host what the step took from it; `namespace` is None when it no longer exists. Return what
+        makes it there what it was: for that the namespace is no longer needed. None: that is done."""
         ...
 
 
@@ -66,7 +71,7 @@ def steps_of(plan: Plan, on_lost: OnLost = nobody_counts) -> tuple[Step, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveNetdev:
-    """Moves a netdev into the pod under its new name; the way back restores everything the host had."""
+    """Moves a netdev into the pod under its new name; on the host it is then restored to everything the host had."""
 
     move: NetdevMove
     on_lost: OnLost = nobody_counts
@@ -89,14 +94,18 @@ class MoveNetdev:
                 as_ifindex=self.move.pod_ifindex,
             )
 
-    def undo(self, kernel: Kernel, namespace: Namespace | None) -> None:
+    def undo(self, kernel: Kernel, namespace: Namespace | None) -> Restoring | None:
         with _explained(f"bring netdev {self.move.link.name} home", self.move, namespace):
             try:
-                home = bring_home(kernel, namespace, self.move)
+                ifindex = bring_home(kernel, namespace, self.move)
             except LostError as lost:
                 self.on_lost(self.move, str(lost))
-                return
-            restore(kernel, home.ifindex, self.move.link, home)
+                return None
+        return partial(self._restore, kernel, ifindex)
+
+    def _restore(self, kernel: Kernel, ifindex: int) -> None:
+        with _explained(f"restore netdev {self.move.link.name}", self.move, None):
+            restore(kernel, ifindex, self.move.link)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from nri_rdma.attach.port import Kernel, Namespace
-from nri_rdma.attach.steps import Step
+from nri_rdma.attach.steps import Restoring, Step
 from nri_rdma.errors import AttachError, NriRdmaError
 from nri_rdma.observe.spans import Recorder
+
+T = TypeVar("T")
 
 Boundary = Callable[[str], None]
 """Called at every boundary with its place; a test may raise there, wait, or end the process.
 
 The places of a step are ``before NAME DEVICE`` and ``after NAME DEVICE``, those of its undo ``before undo NAME DEVICE``
-and ``after undo NAME DEVICE``. Only who makes a Daemon can give one: no setting, variable or socket leads here.
+and ``after undo NAME DEVICE``; those of what remains to be done on the host then, ``before restore DEVICE`` and
+``after restore DEVICE``. Only who makes a Daemon can give one: no setting, variable or socket leads here.
 """
 
 
 def no_boundary(_place: str) -> None:
     """The boundary of production: nothing happens there."""
+
+
+def _nobody_waits() -> None:
+    """Tell nobody that the devices are on the host."""
 
 
 def do_steps(
@@ -38,21 +47,47 @@ def undo_steps(
     steps: tuple[Step, ...],
     spans: Recorder,
     boundary: Boundary = no_boundary,
+    on_returned: Callable[[], None] = _nobody_waits,
 ) -> tuple[NriRdmaError, ...]:
     """Undo all steps, last first, going on after an error, even one of our own: every device that can come home does.
+    Then make all of them what they were.
 
-    Returns the errors; empty means that the host is as before.
+    `on_returned` is called in between, when all are on the host: the namespace may end from then on. Returns the
+    errors; empty means that the host is as before.
     """
-    errors: list[NriRdmaError] = []
+    undoing = _Undoing(spans, boundary)
+    restoring: list[tuple[str, Restoring]] = []
     for step in reversed(steps):
+        rest = undoing.attempt(f"undo {step.name}", step.device, partial(step.undo, kernel, namespace))
+        if rest is not None:
+            restoring.append((step.device, rest))
+    if not undoing.errors:
+        on_returned()
+    for device, rest in restoring:
+        undoing.attempt("restore", device, rest)
+    return tuple(undoing.errors)
+
+
+class _Undoing:
+    """Attempts one part of an undo after the other, and collects the errors."""
+
+    def __init__(self, spans: Recorder, boundary: Boundary) -> None:
+        self._spans = spans
+        self._boundary = boundary
+        self.errors: list[NriRdmaError] = []
+
+    def attempt(self, what: str, device: str, work: Callable[[], T]) -> T | None:
+        """Return the result of `work`; None after an error."""
         try:
-            boundary(f"before undo {step.name} {step.device}")
-            with spans.span(f"undo {step.name}", {"rdma.device": step.device}):
-                step.undo(kernel, namespace)
-            boundary(f"after undo {step.name} {step.device}")
+            self._boundary(f"before {what} {device}")
+            with self._spans.span(what, {"rdma.device": device}):
+                result = work()
+            self._boundary(f"after {what} {device}")
         except NriRdmaError as error:
-            errors.append(error)
+            self.errors.append(error)
         except Exception as error:  # noqa: BLE001 - a bug in one step must not keep the devices of the others away
-            what = f"undo {step.name}: {type(error).__name__}: {error}"
-            errors.append(AttachError(what, device=step.device, hint="report this bug, with the daemon's log"))
-    return tuple(errors)
+            told = f"{what}: {type(error).__name__}: {error}"
+            self.errors.append(AttachError(told, device=device, hint="report this bug, with the daemon's log"))
+        else:
+            return result
+        return None

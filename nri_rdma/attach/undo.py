@@ -69,6 +69,7 @@ class Undo:
             self._feed(attachment, Event.UNDONE, error)
 
     def _tell_home(self, attachment: Attachment, _error: BaseException | None) -> None:
+        attachment.settle_returned()  # before, unless nothing was attached
         attachment.home.set_result(None)
 
     def _release(self, attachment: Attachment, error: BaseException | None) -> None:

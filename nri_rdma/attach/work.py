@@ -191,7 +191,9 @@ class Work:
             # Without a call that ended it (its namespace is gone, say) it is a trace of its own.
             with self._spans.span("undo", _names(pod), origin=attachment.parent):
                 steps = steps_of(attachment.record.plan, partial(self._lost.note, pod))
-                errors = undo_steps(self._kernel, attachment.namespace, steps, self._spans, self._boundary)
+                errors = undo_steps(
+                    self._kernel, attachment.namespace, steps, self._spans, self._boundary, attachment.settle_returned
+                )
             if errors:
                 raise ExceptionGroup("; ".join(str(error) for error in errors), errors)
             if self._links_are_managed():
@@ -221,8 +223,6 @@ class Work:
         attachment.change(namespace=None)
         if namespace is not None:
             namespace.close()
-
-    # -- below -------------------------------------------------------------------------------------------------------
 
     def _remove_foreign_names(self, pod: Pod, namespace: Namespace, move: NetdevMove) -> None:
         try:

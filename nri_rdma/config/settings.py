@@ -278,7 +278,7 @@ class Settings:
     attach: str = _setting(
         "overlapped",
         "`overlapped` attaches while the pod starts, and its containers wait; `blocking` attaches before RunPodSandbox"
-        " is answered, while every pod of the node waits.",
+        " is answered, and restores the host before StopPodSandbox is, while every pod of the node waits.",
         _Choice(("overlapped", "blocking")),
         "overlapped|blocking",
     )

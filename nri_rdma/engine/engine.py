@@ -194,16 +194,17 @@ class Engine:
         self._starts.start_alone(pod)
 
     def stop_pod(self, sandbox_id: str, deadline: float) -> None:
-        """Bring everything home, as far as the deadline allows; the rest continues in the background, and so does the
-        release of what is home: a pod that is placed meanwhile waits for it. Never raises."""
+        """Return everything to the host, as far as the deadline allows. What remains continues in the background: the
+        host's own configuration of what is there, which a blocking attach and the second call wait for, and its
+        release, which a pod that is placed meanwhile waits for. Never raises."""
         self.forget(sandbox_id)
         was_ending = all(it.now.ends for it in self.attachments.of(sandbox_id))
-        home = self.attachments.bring_home(sandbox_id)
-        if home is None:
+        returned = self.attachments.bring_home(sandbox_id, restored=was_ending or self.barrier.waits.blocking)
+        if returned is None:
             return
         by = min(deadline, time.monotonic() + self.barrier.waits.barrier_s) if was_ending else deadline
         try:
-            home.result(max(0.0, by - time.monotonic()))
+            returned.result(max(0.0, by - time.monotonic()))
         except (FutureTimeoutError, CancelledError):
             log.warning("undo goes on after the answer", extra={"sandbox": sandbox_id})
 

@@ -48,7 +48,8 @@ THERE = (
 def _returning(way: Way) -> tuple[Place, ...]:
     undos = (f"undo {step} {device}" for step, device in reversed(_STEPS))
     written = _around(way, "write-journal", passes=1 if way is Way.ROLLBACK else 0)
-    return (*written, *_around(way, *undos), *_around(way, "forget-journal"))
+    restored = (f"restore {device}" for device in reversed(DEVICES))
+    return (*written, *_around(way, *undos), *_around(way, *restored), *_around(way, "forget-journal"))
 
 
 ROLLBACK = _returning(Way.ROLLBACK)
@@ -63,4 +64,4 @@ def is_between_the_steps(places: tuple[str, ...]) -> bool:
     """Whether a process that passed these boundaries of one attach or return ended between its first and last step."""
     there = "after move-netdev mlx5_0" in places and f"after configure-netdev {DEVICES[-1]}" not in places
     first_undone = f"after undo configure-netdev {DEVICES[-1]}" in places
-    return there or (first_undone and "after undo move-netdev mlx5_0" not in places)
+    return there or (first_undone and f"after restore {DEVICES[0]}" not in places)

@@ -39,7 +39,7 @@ def test_an_attached_sandbox_holds_its_namespace_until_it_ends(start: Start) -> 
     rig = start(world)
     sandbox = begin_attach(rig)
     assert sandbox.attach_done.result(SOON) is None
-    assert (sandbox.state, sandbox.devices_done, sandbox.devices_total) == (Phase.ATTACHED, 1, 1)
+    assert (sandbox.state, sandbox.now.devices_done, sandbox.now.devices_total) == (Phase.ATTACHED, 1, 1)
     assert (rig.sandboxes.held(), world.held, records_of(rig)) == (1, 1, {"sandbox-1": Phase.ATTACHED})
     assert rig.watched == [POD_PATH]
     end_sandbox(rig)
@@ -466,12 +466,22 @@ def test_every_boundary_of_an_attach_and_of_its_return_is_passed_in_order(start:
     end_sandbox(rig)
     names = [place.removesuffix(" sandbox-1") for place in rig.gate.passed]
     steps = ("move-netdev mlx5_rail0", "configure-netdev mlx5_rail0", "resolve-numbers")
-    back = ("write-journal", "undo configure-netdev mlx5_rail0", "undo move-netdev mlx5_rail0", "forget-journal")
+    undos = ("undo configure-netdev mlx5_rail0", "undo move-netdev mlx5_rail0", "restore mlx5_rail0")
+    back = ("write-journal", *undos, "forget-journal")
     expected = ("plan", "write-journal", "write-journal", *steps, "write-journal", *back)
     assert names == [f"{when} {name}" for name in expected for when in ("before", "after")]
 
 
-@pytest.mark.parametrize("place", ["before undo configure-netdev", "after undo move-netdev", "before forget-journal"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "before undo configure-netdev",
+        "after undo move-netdev",
+        "before restore",
+        "after restore",
+        "before forget-journal",
+    ],
+)
 def test_a_return_that_fails_at_a_boundary_is_tried_again(start: Start, place: str) -> None:
     world = make_world()
     before = world.snapshot()

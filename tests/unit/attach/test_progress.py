@@ -34,12 +34,12 @@ STEPS = (_Step("mlx5_0"), _Step("mlx5_1"), _Step("mlx5_0"))
 def test_a_device_is_done_with_the_last_of_its_steps() -> None:
     attachment, passed = Attachment(make_pod()), list[str]()
     count = counting(attachment, STEPS, passed.append)
-    assert (attachment.devices_done, attachment.devices_total) == (0, 2)
+    assert (attachment.now.devices_done, attachment.now.devices_total) == (0, 2)
     done: list[int] = []
     for step in STEPS:
         for place in (f"before {step.name} {step.device}", f"after {step.name} {step.device}"):
             count(place)
-        done.append(attachment.devices_done)
+        done.append(attachment.now.devices_done)
     assert done == [0, 1, 2]
     assert passed[:2] == ["before move-netdev mlx5_0", "after move-netdev mlx5_0"]
     assert len(passed) == 2 * len(STEPS)
@@ -48,9 +48,9 @@ def test_a_device_is_done_with_the_last_of_its_steps() -> None:
 def test_another_attempt_counts_from_the_beginning() -> None:
     attachment = Attachment(make_pod())
     counting(attachment, STEPS, no_boundary)("after move-netdev mlx5_1")
-    assert attachment.devices_done == 1
+    assert attachment.now.devices_done == 1
     counting(attachment, STEPS[:1], no_boundary)
-    assert (attachment.devices_done, attachment.devices_total) == (0, 1)
+    assert (attachment.now.devices_done, attachment.now.devices_total) == (0, 1)
 
 
 def test_an_attachment_that_ends_stops_after_the_step_that_is_counted() -> None:
@@ -60,4 +60,4 @@ def test_an_attachment_that_ends_stops_after_the_step_that_is_counted() -> None:
     attachment.step(Event.END)
     with pytest.raises(NotReadyError):
         count("after move-netdev mlx5_1")
-    assert attachment.devices_done == 1
+    assert attachment.now.devices_done == 1

@@ -107,6 +107,11 @@ class _Run:
             assert not any(link.kind == "vrf" for link in pod.links.values())
 
 
+def _is_of_pod(key: int | str) -> bool:
+    """Whether a part of a snapshot is the pod's namespace's, and ends with it."""
+    return str(key).startswith("rules of ") and key != _RULES_OF_HOST
+
+
 def _operations(kernel: FaultyKernel) -> Iterator[tuple[int, bool]]:
     """Every operation of a run that went well, failing before it takes effect or after, in turn."""
     return ((number, bool(number % 2)) for number in range(1, kernel.operations + 1))
@@ -149,6 +154,35 @@ def test_an_undo_that_fails_or_is_killed_is_finished_by_the_next_one(scenario: S
 
 @each_plan
 @given(scenarios())
+def test_when_the_devices_are_said_to_be_back_their_namespace_may_end(scenario: Scenario) -> None:
+    case = _Case(scenario)
+    run = case.attached()
+
+    def end() -> None:
+        run.namespace.close()
+        run.world.remove_namespace(POD_PATH)
+
+    assert undo_steps(run.kernel, run.namespace, run.steps, SPANS, on_returned=end) == ()
+    assert run.world.namespace(POD_PATH) is None
+    assert run.world.snapshot() == {key: it for key, it in case.before.items() if not _is_of_pod(key)}
+
+
+@each_plan
+@given(scenarios(), st.randoms(use_true_random=False))
+def test_devices_are_not_said_to_be_back_when_something_failed_on_their_way(scenario: Scenario, random: Random) -> None:
+    case = _Case(scenario)
+    whole, told = FaultyKernel((run := case.attached()).kernel), list[int]()
+    undo_steps(whole, run.namespace, run.steps, SPANS, on_returned=lambda: told.append(whole.operations))
+    (until,) = told
+    for number in random.sample(range(1, until + 1), min(until, 3)):
+        faulty, told = FaultyKernel((run := case.attached()).kernel, fail_at=number), []
+        assert undo_steps(faulty, run.namespace, run.steps, SPANS, on_returned=lambda: told.append(0))  # noqa: B023
+        assert told == []
+        run.assert_home()
+
+
+@each_plan
+@given(scenarios())
 def test_what_the_kernel_brought_home_itself_is_made_what_it_was(scenario: Scenario) -> None:
     case = _Case(scenario)
     run = case.attached()
@@ -157,7 +191,7 @@ def test_what_the_kernel_brought_home_itself_is_made_what_it_was(scenario: Scena
     assert undo_steps(FakeKernel(run.world), None, run.steps, SPANS) == ()
     virtual: set[int | str] = {move.link.ifindex for move in case.record.plan.moves if not move.link.parent}
     virtual |= {move.device for move in case.record.plan.rdma_moves if not move.parent}
-    virtual |= {key for key in case.before if str(key).startswith("rules of ") and key != _RULES_OF_HOST}
+    virtual |= {key for key in case.before if _is_of_pod(key)}
     expected = [link for index, link in case.before.items() if index not in virtual]
     # By name: an interface number that the pod had taken is the one thing that the kernel does not give back.
     assert sorted(run.world.snapshot().values(), key=str) == sorted(expected, key=str)

@@ -15,7 +15,7 @@ from tests.fakes.kernel import World
 from tests.rig.deadline import wait_until
 from tests.unit.attach.builders import POD_PATH, make_pod
 from tests.unit.attach.rig import SOON, Rig
-from tests.unit.engine.one_rail import daemon, overlapped, planning, world
+from tests.unit.engine.one_rail import OTHER_PATH, daemon, overlapped, planning, world
 from tests.unit.lifecycle_rig import PREFIX, Daemon
 
 __all__ = ["daemon", "overlapped", "planning", "world"]  # fixtures
@@ -89,3 +89,45 @@ def test_the_second_word_of_an_end_does_not_keep_the_runtime_as_long_as_the_firs
     begun = time.monotonic()
     overlapped.stop()  # RemovePodSandbox
     assert time.monotonic() - begun < 2.0
+
+
+def test_a_stop_is_answered_when_the_devices_are_on_the_host_and_the_removal_when_they_are_as_before(
+    overlapped: Daemon, world: World
+) -> None:
+    before, gate = world.snapshot(), overlapped.rig.gate
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    gate.stop_at = "before restore"
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    assert gate.reached.is_set()
+    assert [link.name for link in world.host.links.values() if link.name.startswith("rail")] == ["rail0"]
+    assert world.snapshot() != before, "it has no addresses yet"
+    world.remove_namespace(POD_PATH)  # as the runtime does once it is answered
+    assert overlapped.engine.remembers("sandbox-1")
+    assert overlapped.holders == {"mlx5_0"}
+    threading.Timer(0.05, gate.open.set).start()
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    assert world.snapshot() == before
+
+
+def test_a_pod_that_starts_while_the_device_is_made_what_it_was_waits_and_has_it(overlapped: Daemon) -> None:
+    gate = overlapped.rig.gate
+    overlapped.start()
+    overlapped.sandbox().attach_done.result(SOON)
+    gate.stop_at = "before restore"
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    gate.stop_at = ""
+    threading.Timer(0.05, gate.open.set).start()
+    overlapped.start(make_pod("sandbox-2", uid="uid-2", path=OTHER_PATH))
+    assert overlapped.holders == {"mlx5_0"}
+    assert not overlapped.rig.sandboxes.knows("sandbox-1")
+
+
+def test_where_an_attach_is_waited_for_a_stop_waits_until_all_is_as_before(overlapped: Daemon, world: World) -> None:
+    before, gate = world.snapshot(), overlapped.rig.gate
+    overlapped.engine.barrier.waits = Waits(blocking=True)
+    overlapped.start()
+    gate.stop_at = "before restore"
+    threading.Timer(0.05, gate.open.set).start()
+    overlapped.engine.stop_pod("sandbox-1", time.monotonic() + SOON)
+    assert world.snapshot() == before

@@ -106,6 +106,10 @@ class HostReader:
             links=last.links,
         )
 
+    def readable(self, messages: Collection[bytes]) -> tuple[LinkState, ...]:
+        """Return the links of these messages as `links.parse_readable` does."""
+        return tuple(link for message in messages if (link := self.parsed(message)).kind != UNREADABLE)
+
     def parsed(self, message: bytes) -> LinkState:
         """Return a link without what it carries. Of one whose message cannot be parsed, return its start: it may be a
         child or a slave of a link that is asked for, which must not be given away then."""

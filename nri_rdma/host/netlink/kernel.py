@@ -32,7 +32,6 @@ from nri_rdma.host.netlink.link_contents import (
 )
 from nri_rdma.host.netlink.links import (
     move_request,
-    number_of,
     parse_link,
     parse_readable,
     read_link,
@@ -113,7 +112,8 @@ class LinuxKernel:
         )
 
     def links(self, namespace: Namespace) -> tuple[LinkState, ...]:
-        return asked(namespace, "list links", lambda route: parse_readable(read_links(route)))
+        parse = self._host_reader.readable if namespace is self._host else parse_readable
+        return asked(namespace, "list links", lambda route: parse(read_links(route)))
 
     def link(self, namespace: Namespace, ifindex: int) -> LinkState | None:
         def read(route: RouteSocket) -> LinkState | None:
@@ -198,8 +198,13 @@ class LinuxKernel:
 
 def _capture(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
     """Return the links with what they carry, without the routes of any other link."""
-    messages = {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
-    return _wholes(route, messages, lambda ifindex: read_addresses(route, ifindex), read_routes_of)
+    return _wholes(route, _messages(route, wanted), lambda ifindex: read_addresses(route, ifindex), read_routes_of)
+
+
+def _messages(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, bytes]:
+    """Return the messages of these links, as far as they exist. Each is asked for by itself: a busy host has
+    hundreds."""
+    return {ifindex: message for ifindex in wanted if (message := _message(route, ifindex)) is not None}
 
 
 def _message(route: RouteSocket, ifindex: int) -> bytes | None:
@@ -213,12 +218,10 @@ def _message(route: RouteSocket, ifindex: int) -> bytes | None:
 
 def _capture_returnable(route: RouteSocket, wanted: Collection[int]) -> Mapping[int, LinkState]:
     """Return the links with what they carry, each with what the host could not restore of it."""
-    messages = {ifindex: message for message in read_links(route) if (ifindex := number_of(message)) in wanted}
-    addresses = read_addresses(route)
-    routes = read_routes(messages.keys(), {address.own for address in addresses if address.ifindex in messages})
-    return _wholes(
-        route, messages, lambda ifindex: [it for it in addresses if it.ifindex == ifindex], lambda _ifindex: routes
-    )
+    messages = _messages(route, wanted)
+    addresses = {ifindex: read_addresses(route, ifindex) for ifindex in messages}
+    routes = read_routes(messages.keys(), {address.own for found in addresses.values() for address in found})
+    return _wholes(route, messages, lambda ifindex: addresses[ifindex], lambda _ifindex: routes)
 
 
 def _wholes(

@@ -19,7 +19,9 @@ from nri_rdma.attach.port import KernelError
 
 log = logging.getLogger(__name__)
 
-_CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
+_CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}.get(os.uname().machine)
+"""The number of bpf(2); None on a machine whose number is not known here."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 30, 34  # enum bpf_cmd
 TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
 _DIRECTIONS = (TCX_INGRESS, TCX_EGRESS)
@@ -82,12 +84,10 @@ def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:
 
 def _bpf(command: int, attributes: bytes | bytearray, operation: str) -> int:
     """Make the call; return its result, -1 where there is nothing of the kind. Raises KernelError."""
-    number = _CALL.get(os.uname().machine)
-    if number is None:
+    if _CALL is None:
         return -1
     buffer = (ctypes.c_char * len(attributes)).from_buffer(bytearray(attributes))
-    libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.syscall(number, command, ctypes.byref(buffer), len(attributes))
+    result = _libc.syscall(_CALL, command, ctypes.byref(buffer), len(attributes))
     if isinstance(attributes, bytearray):
         attributes[:] = buffer.raw
     if result >= 0:

@@ -50,7 +50,8 @@ def make_claims_door(
     node = settings.node_name or socket.gethostname().lower()
     publisher = Publisher(api, node, claims.advertise)
     server = DraServer(settings.kubelet_plugins_dir, preparer, publisher.start)
-    door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer)
+    look = cache.look_for_unannounced
+    door = ClaimsDoor(server, publisher, statuses, api, workers=workers, schedule=start_timer, look_at_node=look)
     cache.on_read.append(door.node_was_read)
     return door
 

@@ -2,7 +2,7 @@
 
 DRANET's attributes have its names and values, so that `dra.net` in a class or claim can be replaced as a text; what it
 lacks comes beside them. Kubernetes takes at most 32 attributes and capacities of a device, and 64 bytes of a text; we
-use at most 28 and 4 (docs/claims.md has the list).
+use at most 31 and 1 (docs/claims.md has the list).
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ def _of_netdev(device: RdmaDevice) -> Iterator[tuple[str, str | int | bool | Non
     yield "encapsulation", "infiniband" if device.link_layer is LinkLayer.INFINIBAND else "ether"
     yield "type", netdev.kind or "device"
     yield "alias", netdev.alias
+    yield "ebpf", netdev.programs.are_there
+    yield "tcFilterNames", ",".join(netdev.programs.filters) or None
+    yield "tcxProgramNames", ",".join(netdev.programs.tcx) or None
     yield "ipv4", _listed(it for it in netdev.addresses if ":" not in it) or None
     yield "ipv6", _listed(it for it in netdev.addresses if ":" in it) or None
 

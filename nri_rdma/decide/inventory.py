@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from nri_rdma.decide.own_tables import default_route_reasons
-from nri_rdma.model.device import Netdev, Node, RdmaDevice, RdmaNetns, Scan
+from nri_rdma.model.device import EbpfPrograms, Netdev, Node, RdmaDevice, RdmaNetns, Scan
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import ObjectKind, RdmaNetdevs, RdmaObject
 from nri_rdma.model.usage import Address, Change, HostSocket, HostUse, Watched
@@ -98,8 +98,11 @@ def matters(change: Change, to: Watched) -> bool:
     )
 
 
-def netdev_of(link: LinkState, addresses: tuple[str, ...] = ()) -> Netdev:
-    """Return the node's netdev of a link of the host with these addresses."""
+_NO_PROGRAMS = EbpfPrograms()
+
+
+def netdev_of(link: LinkState, addresses: tuple[str, ...] = (), programs: EbpfPrograms = _NO_PROGRAMS) -> Netdev:
+    """Return the node's netdev of a link of the host with these addresses and programs."""
     return Netdev(
         name=link.name,
         ifindex=link.ifindex,
@@ -111,6 +114,7 @@ def netdev_of(link: LinkState, addresses: tuple[str, ...] = ()) -> Netdev:
         kind=link.kind,
         alias=link.alias,
         addresses=addresses,
+        programs=programs,
     )
 
 
@@ -219,7 +223,10 @@ def _joined(
     present = _links_by_name(device, names, use.links) if by_name else _own_links(device, names, told, use.links)
     return replace(
         device,
-        netdevs=tuple(netdev_of(link, use.networks.get(link.ifindex, ())) for link in present),
+        netdevs=tuple(
+            netdev_of(it, use.networks.get(it.ifindex, ()), use.programs.get(it.ifindex, _NO_PROGRAMS))
+            for it in present
+        ),
         in_use=(
             *_split_reasons(device),
             *(reason for link in present for reason in in_use_reasons(link, use)),

@@ -40,7 +40,14 @@ class NodeCache:
         self._is_read = False
         self.on_read: list[Callable[[], None]] = []
         """Called after each scan by the scanning thread, before those who wait for the scan are notified."""
+        self.unannounced: list[Callable[[], None]] = []
+        """Each looks for changes of one kind of which the kernel gives no news, and has the node rescanned for them."""
         self.current = read()
+
+    def look_for_unannounced(self) -> None:
+        """Have the node rescanned if something has changed that nobody announced. Blocks: for a worker."""
+        for look in self.unannounced:
+            look()
 
     @property
     def is_current(self) -> bool:

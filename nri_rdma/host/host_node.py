@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from nri_rdma.attach.numbers import Resolved
+from nri_rdma.attach.port import KernelError
 from nri_rdma.config.settings import Settings
 from nri_rdma.decide.inventory import assemble, matters, watched
 from nri_rdma.errors import AttachError
@@ -33,6 +34,8 @@ class Cache(Protocol):
     """The owner of the node that `HostNode.read` returned last."""
 
     current: Node
+    unannounced: list[Callable[[], None]]
+    """Called now and then, to look for changes that nobody announces."""
 
     @property
     def is_current(self) -> bool:
@@ -71,6 +74,7 @@ class HostNode:
         """Listen for changes of RDMA devices and of their netdevs, and have `cache` read the node again after each.
         `on_event` gets every uevent of an RDMA device; `on_lost` is called when events were lost. Raises OSError."""
         self._cache = cache
+        cache.unannounced.append(self._notice_programs)
         self._uevents = RdmaUevents(listeners, on_event, on_lost, self.read_later)
         self._link_events = LinkEvents(
             listeners, open_link_socket(), lambda change: matters(change, self._watched), self.read_later
@@ -104,6 +108,19 @@ class HostNode:
         """Return whether the kernel has reported no change since the node was read."""
         events, cache = self._link_events, self._cache
         return events is not None and cache is not None and events.is_all_told() and cache.is_current
+
+    def _notice_programs(self) -> None:
+        """Request a reading where other eBPF programs are on netdevs of RDMA devices than at the last reading: the
+        kernel gives no news of them."""
+        if self._cache is None:
+            return
+        netdevs = [netdev for device in self._cache.current.devices for netdev in device.netdevs]
+        known = {netdev.ifindex: netdev.programs for netdev in netdevs if netdev.programs.are_there}
+        try:
+            if self.kernel.programs(self._watched.ifindexes) != known:
+                self.read_later()
+        except KernelError as error:
+            log.warning("eBPF programs on netdevs are not looked for", extra={"error": str(error)})
 
     def _was_read(self, done: Future[None]) -> None:
         """Handle the end of a reading. After a failed reading the previous node stays; a pod that it refuses requests

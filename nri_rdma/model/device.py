@@ -81,6 +81,21 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EbpfPrograms:
+    """The eBPF programs of a netdev by their names, which may be empty."""
+
+    filters: tuple[str, ...] = ()
+    """Those that are filters of TC: ``prog.o:[classifier]``, the name that they were added with."""
+    tcx: tuple[str, ...] = ()
+    """Those that are attached by TCX, by the kernel's name of the program: ``handle_ingress``."""
+
+    @property
+    def are_there(self) -> bool:
+        """Return whether there are any."""
+        return bool(self.filters or self.tcx)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Netdev:
     """A network device that belongs to an RDMA device, as it is on the host now."""
 
@@ -98,6 +113,8 @@ class Netdev:
     alias: str = ""
     addresses: tuple[str, ...] = ()
     """Its IP addresses with the length of their network's prefix, when the node was read."""
+    programs: EbpfPrograms = EbpfPrograms()
+    """The eBPF programs on it, when the node was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

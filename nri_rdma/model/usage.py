@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TypeAlias
 
+from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.routing import Routing
 
@@ -51,6 +52,7 @@ class Lifelines:
 class HostUse:
     """The host's links with the addresses, sockets and routes on them.
 
+    `programs` are those of the netdevs of RDMA devices by ifindex, as far as there are any.
     `default_route_links` are the links with a default route that any packet may take; `routing` has the default routes
     in other tables, the host's rules, and the addresses of all links, or nothing without such a route. `addresses` are
     those of each link by ifindex, `networks` the same with their prefixes, as texts; `sockets` those that are tied to
@@ -59,6 +61,7 @@ class HostUse:
     """
 
     links: tuple[LinkState, ...] = ()
+    programs: Mapping[int, EbpfPrograms] = field(default_factory=dict)
     default_route_links: frozenset[int] = frozenset()
     routing: Routing = field(default_factory=Routing)
     addresses: Mapping[int, frozenset[Address]] = field(default_factory=dict)

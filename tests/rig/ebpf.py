@@ -5,7 +5,7 @@ import os
 import struct
 
 _CALL = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
-_PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _PROG_QUERY, _LINK_CREATE = 5, 6, 8, 16, 28  # enum bpf_cmd
+_PROG_LOAD, _OBJ_PIN, _PROG_ATTACH, _PROG_DETACH, _PROG_QUERY, _LINK_CREATE = 5, 6, 8, 9, 16, 28  # enum bpf_cmd
 TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
 _SCHED_CLS = 3
 _PASS = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
@@ -39,6 +39,11 @@ def pin(program: int, path: str) -> None:
 def attach_tcx(ifindex: int, program: int) -> None:
     """Attach it to what arrives at a link of this thread's namespace. EINVAL: the kernel has no TCX."""
     bpf(_PROG_ATTACH, struct.pack("=IIII", ifindex, program, TCX_INGRESS, 0))
+
+
+def detach_tcx(ifindex: int, program: int) -> None:
+    """Detach it from what arrives at a link."""
+    bpf(_PROG_DETACH, struct.pack("=IIII", ifindex, program, TCX_INGRESS, 0))
 
 
 def link_tcx(ifindex: int, program: int) -> int:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 TRY_AGAIN_S = 1.0
 """Pause before sockets that could not be made are tried again."""
 LOOK_S = 10.0
-"""Between two looks for sockets that somebody removed."""
+"""Between two looks for sockets that somebody removed, and for changes of the node that nobody announces."""
 
 
 class ClaimsDoor:
@@ -39,14 +39,17 @@ class ClaimsDoor:
         *,
         workers: Workers,
         schedule: Callable[[float, Callable[[], None]], Callable[[], None]],
+        look_at_node: Callable[[], None],
     ) -> None:
-        """`schedule` calls something after a pause, and returns what cancels that."""
+        """`schedule` calls something after a pause, and returns what cancels that; `look_at_node` has
+        the node read again where something changed that nobody announced."""
         self._server = server
         self._publisher = publisher
         self._statuses = statuses
         self._api = api
         self._workers = workers
         self._schedule = schedule
+        self._look_at_node = look_at_node
         self._cancel: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._is_open = False
@@ -98,6 +101,7 @@ class ClaimsDoor:
             if not self._server.is_there:
                 self._server.serve()
             self._error = ""
+            self._look_at_node()
         except KubeletError as error:
             pause_s = TRY_AGAIN_S
             if str(error) != self._error:

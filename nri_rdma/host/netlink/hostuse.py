@@ -13,11 +13,13 @@ from nri_rdma.attach.port import KernelError, Survey
 from nri_rdma.host.netlink.link_contents import AddressMessage, read_addresses
 from nri_rdma.host.netlink.links import UNREADABLE, parse_link, parse_start, read_links, tied_to
 from nri_rdma.host.netlink.pod_routing import routing_of_defaults
-from nri_rdma.host.netlink.queues import read_queues
+from nri_rdma.host.netlink.queues import Queues, read_queues
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, default_links, parse_route, read_routes, unreturnable
 from nri_rdma.host.netlink.sockets import address_of, read_sockets
 from nri_rdma.host.netlink.sysctls import costs_of_return, forwarding_of
+from nri_rdma.host.netlink.tcx import names_of, read_tcx
+from nri_rdma.model.device import EbpfPrograms
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.usage import Address, HostUse, Lifelines
 from nri_rdma.wire import WireError
@@ -58,10 +60,11 @@ class HostReader:
             if link.name in netdevs and link.kind != UNREADABLE
         }
         routes = self._settled_routes(wanted.keys(), _own_of(wanted, addresses))
-        returning = _returning(route, wanted, addresses, routes) if routes is not None else {}
+        queues = read_queues(route, wanted.keys())
+        returning = _returning(queues, wanted, addresses, routes) if routes is not None else {}
         every = [returning.get(link.ifindex, link) for link in self._links.values()]
         use = host_use(route, every, addresses, routes or (), self._lifelines)
-        use = replace(use, routing=routing_of_defaults(route, addresses, routes or ()))
+        use = replace(use, routing=routing_of_defaults(route, addresses, routes or ()), programs=read_programs(queues))
         if routes is None:  # no attach relies on it: a survey asks again for links that are not in `returning`
             last = self._last.use
             use = replace(use, default_route_links=last.default_route_links, routing=last.routing)
@@ -83,7 +86,7 @@ class HostReader:
                 host_use(route, tied.values(), own, routes, self._lifelines),
                 routing=routing_of_defaults(route, addresses, routes),
             ),
-            links=_returning(route, wanted, addresses, routes),
+            links=_returning(read_queues(route, wanted.keys()), wanted, addresses, routes),
         )
 
     def remembered(self, route: RouteSocket, ifindexes: Collection[int]) -> Survey | None:
@@ -144,14 +147,22 @@ def _own_of(links: Collection[int], addresses: Iterable[AddressMessage]) -> set[
     return {address.own for address in addresses if address.ifindex in links}
 
 
+def read_programs(queues: Mapping[int, Queues]) -> Mapping[int, EbpfPrograms]:
+    """Return the eBPF programs on these links, of those that have any. For a thread inside their namespace."""
+    found = {
+        ifindex: EbpfPrograms(filters=of_link.programs, tcx=names_of(read_tcx(ifindex) or ()))
+        for ifindex, of_link in queues.items()
+    }
+    return {ifindex: programs for ifindex, programs in found.items() if programs.are_there}
+
+
 def _returning(
-    route: RouteSocket,
+    queues: Mapping[int, Queues],
     links: Mapping[int, tuple[bytes, LinkState]],
     addresses: Collection[AddressMessage],
     routes: Collection[Route],
 ) -> Mapping[int, LinkState]:
     """Return the links, each with what the host could not restore of it. Raises KernelError."""
-    queues = read_queues(route, links.keys())
     return {
         ifindex: replace(
             link,

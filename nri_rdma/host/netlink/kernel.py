@@ -23,7 +23,7 @@ from nri_rdma.host.netlink.dcb import read_dcb
 from nri_rdma.host.netlink.ethtool import EthtoolSocket
 from nri_rdma.host.netlink.handed import HandedNamespaces
 from nri_rdma.host.netlink.holders import holders_of, read_holders
-from nri_rdma.host.netlink.hostuse import HostReader, with_sockets
+from nri_rdma.host.netlink.hostuse import HostReader, read_programs, with_sockets
 from nri_rdma.host.netlink.link_contents import (
     AddressMessage,
     captured_addresses,
@@ -40,6 +40,7 @@ from nri_rdma.host.netlink.links import (
 from nri_rdma.host.netlink.namespace import Held, HeldNamespace, Holdings, asked, held, inside, read_boot_id
 from nri_rdma.host.netlink.netns_thread import Spare
 from nri_rdma.host.netlink.pod_routing import read_routing
+from nri_rdma.host.netlink.queues import read_queues
 from nri_rdma.host.netlink.rdma import RdmaSocket, can_move, read_netdevs, visit
 from nri_rdma.host.netlink.route_socket import RouteSocket
 from nri_rdma.host.netlink.routes import Route, captured_routes, read_routes, read_routes_of, unreturnable
@@ -51,7 +52,7 @@ from nri_rdma.host.netlink.sysctls import (
 )
 from nri_rdma.host.netlink.tcx import read_tcx
 from nri_rdma.host.netlink.ties import hangs_on
-from nri_rdma.model.device import CharKind, RdmaNetns
+from nri_rdma.model.device import CharKind, EbpfPrograms, RdmaNetns
 from nri_rdma.model.link import LinkState
 from nri_rdma.model.nldev import CharNumber, RdmaDeviceState, RdmaNetdevs, RdmaObject, RdmaPortState
 from nri_rdma.model.routing import KnownRule, Routing
@@ -131,6 +132,10 @@ class LinuxKernel:
 
     def host_use(self, netdevs: Collection[str] = ()) -> HostUse:
         return inside(self._host, "read the host's links", lambda route: self._host_reader.read(route, netdevs))
+
+    def programs(self, ifindexes: Collection[int]) -> Mapping[int, EbpfPrograms]:
+        """Return the eBPF programs on these links of the host, of those that have any. Raises KernelError."""
+        return inside(self._host, "list eBPF programs", lambda route: read_programs(read_queues(route, ifindexes)))
 
     def survey(self, ifindexes: Collection[int], *, sockets: bool = False) -> Survey:
         def look(route: RouteSocket) -> Survey:

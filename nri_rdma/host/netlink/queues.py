@@ -7,7 +7,7 @@ again. Where that is not enough to have it back (filters, hardware), the link is
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,7 @@ _HEADER_BYTES = 16
 _FIRST_ATTRIBUTE = _HEADER_BYTES + _TCMSG.size
 _KIND, _OPTIONS, _STATS, _XSTATS, _STATS2, _STAB, _PAD, _HW_OFFLOAD = 1, 2, 3, 4, 7, 8, 9, 12  # TCA_*
 _INGRESS_BLOCK, _EGRESS_BLOCK = 13, 14
+_BPF_NAME = 7  # TCA_BPF_NAME
 _COUNTERS = frozenset({_STATS, _XSTATS, _STATS2, _PAD})
 _ROOT, _INGRESS = 0xFFFFFFFF, 0xFFFFFFF1  # TC_H_*, include/uapi/linux/pkt_sched.h
 _MAJOR = 0xFFFF0000
@@ -46,10 +47,11 @@ _HTB_VERSION = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
     """The queueing disciplines, classes and filters of a link: `captured` parents first; `unreturnable` as
-    LinkState has it."""
+    LinkState has it; `programs` are the names of the filters that are eBPF programs, each once."""
 
     captured: tuple[Captured, ...] = ()
     unreturnable: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
 
 
 _NOTHING: Final = Queues()
@@ -116,10 +118,12 @@ def _is_made(raw: bytes, ifindexes: Collection[int]) -> bool:
 def _queues(route: RouteSocket, ifindex: int, made: Collection[_Node]) -> Queues:
     classes = _classes(route, ifindex, {it.handle for it in made if it.kind in _WITH_CLASSES})
     nodes = [*made, *classes]
-    depths = _depths(nodes)
+    depths, filters = _depths(nodes), _filters(route, ifindex, nodes)
+    filtered = (f"has tc filters ({where}), which its move would remove for good" for where in filters)
     return Queues(
         captured=tuple(it.captured() for it in sorted(nodes, key=lambda it: depths[it.is_class, it.handle])),
-        unreturnable=tuple(dict.fromkeys((*_lost(made), *_filtered(route, ifindex, nodes)))),
+        unreturnable=tuple(dict.fromkeys((*_lost(made), *filtered))),
+        programs=tuple(dict.fromkeys(name for found in filters.values() for name in _program_names(found))),
     )
 
 
@@ -165,15 +169,26 @@ def _lost(qdiscs: Collection[_Node]) -> Iterator[str]:
             yield f"has {name} with a shared block of filters, which could not be restored"
 
 
-def _filtered(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Iterator[str]:
-    """Yield what has filters. They may hold programs and actions that are known by their numbers only."""
+def _filters(route: RouteSocket, ifindex: int, nodes: Collection[_Node]) -> Mapping[str, list[bytes]]:
+    """Return the filters by where they stand, as far as there are any. They may hold programs and actions that are
+    known by their numbers only."""
+    found: dict[str, list[bytes]] = {}
     for it in nodes:
-        sides = _CLSACT_SIDES if it.kind == "clsact" else {it.handle: ""}
-        for parent, side in sides.items():
+        sides = _CLSACT_SIDES if it.kind == "clsact" else {it.handle: f"at {_words(it.handle)}"}
+        for parent, where in sides.items():
             body = _TCMSG.pack(0, ifindex, 0, parent, 0)
-            if route.dump(_GETTFILTER, body, f"list the filters of link {ifindex}"):
-                where = side or f"at {_words(it.handle)}"
-                yield f"has tc filters ({where}), which its move would remove for good"
+            if dump := route.dump(_GETTFILTER, body, f"list the filters of link {ifindex}"):
+                found.setdefault(where, []).extend(dump)
+    return found
+
+
+def _program_names(filters: Iterable[bytes]) -> Iterator[str]:
+    """Yield the names of those filters that are eBPF programs."""
+    for raw in filters:
+        told = dict(read_attributes(raw[_FIRST_ATTRIBUTE:]))
+        if told.get(_KIND, b"").rstrip(b"\0") == b"bpf" and _OPTIONS in told:
+            name = dict(read_attributes(told[_OPTIONS])).get(_BPF_NAME, b"")
+            yield name.rstrip(b"\0").decode(errors="replace")
 
 
 def _node(raw: bytes) -> _Node:

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final
 
@@ -22,7 +22,8 @@ log = logging.getLogger(__name__)
 _CALL: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280}.get(os.uname().machine)
 """The number of bpf(2); None on a machine whose number is not known here."""
 _libc = ctypes.CDLL(None, use_errno=True)
-_PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 30, 34  # enum bpf_cmd
+_PROG_DETACH, _PROG_QUERY, _PROG_BY_ID, _OBJ_INFO, _LINK_BY_ID, _LINK_DETACH = 9, 16, 13, 15, 30, 34  # enum bpf_cmd
+_NAME_AT, _INFO_BYTES = 64, 80  # in struct bpf_prog_info; up to and with its name
 TCX_INGRESS, TCX_EGRESS = 46, 47  # enum bpf_attach_type
 _DIRECTIONS = (TCX_INGRESS, TCX_EGRESS)
 _MOST = 64
@@ -55,19 +56,43 @@ def programs_of(ifindex: int) -> tuple[int, ...]:
     return tuple(program for direction in _DIRECTIONS for program, _ in _programs(ifindex, direction))
 
 
+def names_of(programs: Iterable[int]) -> tuple[str, ...]:
+    """Return the kernel's names of programs by their ids, each once; one that is gone by now, or may not be asked
+    about, has none. Never raises KernelError."""
+    try:
+        found = [_name_of(program) for program in programs]
+    except KernelError as error:
+        _warn_once(str(error))
+        return ("",)
+    return tuple(dict.fromkeys(found))
+
+
 def read_tcx(ifindex: int) -> tuple[int, ...] | None:
     """Return LinkState.tcx. For a thread inside the link's namespace. Never raises KernelError: a daemon that may not
     call bpf(2) gives devices away all the same."""
     try:
         return programs_of(ifindex)
     except KernelError as error:
-        _warn_once(str(error))
+        if error.errno != errno.ENODEV:
+            _warn_once(str(error))
         return None
 
 
 @cache
 def _warn_once(error: str) -> None:
-    log.warning("eBPF programs that a pod leaves on a netdev are not found", extra={"error": error})
+    log.warning("eBPF programs on netdevs are not known: those of pods are not removed", extra={"error": error})
+
+
+def _name_of(program: int) -> str:
+    fd = _bpf(_PROG_BY_ID, struct.pack("=III", program, 0, 0), "open eBPF")
+    if fd < 0:
+        return ""
+    info = (ctypes.c_char * _INFO_BYTES)()
+    try:
+        told = _bpf(_OBJ_INFO, struct.pack("=IIQ", fd, _INFO_BYTES, ctypes.addressof(info)), "describe an eBPF program")
+    finally:
+        os.close(fd)
+    return info.raw[_NAME_AT:].partition(b"\0")[0].decode(errors="replace") if told >= 0 else ""
 
 
 def _programs(ifindex: int, direction: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nri_rdma.decide.advertised import Advertised, advertised, slice_name
-from nri_rdma.model.device import DeviceId, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
+from nri_rdma.model.device import DeviceId, EbpfPrograms, LinkLayer, Node, RdmaDevice, RdmaNetns, VirtualFunction
 from nri_rdma.model.pci import PciAddress
 from tests.rig.cache import PROJECT
 from tests.unit.model.hardware import eight, nic, node
@@ -118,6 +118,18 @@ def test_a_netdev_is_up_when_it_carries_data() -> None:
     assert [one(it).attributes[f"{OURS}state"]["string"] for it in (device, silent, off)] == ["up", "down", "down"]
 
 
+def test_the_programs_on_a_netdev_are_told_by_their_names() -> None:
+    values = _of_netdev(programs=EbpfPrograms(filters=("prog.o:[classifier]", "count"), tcx=("handle_ingress",)))
+    assert values["ebpf"] == {"bool": True}
+    assert values["tcFilterNames"] == {"string": "prog.o:[classifier],count"}
+    assert values["tcxProgramNames"] == {"string": "handle_ingress"}
+    nameless = _of_netdev(programs=EbpfPrograms(tcx=("",)))
+    assert (nameless["ebpf"], nameless.get("tcxProgramNames")) == ({"bool": True}, None)
+    none = _of_netdev(programs=EbpfPrograms())
+    assert none["ebpf"] == {"bool": False}
+    assert not none.keys() & {"tcFilterNames", "tcxProgramNames"}
+
+
 def _of_netdev(**differences: Any) -> dict[str, Any]:
     device = nic(0)
     told = one(replace(device, netdevs=(replace(device.netdevs[0], **differences),)))
@@ -140,6 +152,7 @@ def rich(**more: Any) -> RdmaDevice:
         kind="ipoib",
         alias="a" * 100,
         addresses=("10.0.0.1/24", "fd00::1/64"),
+        programs=EbpfPrograms(filters=("f" * 100,), tcx=("t" * 15,) * 20),
     )
     found = replace(device, name="m" * 100, netdevs=(netdev,), device_id="1023", subsystem="0001")
     return replace(found, **more)
@@ -152,8 +165,8 @@ def rich(**more: Any) -> RdmaDevice:
 )
 def test_the_richest_device_is_within_the_limits_of_kubernetes(device: RdmaDevice) -> None:
     told = one(device)
-    assert len(told.attributes) <= 28
-    assert len(told.capacity) <= 4
+    assert len(told.attributes) <= 31
+    assert len(told.capacity) <= 1
     assert len(told.name) <= 63
     for value in told.attributes.values():
         ((kind, content),) = value.items()
@@ -169,7 +182,7 @@ def test_the_documentation_lists_what_devices_are_told_with() -> None:
     virtual = rich(virtual=VirtualFunction(pf=PciAddress(0, 0x10, 0, 0), number=7))
     told = {*one(rich(max_vf_count=16)).attributes, *one(virtual).attributes}
     assert sorted(listed) == sorted(name.removeprefix(OURS) for name in told)
-    assert len(listed) <= 28
+    assert len(listed) <= 31  # and one capacity
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -84,7 +85,13 @@ def door(
     publisher = Publisher(api, "node-a", Claims(node.daemon.engine).advertise)
     server = DraServer(registry.parent / "plugins", node.preparer, publisher.start)
     made = ClaimsDoor(
-        server, publisher, StatusWriter(api, dict, registry.parent / "cdi"), api, workers=workers, schedule=pauses
+        server,
+        publisher,
+        StatusWriter(api, dict, registry.parent / "cdi"),
+        api,
+        workers=workers,
+        schedule=pauses,
+        look_at_node=node.daemon.engine.placer.node.cache.look_for_unannounced,
     )
     yield made
     workers.close(5)
@@ -112,6 +119,14 @@ def test_it_serves_and_publishes_and_leaves_its_slices(door: ClaimsDoor, registr
     door.close()
     assert not socket_of(registry).exists()
     assert len(api_server.slices) == 1
+
+
+def test_what_nobody_announces_is_looked_for_now_and_then(door: ClaimsDoor, node: Claimed) -> None:
+    looks: list[float] = []
+    node.daemon.engine.placer.node.cache.unannounced.append(lambda: looks.append(time.monotonic()))
+    door.open_later()
+    wait_until(lambda: len(looks) > 2, "three looks")
+    assert looks[2] - looks[0] > 0.15
 
 
 def test_what_the_node_has_is_published_when_it_was_read(

@@ -109,3 +109,15 @@ def test_filters_are_named_by_where_they_stand() -> None:
         "has tc filters (at 1:), which its move would remove for good",
     )
     assert read(filters=(FILTER,)).unreturnable == ()
+
+
+def test_filters_that_are_programs_have_names_each_once() -> None:
+    """As `tc filter add ... bpf object-file` names them; TCA_BPF_NAME is 7."""
+
+    def named(name: bytes, kind: bytes = b"bpf") -> bytes:
+        header = struct.pack("=BxxxiIII", 0, 5, 0, 0xFFFFFFF2, 0)
+        return message(44, header + attribute(KIND, kind + b"\0") + attribute(OPTIONS, attribute(7, name + b"\0")))
+
+    filters = (named(b"prog.o:[classifier]"), named(b"count"), named(b"x", b"flower"), FILTER)
+    assert read(queue(b"clsact", 0xFFFF0000, INGRESS), filters=filters).programs == ("prog.o:[classifier]", "count")
+    assert read(queue(b"htb", 0x10000)).programs == ()

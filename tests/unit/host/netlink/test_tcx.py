@@ -8,6 +8,7 @@ from nri_rdma.attach.ops import DetachTcx
 from nri_rdma.attach.port import KernelError
 from nri_rdma.host.netlink.namespace import inside
 from nri_rdma.host.netlink.tcx import programs_of
+from nri_rdma.model.device import EbpfPrograms
 from tests.contract.machines import POD, LinuxMachine
 from tests.kernel.journey import Attach
 from tests.rig import ebpf
@@ -73,6 +74,18 @@ def test_a_program_that_a_pod_leaves_on_the_netdev_is_detached_and_the_hosts_sta
     assert _count(linux, POD, move.pod_ifindex) == 3
     attach.assert_home()
     assert _ids(linux, "host", rail) == hosts
+
+
+def test_the_programs_of_the_hosts_links_have_their_names(linux: LinuxMachine, rail: int) -> None:
+    """Nobody has named those of `rail`; the other link has a named one, and no longer when that is detached."""
+    kernel, other = linux.kernel, linux.add_link("rail1", "02:11:00:00:00:02")
+    assert kernel.programs((rail, other, 999)) == {rail: EbpfPrograms(tcx=("",))}
+    named = ebpf.load("handle_ingress")
+    inside(kernel.host, "attach", lambda _route: ebpf.attach_tcx(other, named))
+    assert kernel.programs((other,)) == {other: EbpfPrograms(tcx=("handle_ingress",))}
+    assert kernel.host_use(("rail1",)).programs == {other: EbpfPrograms(tcx=("handle_ingress",))}
+    apply(kernel, kernel.host, other, DetachTcx())
+    assert kernel.programs((other,)) == {}
 
 
 def test_filters_of_tc_do_not_come_along(linux: LinuxMachine) -> None:

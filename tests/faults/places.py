@@ -29,6 +29,11 @@ class Place:
     name: str
     passes: int = 0
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether StopPodSandbox has been answered by then: the devices are on the host."""
+        return self.way is Way.BACK and self.name.partition(" ")[2].startswith(("restore", "forget-journal"))
+
     def __str__(self) -> str:
         return f"{self.way}: {'second ' if self.passes else ''}{self.name}"
 

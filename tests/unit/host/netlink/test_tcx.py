@@ -6,6 +6,7 @@ import pytest
 
 from nri_rdma.attach.ops import DetachTcx
 from nri_rdma.attach.port import KernelError
+from nri_rdma.host.netlink.kernel import LinuxKernel
 from nri_rdma.host.netlink.namespace import inside
 from nri_rdma.host.netlink.tcx import programs_of
 from nri_rdma.model.device import EbpfPrograms
@@ -79,6 +80,7 @@ def test_a_program_that_a_pod_leaves_on_the_netdev_is_detached_and_the_hosts_sta
 def test_the_programs_of_the_hosts_links_have_their_names(linux: LinuxMachine, rail: int) -> None:
     """Nobody has named those of `rail`; the other link has a named one, and no longer when that is detached."""
     kernel, other = linux.kernel, linux.add_link("rail1", "02:11:00:00:00:02")
+    assert isinstance(kernel, LinuxKernel)
     assert kernel.programs((rail, other, 999)) == {rail: EbpfPrograms(tcx=("",))}
     named = ebpf.load("handle_ingress")
     inside(kernel.host, "attach", lambda _route: ebpf.attach_tcx(other, named))

@@ -114,7 +114,7 @@ def plan_attach(
     something with it, or when a name is taken.
     """
     present = tuple(pod_links)
-    names = _NameSource(frozenset(name for link in present for name in (link.name, *link.alt_names)))
+    names = names_in_pod(placed, (name for link in present for name in (link.name, *link.alt_names)))
     numbers = _NumberSource({link.ifindex for link in present}, links.keys())
     moves: list[NetdevMove] = []
     for item in placed:
@@ -133,7 +133,7 @@ def plan_attach(
                         device=device.name,
                         link=link,
                         pod_ifindex=numbers.take(link.ifindex),
-                        pod_name=names.take(interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where),
+                        pod_name=names[netdev.ifindex],
                         mtu=interface.mtu,
                         addresses=addresses if port == 0 else (),
                         config=config,
@@ -141,6 +141,21 @@ def plan_attach(
                     )
                 )
     return Plan(moves=tuple(moves))
+
+
+def names_in_pod(placed: tuple[Placed, ...], taken: Iterable[str]) -> Mapping[int, str]:
+    """Return the name in the pod of each netdev that moves, by its ifindex on the host; `taken` are the names there.
+    Raises PlacementError when a name is taken."""
+    names = _NameSource(frozenset(taken))
+    return {
+        netdev.ifindex: names.take(
+            item.admitted.request.interface.name or DEFAULT_INTERFACE_NAME, item.admitted.request.where
+        )
+        for item in placed
+        if item.admitted.mode is Mode.EXCLUSIVE
+        for device in item.devices
+        for netdev in device.netdevs
+    }
 
 
 def taken_by(request: DeviceRequest) -> Takes:

@@ -5,10 +5,11 @@ Nothing on the host changes here. The kernel is asked, the decisions are plan.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from nri_rdma.attach.plan import NetdevMove, Plan, RdmaMove, plan_attach, plan_rdma_moves, with_carried, with_inherited
 from nri_rdma.attach.port import Kernel, Namespace, Survey
@@ -27,6 +28,7 @@ from nri_rdma.model.request import Mode
 from nri_rdma.model.usage import HostUse, Lifelines
 
 _NO_LIFELINES = Lifelines()
+_NO_INDEXES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Host(Protocol):
@@ -213,7 +215,14 @@ def placed_of(record: SandboxRecord) -> tuple[Placed, ...]:
 def attached_requests(placed: tuple[Placed, ...], plan: Plan) -> tuple[AttachedRequest, ...]:
     """Return what the pod will have, with the netdev names as they will be in it."""
     in_pod = {move.link.ifindex: move.pod_name for move in plan.moves}
-    indexes = {move.device: move.index for move in plan.rdma_moves}
+    return expected_requests(placed, in_pod, {move.device: move.index for move in plan.rdma_moves})
+
+
+def expected_requests(
+    placed: tuple[Placed, ...], in_pod: Mapping[int, str], indexes: Mapping[str, int] = _NO_INDEXES
+) -> tuple[AttachedRequest, ...]:
+    """Return what a pod will have, with the names of its netdevs by their ifindex on the host, and the kernel's indexes
+    of the RDMA devices that move, by name."""
     return tuple(
         AttachedRequest(
             admitted=item.admitted,

@@ -16,6 +16,7 @@ only the container shows.
 
 Where to look:
 
+- `promises`: devices of a container that is made before its sandbox exists (podman with annotations).
 - `run_pod`, `create_container`, `start_container`, `synchronize`: the main paths, from top to bottom.
 - `engine`: the interface, and `Engine.make`, which wires everything below.
 - `asking` gathers what a pod asks for, `offering` what the node offers; `placer` makes a Question of them, which

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from nri_rdma.cdi.grants import CdiGrant
-from nri_rdma.decide.decision import Question
+from nri_rdma.decide.decision import MemlockBounds, Question
 from nri_rdma.decide.placement import Placed
 from nri_rdma.engine.asking import NOTHING_ASKED, Asked, gather
 from nri_rdma.engine.evidence import EvidenceCollector
@@ -99,7 +99,8 @@ class Placer:
     def question(self, pod: Pod, asker: Asker, grants: tuple[CdiGrant, ...], asked: Asked = NOTHING_ASKED) -> Question:
         """Return the question of this moment: what the pod, or its CDI devices, ask for, and what is true of node,
         policy and runtime."""
-        return self.offering.question(str(pod), asker, asked, grants, self.evidence.adoption)
+        question = self.offering.question(str(pod), asker, asked, grants, self.evidence.adoption)
+        return question if pod.is_listed else replace(question, memlock=MemlockBounds())  # no runtime sets its limit
 
     def _grants(self, pod: Pod, asked: Asked) -> tuple[CdiGrant, ...]:
         kubelet = self.evidence.kubelet

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 
@@ -32,12 +32,21 @@ _OLDER_S = 60.0
 class PodStart:
     """Starts pods, whichever door they come through. Safe for use by several threads."""
 
-    def __init__(self, attachments: Attachments, placer: Placer, barrier: Barrier, refused: RefusedLately) -> None:
+    def __init__(
+        self,
+        attachments: Attachments,
+        placer: Placer,
+        barrier: Barrier,
+        refused: RefusedLately,
+        redeem: Callable[[str], Selection | None],
+    ) -> None:
+        """`redeem` returns what the sandbox of an id was promised before it started, if anything was."""
         self._attachments = attachments
         self._known = placer.evidence.sandboxes
         self._placer = placer
         self._barrier = barrier
         self.refused = refused
+        self._redeem = redeem
         self._lock = threading.Lock()
         self.asks = partial(asks, prefix=placer.prefix)
         """Returns whether a pod with these annotations asks us for anything. Every pod of the node pays for the
@@ -89,6 +98,9 @@ class PodStart:
             return self._attachments.begin_after(
                 older, pod, lambda: choose(time.monotonic() + _OLDER_S), attempts, again
             )
+        promised = self._redeem(pod.sandbox_id)
+        if promised is not None:  # its container was made for these devices: no attempt may choose others
+            return self._attachments.begin(pod, promised.placed, promised.rdma_cm, attempts=attempts)
         chosen = choose(deadline)
         if not chosen.placed:
             return None

@@ -7,16 +7,18 @@ yes for a container that has all that it asks for, or an error, and then nothing
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Protocol
 
 from nri_rdma.attach.attachment import Attachment
 from nri_rdma.attach.port import ProcessIdentity
-from nri_rdma.doors.oci.questions import Given, HookQuestion, annotation_of, memlock_of
+from nri_rdma.doors.oci.questions import Given, HookQuestion, Prepared, annotation_of, memlock_of
 from nri_rdma.engine.container import KnownContainer
 from nri_rdma.engine.engine import Engine
-from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError
+from nri_rdma.engine.parts import attached_of
+from nri_rdma.errors import AttachError, ErrorCode, NotReadyError, NriRdmaError, PlacementError, RequestError
+from nri_rdma.model.device import DeviceNumbers
 from nri_rdma.model.edits import ContainerEdits
 from nri_rdma.model.pod import Pod
 from nri_rdma.model.pool import Asker
@@ -55,6 +57,19 @@ class Containers:
         self._spans = spans
         self._default = default
 
+    def prepare(self, question: HookQuestion) -> Prepared:
+        """Decide what a container gets that is about to be made, and reserve it for a while. Raise NriRdmaError, and
+        leave nothing reserved."""
+        pod = _pod(question)
+        with self._spans.span("precreate", _attributes(pod)) as span:
+            try:
+                return self._prepare(question, pod)
+            except NriRdmaError as error:
+                span.error = str(error)
+                if not error.is_logged:
+                    self._engine.refused.note("precreate", pod, error)
+                raise _for_containers(error, pod) from error
+
     def attach(self, question: HookQuestion, namespace: int) -> Given:
         """Give a container what it asks for; `namespace` is a descriptor of its network namespace. Asking again changes
         nothing. Raise NriRdmaError, and leave nothing attached, also where the error is a bug."""
@@ -80,29 +95,67 @@ class Containers:
 
     # -- below -------------------------------------------------------------------------------------------------------
 
+    def _prepare(self, question: HookQuestion, pod: Pod) -> Prepared:
+        deadline = time.monotonic() + ATTACH_S
+        self._refuse_unclear(question, pod)
+        undo = self._engine.attachments.end(pod.sandbox_id)
+        if undo is not None:  # of an earlier start, whose end nobody told
+            _await(undo, pod, deadline)
+        edits = self._engine.promise(_container(question, pod, question.annotations, question.nodes), deadline)
+        return Prepared(nodes=edits.char_devices, env=edits.env)
+
+    def _refuse_unclear(self, question: HookQuestion, pod: Pod) -> None:
+        """Raise RequestError for annotations that are not ours, and for devices that come in two ways: a container has
+        one plan."""
+        prefix = self._engine.placer.prefix
+        if not self._engine.asks(question.annotations):
+            what = f"the hook reads annotations of another prefix than {prefix}, the daemon's"
+            hint = "write the hooks anew with the daemon's annotation_prefix: nri-rdma install podman"
+            raise RequestError(ErrorCode.SETTING, what, where=str(pod), hint=hint)
+        if question.wishes:
+            what = "this container asks for RDMA devices by --device and by an annotation"
+            hint = f"ask in one way: {prefix}/pod may name several devices"
+            raise RequestError(ErrorCode.ANNOTATION_PLACE, what, where=str(pod), hint=hint)
+
     def _attach(self, question: HookQuestion, pod: Pod, namespace: int) -> Given:
         deadline = time.monotonic() + ATTACH_S
         process = ProcessIdentity(pid=pod.pid, start=self._started(pod))
         self._end_earlier(pod, process, deadline)
-        placer = self._engine.placer
-        homes = {it.name: placer.offering.offer.home_of(it) for it in placer.node.cache.current.devices}
-        annotations = {f"{placer.prefix}/pod": annotation_of(question.wishes, homes)}
-        asker = Asker(namespace=NAMESPACE)
+        container = _container(question, pod, self._annotations(question, pod), {})
         self._handed.hand(pod.netns_path, namespace)
         try:
-            self._engine.run_pod(pod, annotations, deadline, asker)
+            self._engine.run_pod(pod, container.annotations, deadline, container.asker)
             for it in self._engine.attachments.of(pod.sandbox_id):
                 _await(it.attach_done, pod, deadline)
-            container = KnownContainer(pod=pod, name=pod.name, annotations=annotations, asker=asker)
             edits = self._engine.create_container(container, deadline)
         finally:
             self._handed.withdraw(pod.netns_path)
         _refuse_lacking(question, edits, pod)
+        if question.annotations:
+            _refuse_other_variables(question, edits, pod)
         self._engine.start_alone(pod)
         if self._started(pod) != process.start:
             raise _ended(pod)
-        asked = memlock_of(question.wishes)
+        if not self._engine.knows(pod.sandbox_id):
+            return Given()  # its annotation asks for nothing
+        asked = self._memlock_asked(question, pod)
         return self._default if asked is None else Given(memlock=asked, must=True)
+
+    def _annotations(self, question: HookQuestion, pod: Pod) -> Mapping[str, str]:
+        """Return what the container asks for, in the words of a pod's annotations."""
+        placer = self._engine.placer
+        if question.annotations:
+            self._refuse_unclear(question, pod)
+            return question.annotations
+        homes = {it.name: placer.offering.offer.home_of(it) for it in placer.node.cache.current.devices}
+        return {f"{placer.prefix}/pod": annotation_of(question.wishes, homes)}
+
+    def _memlock_asked(self, question: HookQuestion, pod: Pod) -> int | None:
+        """Return the RLIMIT_MEMLOCK in bytes that the container asks for; None: it does not say."""
+        if not question.annotations:
+            return memlock_of(question.wishes)
+        attached, _ = attached_of(self._engine.attachments.of(pod.sandbox_id))
+        return max((number for it in attached if (number := it.admitted.request.memlock) is not None), default=None)
 
     def _started(self, pod: Pod) -> int:
         """Return when the container's process started. Raise PlacementError where it cannot be seen."""
@@ -127,10 +180,19 @@ def _pod(question: HookQuestion) -> Pod:
         uid=question.container_id,
         name=question.container_id[:_SHORT],
         namespace=NAMESPACE,
-        netns_path=f"/proc/{question.pid}/ns/net",
+        netns_path=f"/proc/{question.pid}/ns/net" if question.has_network else "",
         pid=question.pid,
         is_listed=False,
         cgroups_path=question.cgroups_path,
+    )
+
+
+def _container(
+    question: HookQuestion, pod: Pod, annotations: Mapping[str, str], nodes: Mapping[str, DeviceNumbers]
+) -> KnownContainer:
+    asker = Asker(namespace=NAMESPACE)
+    return KnownContainer(
+        pod=pod, name=pod.name, annotations=annotations, asker=asker, env=question.variables, devices=nodes
     )
 
 
@@ -167,6 +229,19 @@ def _refuse_lacking(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> 
             )
 
 
+def _refuse_other_variables(question: HookQuestion, edits: ContainerEdits, pod: Pod) -> None:
+    """Raise PlacementError where the container's variables name what it has not got: nothing can change them later."""
+    if dict(edits.env) == dict(question.prepared):
+        return
+    differing = {name for name, _ in {*edits.env} ^ {*question.prepared.items()}}
+    raise PlacementError(
+        ErrorCode.NAME_CONFLICT,
+        f"the container was made with other devices or names than it has now: {', '.join(sorted(differing))}",
+        where=str(pod),
+        hint="start the container again; where containers share a network, name the netdev (interface: {name: ...})",
+    )
+
+
 def _ended(pod: Pod) -> PlacementError:
     return PlacementError(
         ErrorCode.NO_NETWORK_NAMESPACE,
@@ -180,7 +255,7 @@ def _for_containers(error: NriRdmaError, pod: Pod) -> NriRdmaError:
     """Return the error with a next step for who starts containers: no kubelet tries again."""
     if error.code is ErrorCode.HOST_NETWORK:
         what = "this container is on the host's network: a netdev cannot be moved into it"
-        hint = "take --network host away, or write the CDI spec with --mode shared"
+        hint = "take --network host away, or ask for mode shared (annotation, or `cdi generate --mode shared`)"
         error = PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
         error.is_logged = True
     if isinstance(error, NotReadyError | AttachError):

@@ -15,7 +15,7 @@ from typing import Any  # Any: JSON documents
 
 from nri_rdma.cdi.meaning import label_of
 from nri_rdma.errors import ErrorCode, NriRdmaError
-from nri_rdma.model.device import DeviceNumbers
+from nri_rdma.model.device import CharDevice, DeviceNumbers
 from nri_rdma.model.request import UNLIMITED, Mode
 
 VERSION = 1
@@ -28,6 +28,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 class Verb(StrEnum):
     """A kind of question."""
 
+    PREPARE = "prepare"
+    """precreate: the container is about to be made, and asks by annotations what it is to be made with."""
     ATTACH = "attach"
     """createRuntime: the container is made, and its program does not run yet."""
     RETURN = "return"
@@ -66,7 +68,8 @@ class Wish:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookQuestion:
     """One hook's question about the container of an id; `pid` is its first process, 0 when it is over. `nodes` are the
-    device nodes that the container was made with, `cgroups_path` is that of its OCI spec ("": none)."""
+    device nodes that the container was made with, `cgroups_path` is that of its OCI spec ("": none). It asks by
+    `wishes` or by `annotations`."""
 
     verb: Verb
     container_id: str
@@ -74,6 +77,14 @@ class HookQuestion:
     wishes: tuple[Wish, ...] = ()
     nodes: Mapping[str, DeviceNumbers] = field(default_factory=dict)
     cgroups_path: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those that are ours."""
+    variables: frozenset[str] = frozenset()
+    """Names of the variables that the container sets itself."""
+    prepared: Mapping[str, str] = field(default_factory=dict)
+    """The variables that the container was made with because PREPARE was answered so."""
+    has_network: bool = True
+    """Whether the container has, or will have, a network namespace that is not the host's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +94,14 @@ class Given:
 
     memlock: int | None = None
     must: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """The answer for a container that is about to be made: what it is to be made with."""
+
+    nodes: tuple[CharDevice, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
 
 
 def read_question(data: bytes) -> HookQuestion:
@@ -107,7 +126,8 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
     wishes = tuple(map(_wish, document.get("devices", ())))
     if len(wishes) > MAX_DEVICES:
         raise ValueError(f"{len(wishes)} devices are too many")
-    if verb is Verb.ATTACH and not wishes:
+    annotations = _texts(document.get("annotations", {}))
+    if verb is not Verb.RETURN and not (wishes or annotations):
         raise ValueError("no device is asked for")
     for wish in wishes:
         _ = wish.memlock_bytes, wish.limits
@@ -119,11 +139,19 @@ def _question(document: Mapping[str, Any]) -> HookQuestion:
         wishes=wishes,
         nodes=nodes,
         cgroups_path=_text(document.get("cgroup", "")),
+        annotations=annotations,
+        variables=frozenset(map(_text, document.get("variables", ()))),
+        prepared=_texts(document.get("prepared", {})),
+        has_network=bool(document.get("network", True)),
     )
 
 
 def _wish(flags: Mapping[str, Any]) -> Wish:
     return Wish(**{name.replace("-", "_"): _text(value) for name, value in flags.items()})
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {_text(key): _text(value) for key, value in values.items()}
 
 
 def _text(value: object) -> str:
@@ -157,6 +185,12 @@ def memlock_of(wishes: tuple[Wish, ...]) -> int | None:
 def yes(given: Given) -> bytes:
     """Return the answer for a container that may start, or whose devices are home."""
     return json.dumps({"version": VERSION, "memlock": given.memlock, "must": given.must}).encode()
+
+
+def made_with(prepared: Prepared) -> bytes:
+    """Return the answer for a container that may be made."""
+    nodes = [(it.path, it.major, it.minor, it.mode, it.uid, it.gid) for it in prepared.nodes]
+    return json.dumps({"version": VERSION, "nodes": nodes, "env": prepared.env}).encode()
 
 
 def no(sentence: str) -> bytes:

@@ -17,7 +17,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from nri_rdma.doors.oci.questions import HEARD, LONGEST, Given, HookQuestion, Verb, no, read_question, yes
+from nri_rdma.doors.oci.questions import (
+    HEARD,
+    LONGEST,
+    Given,
+    HookQuestion,
+    Prepared,
+    Verb,
+    made_with,
+    no,
+    read_question,
+    yes,
+)
 from nri_rdma.errors import ErrorCode, NriRdmaError
 from nri_rdma.tasks.listeners import Listeners, Source
 from nri_rdma.tasks.workers import Workers
@@ -36,6 +47,8 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred, include/linux/socket.h
 
 class Answering(Protocol):
     """The receiver of questions, in workers: nri_rdma.doors.oci.containers. Raises NriRdmaError."""
+
+    def prepare(self, question: HookQuestion) -> Prepared: ...
 
     def attach(self, question: HookQuestion, namespace: int) -> Given: ...
 
@@ -134,6 +147,8 @@ class HookServer:
 
     def _answer(self, question: HookQuestion, descriptors: tuple[int, ...]) -> bytes:
         try:
+            if question.verb is Verb.PREPARE:
+                return made_with(self._containers.prepare(question))
             return yes(self._done(question, descriptors))
         except NriRdmaError as error:
             if not error.is_logged:

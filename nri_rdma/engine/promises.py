@@ -1,0 +1,118 @@
+"""What containers are promised before they are made: devices that are decided and reserved, with nothing attached.
+
+podman writes a container's nodes and variables before the container has a process or a network namespace. Law: a
+promise is redeemed once, by the start of the same sandbox, or it lapses; then its devices are free for others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from nri_rdma.attach.attachment import Selection
+from nri_rdma.attach.plan import names_in_pod
+from nri_rdma.attach.survey import expected_requests
+from nri_rdma.attach.timers import Schedule, start_timer
+from nri_rdma.decide.inject import inject, refuse_conflicts
+from nri_rdma.engine.container import Container
+from nri_rdma.engine.placer import Placer
+from nri_rdma.engine.refusals import refuse_unusable_id
+from nri_rdma.errors import ErrorCode, NriRdmaError, PlacementError, RequestError
+from nri_rdma.model.edits import ContainerEdits
+from nri_rdma.model.request import DeviceRequest
+
+log = logging.getLogger(__name__)
+
+LAPSE_S = 30.0
+"""How long devices stay reserved for a container that is being made; podman takes less than a second. A container that
+starts later is decided about anew, and refused if it was made for other devices."""
+_LOOPBACK = "lo"
+
+
+class Promises:
+    """Safe for use by several threads, with one call at a time for each sandbox."""
+
+    def __init__(self, is_attached: Callable[[str], bool], placer: Placer, schedule: Schedule = start_timer) -> None:
+        """`is_attached` returns whether a sandbox has attachments, whose reservations are not ours to release."""
+        self._is_attached = is_attached
+        self._placer = placer
+        self._schedule = schedule
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[Selection, Callable[[], None]]] = {}
+
+    def make(self, container: Container, deadline: float) -> ContainerEdits:
+        """Decide, reserve, and return the edits of a container that stands for itself. Raise what refuses it."""
+        pod, placer = container.pod, self._placer
+        placer.await_specs(pod, deadline)
+        asked = placer.asked(pod, container.annotations)
+        if asked is None:
+            return ContainerEdits()
+        refuse_unusable_id(pod)
+        for request in asked.request.requests:
+            _refuse_other_container(request, container.name, placer.prefix)
+        self.withdraw(pod.sandbox_id)
+        placed = placer.choose(pod, asked, container.asker, deadline)
+        chosen = Selection(placed=placed, rdma_cm=placer.node.cache.current.rdma_cm)
+        try:
+            edits = self._edits(container, chosen)
+        except NriRdmaError:
+            self._release(pod.sandbox_id)
+            raise
+        self._keep(pod.sandbox_id, chosen)
+        return edits
+
+    def redeem(self, sandbox_id: str) -> Selection | None:
+        """Return what a sandbox was promised, once; it stays reserved. None: nothing, or no longer."""
+        with self._lock:
+            kept = self._kept.pop(sandbox_id, None)
+        if kept is None:
+            return None
+        kept[1]()
+        return kept[0]
+
+    def withdraw(self, sandbox_id: str) -> None:
+        """Release what a sandbox was promised, if anything was."""
+        if self.redeem(sandbox_id) is not None:
+            self._release(sandbox_id)
+
+    def _edits(self, container: Container, chosen: Selection) -> ContainerEdits:
+        """Return the edits for these devices. Raise PlacementError for netdevs of a container without a network of its
+        own, and for nodes and names that are taken."""
+        pod, names = container.pod, names_in_pod(chosen.placed, (_LOOPBACK,))
+        if names and not pod.netns_path:
+            what = "this container is on the host's network: a netdev cannot be moved into it"
+            hint = "take the host's network away, or ask for mode: shared"
+            raise PlacementError(ErrorCode.HOST_NETWORK, what, where=str(pod), hint=hint)
+        attached = expected_requests(chosen.placed, names)
+        edits = inject(attached, chosen.rdma_cm, container.name, container.env, container.devices, None)
+        refuse_conflicts(edits, container.devices, self._placer.node.cache.current.devices, str(pod))
+        return edits
+
+    def _keep(self, sandbox_id: str, chosen: Selection) -> None:
+        def lapse() -> None:
+            with self._lock:
+                kept = self._kept.get(sandbox_id)
+                if kept is None or kept[0] is not chosen:
+                    return  # redeemed, or another promise by now
+                del self._kept[sandbox_id]
+            log.info("a container was not made: its devices are free again", extra={"sandbox": sandbox_id})
+            self._release(sandbox_id)
+
+        with self._lock:
+            self._kept[sandbox_id] = (chosen, self._schedule(LAPSE_S, lapse))
+
+    def _release(self, sandbox_id: str) -> None:
+        if not self._is_attached(sandbox_id):
+            self._placer.reservations.release(sandbox_id)
+
+
+def _refuse_other_container(request: DeviceRequest, name: str, prefix: str) -> None:
+    """Raise RequestError for a request of a list that is for other containers of a pod."""
+    if not request.scope.covers(name):
+        raise RequestError(
+            ErrorCode.ANNOTATION_PLACE,
+            "a container of podman stands for itself: it has no other containers to ask for",
+            where=request.where,
+            hint=f"write the list as {prefix}/pod, without containers: in it",
+        )

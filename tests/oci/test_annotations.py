@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.oci.host import HOOKS, Host, Podman
-from tests.rig.daemon import EXCLUSIVE_FIRST, PROJECT, Daemon
+from tests.rig.daemon import Daemon
 from tests.rig.deadline import wait_until
 from tests.rig.expect import LOOK, described_mac, host_link, read_seen, tree_number
 from tests.rig.fabric import Fabric

@@ -24,7 +24,7 @@ from nri_rdma.model.request import DeviceRequest
 
 log = logging.getLogger(__name__)
 
-LAPSE_S = 30.0
+LAPSE_S = 15.0
 """How long devices stay reserved for a container that is being made; podman takes less than a second. A container that
 starts later is decided about anew, and refused if it was made for other devices."""
 _LOOPBACK = "lo"

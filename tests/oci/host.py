@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,11 @@ PREFIX = "nrirdma-oci-"
 STATE = "/run/nri-rdma"
 HOOKS = "/usr/local/lib/nri-rdma"
 CDI = "/etc/cdi"
+_SOURCE = "/opt/nri-rdma"
+_LIBRARIES = Path(sysconfig.get_path("purelib")).relative_to(cache.PROJECT)
+_STDLIB = Path(sysconfig.get_path("stdlib"))
+_PYTHON = "/usr/local/bin/python-of-the-tests"
+"""The Python that the libraries are made for: the suite's own may be another one."""
 _STORAGE_CONF = '[storage]\ndriver = "overlay"\nrunroot = "/run/containers/storage"\ngraphroot = "/tmp/graph"\n'
 _NO_IPTABLES = """\
 #!/bin/sh
@@ -54,7 +60,8 @@ class Host:
         self.cgroup_parent = f"/{self.run.name}"
         write_root(cache.busybox(), files / "box.tar")
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", self.run / "disk"], check=True)
-        shared = {self.state_dir: STATE, self.cdi_dir: CDI, cache.PROJECT / "hooks": HOOKS, files: "/run/files"}
+        shared = {self.state_dir: STATE, self.cdi_dir: CDI, cache.PROJECT: _SOURCE, files: "/run/files"}
+        shared[_STDLIB] = str(_STDLIB)
         program = Path(__file__).with_name("become_host.py")
         self._process = subprocess.Popen(
             [
@@ -102,6 +109,16 @@ class Host:
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=seconds
         )
 
+    def nri_rdma(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of nri-rdma on the host."""
+        variables = (f"PYTHONPATH={_SOURCE}:{_SOURCE}/{_LIBRARIES}", "PYTHONHOME=/usr", "COLUMNS=200")
+        return self.run_command("env", *variables, _PYTHON, "-B", "-m", "nri_rdma", *arguments)
+
+    def put_hook(self) -> None:
+        """Put the hook that CDI specs name in its place, as docs/podman.md says."""
+        self.file(HOOKS).mkdir(parents=True, exist_ok=True)
+        shutil.copy(cache.PROJECT / "hooks/nri-rdma-oci-hook", self.file(HOOKS))
+
     def must(self, *command: str) -> str:
         """Run a command on the host that has to succeed; what it wrote to stdout."""
         done = self.run_command(*command)
@@ -139,6 +156,9 @@ class Host:
         }.items():
             self.file(path).parent.mkdir(parents=True, exist_ok=True)
             self.file(path).write_text(text)
+        self.file(_PYTHON).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(sys.executable).resolve(), self.file(_PYTHON))
+        self.put_hook()
         for name in ("iptables", "ip6tables"):
             self.file(f"/usr/sbin/{name}").write_text(_NO_IPTABLES)
             self.file(f"/usr/sbin/{name}").chmod(0o755)

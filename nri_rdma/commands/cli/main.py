@@ -25,6 +25,7 @@ from nri_rdma.commands.cli.config import config
 from nri_rdma.commands.cli.doctor import doctor
 from nri_rdma.commands.cli.errors import told
 from nri_rdma.commands.cli.explain import explain
+from nri_rdma.commands.cli.install import install, uninstall
 from nri_rdma.commands.cli.inventory import inventory
 from nri_rdma.commands.cli.options import loaded_options, settings_options
 from nri_rdma.commands.cli.snapshot import snapshot
@@ -147,6 +148,8 @@ for command in (
     trace,
     config,
     completion,
+    install,
+    uninstall,
 ):
     commands.add_command(command)
 

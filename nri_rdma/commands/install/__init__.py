@@ -1,0 +1,1 @@
+"""Set up other programs for nri-rdma, and undo that."""

@@ -1,0 +1,113 @@
+"""Files that are written for another program: shown as differences, then written or removed one after the other.
+
+Law: a file that nri-rdma did not make is neither changed nor removed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from nri_rdma.errors import ErrorCode, NriRdmaError
+from nri_rdma.host.whole_file import write_whole
+
+_NOTHING = "/dev/null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnFile:
+    """A file of ours. `is_ours` returns whether a file with this content was made by a release of nri-rdma."""
+
+    path: Path
+    data: bytes
+    is_ours: Callable[[bytes], bool]
+    mode: int = 0o644
+    copy_of: Path | None = None
+    """The file that it is a copy of: its lines are not shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What is at a path."""
+
+    data: bytes
+    mode: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One file to be written, or to be removed (`is_removal`); `before` None: there is none."""
+
+    file: OwnFile
+    before: State | None
+    is_removal: bool = False
+
+    def shown(self) -> str:
+        """Return the difference as `diff -u` shows it."""
+        path, lines = str(self.file.path), () if self.is_removal else _lines(self.file.data)
+        before = _lines(self.before.data) if self.before is not None else ()
+        old, new = path if self.before is not None else _NOTHING, _NOTHING if self.is_removal else path
+        if self.file.copy_of is not None:
+            what = "" if self.is_removal else f"a copy of {self.file.copy_of}, {len(lines)} lines"
+            return "".join((f"--- {old}\n+++ {new}\n", f"({what})\n" if what else ""))
+        return "".join(difflib.unified_diff(before, lines, old, new)) or f"--- {old}\n+++ {new}\n"
+
+    def carry_out(self) -> None:
+        """Write the file, or remove it. Raises OSError."""
+        if self.is_removal:
+            self.file.path.unlink(missing_ok=True)
+        else:
+            write_whole(self.file.path, self.file.data, self.file.mode)
+
+    def undo(self) -> None:
+        """Have the path be as it was. Raises OSError."""
+        if self.before is None:
+            self.file.path.unlink(missing_ok=True)
+        else:
+            write_whole(self.file.path, self.before.data, self.before.mode)
+
+
+def to_write(files: Iterable[OwnFile]) -> tuple[Change, ...]:
+    """Return what has to be written of these files, in their order. Raises NriRdmaError for a path that has a file of
+    somebody else, OSError for one that cannot be read."""
+    found = [(file, _state(file)) for file in files]
+    return tuple(
+        Change(file=file, before=before) for file, before in found if before != State(data=file.data, mode=file.mode)
+    )
+
+
+def to_remove(files: Iterable[OwnFile]) -> tuple[Change, ...]:
+    """Return which of these files are there and have to be removed, in their order. Raises as `to_write`."""
+    found = [(file, _state(file)) for file in files]
+    return tuple(Change(file=file, before=before, is_removal=True) for file, before in found if before is not None)
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _state(file: OwnFile) -> State | None:
+    """Return what is at the file's path."""
+    try:
+        mode = file.path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+    data = file.path.read_bytes() if stat.S_ISREG(mode) else b""
+    if not stat.S_ISREG(mode) or not file.is_ours(data):
+        raise NriRdmaError(
+            ErrorCode.INSTALL,
+            "this file was not made by nri-rdma, so it is left alone",
+            where=str(file.path),
+            hint="move it to another place, then try again",
+        )
+    return State(data=data, mode=stat.S_IMODE(mode))
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode(errors="replace").splitlines(keepends=True)

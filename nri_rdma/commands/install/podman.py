@@ -1,0 +1,199 @@
+"""What podman needs to have containers with our annotations served: three hooks in a folder of their own, and a drop-in
+of containers.conf that names the folder.
+
+podman skips a folder that is not there without a word, and so would start such containers bare. Therefore folder and
+hook are where no package is upgraded, the drop-in comes last and goes first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any  # Any: TOML and JSON documents
+
+from nri_rdma.commands.hooked_cdi import HOOK, HOOK_TIMEOUT_S, PROGRAM
+from nri_rdma.commands.install.changes import OwnFile
+from nri_rdma.errors import ErrorCode, NriRdmaError
+
+FOLDER = HOOK.parent / "podman-hooks.d"
+ETC = Path("/etc/containers")
+DROP_IN = ETC / "containers.conf.d/90-nri-rdma.conf"
+SHARED = Path("/usr/share/containers/containers.conf")
+STAGES = (("precreate", "prepare"), ("createRuntime", "attach-prepared"), ("poststop", "return"))
+"""The stages of podman's hooks, each with what our hook does in it."""
+DEFAULT_FOLDERS = ("/usr/share/containers/oci/hooks.d",)
+"""What podman reads as long as nobody sets hooks_dir."""
+APPENDS_SINCE = (5, 0)
+"""podman 4.3 cannot read a containers.conf with {append=true} at all; 5.4 can. Between them nobody looked."""
+_MARK = "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it."
+_CONF_MODE, _PROGRAM_MODE = 0o644, 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """What the hooks of a node have in common; `socket` None: the hook's default."""
+
+    annotation_prefix: str
+    socket: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodmanFiles:
+    """The files for podman below a root folder; the default is this machine's."""
+
+    style: Style
+    root: Path = Path("/")
+
+    def of_hooks(self, source: Path) -> tuple[OwnFile, ...]:
+        """Return the hook, a copy of `source`, and the definitions that name it. Raises OSError."""
+        program = OwnFile(
+            path=self._at(HOOK),
+            data=source.read_bytes(),
+            is_ours=_is_our_program,
+            mode=_PROGRAM_MODE,
+            copy_of=source,
+        )
+        definitions = (
+            OwnFile(
+                path=self._at(FOLDER / f"nri-rdma-{stage}.json"),
+                data=definition(stage, verb, self.style).encode(),
+                is_ours=_is_our_definition,
+                mode=_CONF_MODE,
+            )
+            for stage, verb in STAGES
+        )
+        return (program, *definitions)
+
+    def drop_in(self, version: tuple[int, ...]) -> OwnFile:
+        """Return the drop-in for this version of podman. Raises NriRdmaError where another file would hide it."""
+        path = self._at(DROP_IN)
+        text = drop_in(version, _folders(self._documents(before=DROP_IN)))
+        self._refuse_hidden(text)
+        return OwnFile(path=path, data=text.encode(), is_ours=_is_our_drop_in, mode=_CONF_MODE)
+
+    @property
+    def any_drop_in(self) -> OwnFile:
+        """The drop-in whatever version it is for: to be removed."""
+        return OwnFile(path=self._at(DROP_IN), data=b"", is_ours=_is_our_drop_in, mode=_CONF_MODE)
+
+    def _refuse_hidden(self, text: str) -> None:
+        later = [
+            it for it in self._documents() if it.path.parent == self._at(DROP_IN.parent) and it.path.name > DROP_IN.name
+        ]
+        own = Document(path=self._at(DROP_IN), hooks_dir=_hooks_dir(tomllib.loads(text)))
+        if str(FOLDER) not in _folders((own, *later)):
+            hiding = next(it.path for it in later if it.hooks_dir is not None)
+            raise NriRdmaError(
+                ErrorCode.INSTALL,
+                f"podman would not read {FOLDER}: a later file sets hooks_dir, too",
+                where=str(hiding),
+                hint=f'add "{FOLDER}" to its hooks_dir, or give it a name before {DROP_IN.name}',
+            )
+
+    def _documents(self, before: Path | None = None) -> tuple[Document, ...]:
+        """Return the files of podman's configuration as it reads them, without ours; `before`: those it reads before
+        that drop-in."""
+        drop_ins = sorted(self._at(DROP_IN.parent).glob("*.conf"))
+        paths = [self._at(SHARED), self._at(ETC / "containers.conf"), *drop_ins]
+        wanted = [it for it in paths if it.name != DROP_IN.name and it.is_file()]
+        if before is not None:
+            wanted = [it for it in wanted if it.parent != self._at(before.parent) or it.name < before.name]
+        return tuple(map(_document, wanted))
+
+    def _at(self, path: Path) -> Path:
+        return self.root / path.relative_to("/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A file of podman's configuration; `hooks_dir` None: it does not set that."""
+
+    path: Path
+    hooks_dir: list[Any] | None
+
+
+def definition(stage: str, verb: str, style: Style) -> str:
+    """Return the definition of one hook, as oci-hooks(5) describes it."""
+    socket = ("--socket", str(style.socket)) if style.socket is not None else ()
+    document = {
+        "version": "1.0.0",
+        "hook": {
+            "path": str(HOOK),
+            "args": [PROGRAM, verb, *_prefix_flag(verb, style), *socket],
+            "timeout": HOOK_TIMEOUT_S,
+        },
+        "when": {"annotations": {f"^{re.escape(style.annotation_prefix)}(/.*)?$": ".*"}},
+        "stages": [stage],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def drop_in(version: tuple[int, ...], others: Iterable[str]) -> str:
+    """Return the text that has podman read our folder besides `others`, the folders that it reads without."""
+    if version >= APPENDS_SINCE:
+        folders, note = f'"{FOLDER}", {{append=true}}', "Added to what other files say."
+    else:
+        listed = [*dict.fromkeys((*others, str(FOLDER)))]
+        folders, note = ", ".join(map(json.dumps, listed)), "This podman cannot add to a list: this is the whole one."
+    return f"{_MARK}\n# {note}\n[engine]\nhooks_dir = [{folders}]\n"
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return podman's version out of what `podman --version` prints. Raises NriRdmaError."""
+    found = re.search(r"\b(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if found is None:
+        what = f"this is no version of podman: {text.strip()!r}"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where="podman --version", hint="install podman 4.3 or newer")
+    return tuple(int(number) for number in found.groups(default="0"))
+
+
+def _prefix_flag(verb: str, style: Style) -> tuple[str, ...]:
+    return () if verb == "return" else ("--annotation-prefix", style.annotation_prefix)
+
+
+def _document(path: Path) -> Document:
+    """Read a file of podman's configuration. Raises NriRdmaError for one that podman cannot read either."""
+    try:
+        return Document(path=path, hooks_dir=_hooks_dir(tomllib.loads(path.read_text())))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        what, hint = f"this file cannot be read: {error}", "mend it; `podman info` says what is wrong"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=str(path), hint=hint) from error
+
+
+def _hooks_dir(document: dict[str, Any]) -> list[Any] | None:
+    engine = document.get("engine")
+    found = engine.get("hooks_dir") if isinstance(engine, dict) else None
+    return found if isinstance(found, list) else None
+
+
+def _folders(documents: Iterable[Document]) -> tuple[str, ...]:
+    """Return the folders that podman reads. {append=true} stays in force until a file says false."""
+    folders, appends = list(DEFAULT_FOLDERS), False
+    for it in documents:
+        if it.hooks_dir is None:
+            continue
+        for entry in it.hooks_dir:
+            appends = entry.get("append", appends) if isinstance(entry, dict) else appends
+        named = [entry for entry in it.hooks_dir if isinstance(entry, str)]
+        folders = [*folders, *named] if appends else named
+    return tuple(dict.fromkeys(folders))
+
+
+def _is_our_program(data: bytes) -> bool:
+    return f'PROGRAM = "{PROGRAM}"'.encode() in data
+
+
+def _is_our_definition(data: bytes) -> bool:
+    try:
+        args = json.loads(data)["hook"]["args"]
+    except (ValueError, KeyError, TypeError):
+        return False
+    return isinstance(args, list) and args[:1] == [PROGRAM]
+
+
+def _is_our_drop_in(data: bytes) -> bool:
+    return data.startswith(_MARK.encode())

@@ -1,0 +1,63 @@
+"""podman's own command line, asked for what nobody else knows. Blocks for as long as podman takes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nri_rdma.errors import ErrorCode, NriRdmaError
+
+PROGRAM = "podman"
+TIMEOUT_S = 60.0
+"""podman waits for its locks, also of a container that is being started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodmanContainer:
+    """A container that podman has, whether it runs or not."""
+
+    name: str
+    annotations: Mapping[str, str]
+    is_running: bool
+
+
+def version_text() -> str:
+    """Return what `podman --version` prints; it reads no configuration. Raises NriRdmaError."""
+    return _run("--version")
+
+
+def read_configuration() -> None:
+    """Have podman read its configuration. Raises NriRdmaError where it cannot."""
+    _run("info", "--format", "{{.Version.Version}}")
+
+
+def containers() -> tuple[PodmanContainer, ...]:
+    """Return all containers of root. Raises NriRdmaError."""
+    ids = _run("ps", "--all", "--quiet", "--no-trunc").split()
+    documents = json.loads(_run("inspect", "--type", "container", *ids)) if ids else []
+    return tuple(
+        PodmanContainer(
+            name=it["Name"],
+            annotations=it["Config"].get("Annotations") or {},
+            is_running=bool(it["State"]["Running"]),
+        )
+        for it in documents
+    )
+
+
+def _run(*arguments: str) -> str:
+    command = (PROGRAM, *arguments)
+    words = " ".join(command[:2])
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    except FileNotFoundError as error:
+        raise NriRdmaError(ErrorCode.INSTALL, "there is no podman in PATH", hint="install podman first") from error
+    except subprocess.TimeoutExpired as error:
+        what, hint = f"podman did not answer in {TIMEOUT_S:g} s", "see what holds podman's locks"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=words, hint=hint) from error
+    if done.returncode != 0:
+        what, hint = f"podman failed: {' '.join(done.stderr.split())}", f"see `{words}`"
+        raise NriRdmaError(ErrorCode.INSTALL, what, where=words, hint=hint)
+    return done.stdout

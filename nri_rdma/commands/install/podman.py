@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ APPENDS_SINCE = (5, 0)
 """podman 4.3 cannot read a containers.conf with {append=true} at all; 5.4 can. Between them nobody looked."""
 _MARK = "# Made by `nri-rdma install podman`; `nri-rdma uninstall podman` removes it."
 _CONF_MODE, _PROGRAM_MODE = 0o644, 0o755
+_SHELL = "/bin/sh"
+_IF_MISSING = "if that is not there, run `nri-rdma install podman`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +120,21 @@ class Document:
 
 
 def definition(stage: str, verb: str, style: Style) -> str:
-    """Return the definition of one hook, as oci-hooks(5) describes it."""
-    socket = ("--socket", str(style.socket)) if style.socket is not None else ()
+    """Return the definition of one hook, as oci-hooks(5) describes it.
+
+    podman skips a definition whose program is not there, and starts the container bare. So the program is a shell,
+    which fails where ours is not there; what it says then is in podman's error, because podman shows the arguments.
+    """
+    words = [str(HOOK), verb]
+    if verb != "return":
+        words += ["--annotation-prefix", style.annotation_prefix]
+    if style.socket is not None:
+        words += ["--socket", str(style.socket)]
     document = {
         "version": "1.0.0",
         "hook": {
-            "path": str(HOOK),
-            "args": [PROGRAM, verb, *_prefix_flag(verb, style), *socket],
+            "path": _SHELL,
+            "args": [_SHELL, "-c", f"exec {shlex.join(words)} # {_IF_MISSING}"],
             "timeout": HOOK_TIMEOUT_S,
         },
         "when": {"annotations": {f"^{re.escape(style.annotation_prefix)}(/.*)?$": ".*"}},
@@ -149,10 +160,6 @@ def parse_version(text: str) -> tuple[int, ...]:
         what = f"this is no version of podman: {text.strip()!r}"
         raise NriRdmaError(ErrorCode.INSTALL, what, where="podman --version", hint="install podman 4.3 or newer")
     return tuple(int(number) for number in found.groups(default="0"))
-
-
-def _prefix_flag(verb: str, style: Style) -> tuple[str, ...]:
-    return () if verb == "return" else ("--annotation-prefix", style.annotation_prefix)
 
 
 def _document(path: Path) -> Document:
@@ -192,7 +199,7 @@ def _is_our_definition(data: bytes) -> bool:
         args = json.loads(data)["hook"]["args"]
     except (ValueError, KeyError, TypeError):
         return False
-    return isinstance(args, list) and args[:1] == [PROGRAM]
+    return isinstance(args, list) and f"/{PROGRAM} " in " ".join(map(str, args))
 
 
 def _is_our_drop_in(data: bytes) -> bool:

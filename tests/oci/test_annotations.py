@@ -38,9 +38,12 @@ def installed(host: Host) -> Iterator[None]:
     host.put_hook()
 
 
-def asks(request: object, key: str = f"{PREFIX}/pod") -> tuple[str, str]:
+def asks(podman: Podman, request: object, key: str = f"{PREFIX}/pod") -> tuple[str, str]:
     """The option of a container that asks for this."""
-    return "--annotation", f"{key}={json.dumps(request)}"
+    text = f"{key}={json.dumps(request)}"
+    if podman.must("--version").startswith("podman version 4."):  # it takes the text for a row of a CSV file
+        text = '"' + text.replace('"', '""') + '"'
+    return "--annotation", text
 
 
 def seen_in(done: subprocess.CompletedProcess[str]) -> Seen:
@@ -64,7 +67,9 @@ def test_a_container_gets_node_netdev_memlock_and_environment(
     script = (
         f"{LOOK}\n(echo x > /dev/infiniband/uverbs5) 2>&1; mknod /tmp/other c 231 196; (echo x > /tmp/other) 2>&1; true"
     )
-    words = podman.run("--rm", "--cap-add", "MKNOD", *asks([FIFTH]), command=["sh", "-c", script], network=network)
+    words = podman.run(
+        "--rm", "--cap-add", "MKNOD", *asks(podman, [FIFTH]), command=["sh", "-c", script], network=network
+    )
     done = podman(*words)
     seen = seen_in(done)
     assert seen.nodes == {"uverbs5": tree_number(node, "uverbs5"), "rdma_cm": tree_number(node, "rdma_cm")}
@@ -79,7 +84,7 @@ def test_a_container_gets_node_netdev_memlock_and_environment(
 
 
 def test_a_number_asks_for_devices_of_the_default_pool(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    seen = seen_in(podman(*podman.run("--rm", *asks(2, PREFIX), command=["sh", "-c", LOOK])))
+    seen = seen_in(podman(*podman.run("--rm", *asks(podman, 2, PREFIX), command=["sh", "-c", LOOK])))
     devices = seen.env["RDMA_DEVICES_0"].split(",")
     assert len(devices) == 2
     assert sorted(seen.nodes) == sorted(["rdma_cm", *(it.replace("mlx5_", "uverbs") for it in devices)])
@@ -89,32 +94,32 @@ def test_a_number_asks_for_devices_of_the_default_pool(host_equal: None, daemon:
 
 def test_what_the_request_says_of_the_netdev_is_done(host_equal: None, daemon: Daemon, podman: Podman) -> None:
     request = {**FIFTH, "interface": {"name": "fast0", "mtu": 1400, "addresses": ["192.0.2.7/24"]}}
-    seen = seen_in(podman(*podman.run("--rm", *asks([request]), command=["sh", "-c", LOOK], network="bridge")))
+    seen = seen_in(podman(*podman.run("--rm", *asks(podman, [request]), command=["sh", "-c", LOOK], network="bridge")))
     assert (seen.mtus["fast0"], seen.addresses["fast0"][0]) == (1400, "192.0.2.7/24")
     assert seen.env["RDMA_NETDEVS_FAST"] == "fast0"
 
 
 def test_what_the_container_sets_itself_stays(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    words = podman.run("--rm", *asks([FIFTH]), "--env", "NCCL_IB_HCA=mine", command=["sh", "-c", LOOK])
+    words = podman.run("--rm", *asks(podman, [FIFTH]), "--env", "NCCL_IB_HCA=mine", command=["sh", "-c", LOOK])
     seen = seen_in(podman(*words))
     assert (seen.env["NCCL_IB_HCA"], seen.env["UCX_NET_DEVICES"]) == ("mine", "mlx5_5:1")
 
 
 def test_a_shared_device_serves_two_containers(host_equal: None, daemon: Daemon, podman: Podman, node: Fabric) -> None:
     shared = [{"match": {"device": "mlx5_5"}, "mode": "shared"}]
-    podman.must(*podman.run("-d", "--name", "one", *asks(shared), command=SLEEP))
-    seen = seen_in(podman(*podman.run("--rm", *asks(shared), command=["sh", "-c", LOOK], network="host")))
+    podman.must(*podman.run("-d", "--name", "one", *asks(podman, shared), command=SLEEP))
+    seen = seen_in(podman(*podman.run("--rm", *asks(podman, shared), command=["sh", "-c", LOOK], network="host")))
     assert seen.nodes["uverbs5"] == tree_number(node, "uverbs5"), "also on the host's network"
     assert host_link("rail5") is not None
 
 
 def test_a_privileged_container_gets_its_netdev(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    seen = seen_in(podman(*podman.run("--rm", "--privileged", *asks([FIFTH]), command=["sh", "-c", LOOK])))
+    seen = seen_in(podman(*podman.run("--rm", "--privileged", *asks(podman, [FIFTH]), command=["sh", "-c", LOOK])))
     assert ("rdma0" in seen.macs, seen.env["RDMA_DEVICES_FAST"]) == (True, "mlx5_5")
 
 
 def test_a_container_whose_annotation_is_empty_gets_nothing(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    seen = seen_in(podman(*podman.run("--rm", *asks([]), command=["sh", "-c", LOOK])))
+    seen = seen_in(podman(*podman.run("--rm", *asks(podman, []), command=["sh", "-c", LOOK])))
     assert (seen.nodes, list(seen.macs)) == ({}, ["lo"])
 
 
@@ -128,7 +133,7 @@ def test_who_does_not_ask_needs_no_daemon(host_equal: None, host: Host, podman: 
 def test_a_container_that_is_stopped_and_started_again_gets_it_again(
     host_equal: None, daemon: Daemon, podman: Podman, network: str
 ) -> None:
-    podman.must(*podman.run("-d", "--name", "again", *asks([FIFTH]), command=SLEEP, network=network))
+    podman.must(*podman.run("-d", "--name", "again", *asks(podman, [FIFTH]), command=SLEEP, network=network))
     for _ in range(2):
         assert "rdma0" in in_container(podman, "again")
         assert host_link("rail5") is None
@@ -144,7 +149,7 @@ def test_a_container_that_is_stopped_and_started_again_gets_it_again(
 def test_a_killed_container_gives_back(
     host_equal: None, daemon: Daemon, podman: Podman, victims: tuple[str, ...]
 ) -> None:
-    podman.must(*podman.run("-d", "--name", "killed", *asks([FIFTH]), command=SLEEP))
+    podman.must(*podman.run("-d", "--name", "killed", *asks(podman, [FIFTH]), command=SLEEP))
     state = podman.inspect("killed")["State"]
     pids = {"init": state["Pid"], "conmon": state["ConmonPid"]}
     for victim in victims:
@@ -153,13 +158,13 @@ def test_a_killed_container_gives_back(
 
 
 def test_a_command_that_does_not_exist_leaves_nothing(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    done = podman(*podman.run("--rm", *asks([FIFTH]), command=["/bin/nosuch"]))
+    done = podman(*podman.run("--rm", *asks(podman, [FIFTH]), command=["/bin/nosuch"]))
     assert done.returncode == 127, done.stderr
     wait_home()
 
 
 def test_a_container_that_is_made_and_removed_leaves_nothing(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    podman.must(*podman.create("--name", "made", *asks([FIFTH])))
+    podman.must(*podman.create("--name", "made", *asks(podman, [FIFTH])))
     assert host_link("rail5") is not None, "to create asks for nothing"
     podman.must("init", "made")
     assert host_link("rail5") is None
@@ -168,7 +173,9 @@ def test_a_container_that_is_made_and_removed_leaves_nothing(host_equal: None, d
 
 
 def test_two_containers_that_race_get_a_device_each(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    racing = [podman.host.start("podman", *podman.run("-d", "--name", it, *asks(1), command=SLEEP)) for it in "ab"]
+    racing = [
+        podman.host.start("podman", *podman.run("-d", "--name", it, *asks(podman, 1), command=SLEEP)) for it in "ab"
+    ]
     told = [process.communicate(timeout=60) for process in racing]
     assert [process.returncode for process in racing] == [0, 0], told
     entries = [podman.must("exec", name, "cat", "/proc/1/environ").split("\0") for name in "ab"]
@@ -180,7 +187,8 @@ def test_of_two_containers_that_race_for_one_device_one_is_refused(
     host_equal: None, daemon: Daemon, podman: Podman
 ) -> None:
     racing = [
-        podman.host.start("podman", *podman.run("-d", "--name", it, *asks([FIFTH]), command=SLEEP)) for it in "ab"
+        podman.host.start("podman", *podman.run("-d", "--name", it, *asks(podman, [FIFTH]), command=SLEEP))
+        for it in "ab"
     ]
     told = [process.communicate(timeout=60) for process in racing]
     refused = [error for process, (_, error) in zip(racing, told, strict=True) if process.returncode != 0]
@@ -194,7 +202,7 @@ def test_the_containers_of_a_pod_share_a_netdev_and_it_comes_home(
 ) -> None:
     infra = ("--infra-image", IMAGE, "--infra-command", "/bin/sleep 1000")
     podman.must("--runtime", podman.oci_runtime, "pod", "create", "--name", "pod", "--network", "none", *infra)
-    podman.must(*podman.run("-d", "--pod", "pod", "--name", "one", *asks([FIFTH]), command=SLEEP, network=""))
+    podman.must(*podman.run("-d", "--pod", "pod", "--name", "one", *asks(podman, [FIFTH]), command=SLEEP, network=""))
     podman.must(*podman.run("-d", "--pod", "pod", "--name", "two", command=SLEEP, network=""))
     assert "rdma0" in in_container(podman, "one")
     assert "rdma0" in in_container(podman, "two")
@@ -216,17 +224,17 @@ def refused(podman: Podman, *options: str, network: str = "none") -> str:
 
 
 def test_a_container_on_the_hosts_network_is_refused(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    said = refused(podman, *asks([FIFTH]), network="host")
+    said = refused(podman, *asks(podman, [FIFTH]), network="host")
     assert "nri-rdma: HOST-NETWORK: this container is on the host's network" in said
     assert "--network host" in said
 
 
 def test_an_annotation_that_cannot_be_read_is_refused(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    assert "nri-rdma: ANNOTATION-UNKNOWN-KEY: " in refused(podman, *asks([{**FIFTH, "colour": "red"}]))
+    assert "nri-rdma: ANNOTATION-UNKNOWN-KEY: " in refused(podman, *asks(podman, [{**FIFTH, "colour": "red"}]))
 
 
 def test_a_list_for_another_container_is_refused(host_equal: None, daemon: Daemon, podman: Podman) -> None:
-    said = refused(podman, *asks([FIFTH], f"{PREFIX}/container.main"))
+    said = refused(podman, *asks(podman, [FIFTH], f"{PREFIX}/container.main"))
     assert "nri-rdma: ANNOTATION-PLACE: " in said
 
 
@@ -234,12 +242,12 @@ def test_devices_by_annotation_and_by_cdi_are_refused(
     host_equal: None, daemon: Daemon, podman: Podman, node: Fabric
 ) -> None:
     generate(podman.host, node)
-    assert "nri-rdma: ANNOTATION-PLACE: " in refused(podman, *asks([FIFTH]), "--device", f"{NIC}=mlx5_4")
+    assert "nri-rdma: ANNOTATION-PLACE: " in refused(podman, *asks(podman, [FIFTH]), "--device", f"{NIC}=mlx5_4")
 
 
 def test_without_the_daemon_no_container_that_asks_starts(host_equal: None, host: Host, podman: Podman) -> None:
     before = time.monotonic()
-    said = refused(podman, *asks([FIFTH]))
+    said = refused(podman, *asks(podman, [FIFTH]))
     took = time.monotonic() - before
     assert "nri-rdma: DAEMON-ABSENT: " in said
     assert "systemctl start nri-rdma" in said
@@ -249,14 +257,14 @@ def test_without_the_daemon_no_container_that_asks_starts(host_equal: None, host
 def test_a_stopped_daemon_keeps_a_container_from_starting(host_equal: None, daemon: Daemon, podman: Podman) -> None:
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
-        assert "nri-rdma: DAEMON-LATE: " in refused(podman, *asks([FIFTH]))
+        assert "nri-rdma: DAEMON-LATE: " in refused(podman, *asks(podman, [FIFTH]))
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
 def test_a_daemon_that_comes_within_two_seconds_is_awaited(host_equal: None, daemon: Daemon, podman: Podman) -> None:
     daemon.kill()
-    starting = podman.host.start("podman", *podman.run("-d", "--name", "early", *asks([FIFTH]), command=SLEEP))
+    starting = podman.host.start("podman", *podman.run("-d", "--name", "early", *asks(podman, [FIFTH]), command=SLEEP))
     daemon.start_process()
     told = starting.communicate(timeout=60)
     assert starting.returncode == 0, told
@@ -266,7 +274,7 @@ def test_a_daemon_that_comes_within_two_seconds_is_awaited(host_equal: None, dae
 def test_a_container_keeps_its_device_over_a_restart_and_gives_it_back(
     host_equal: None, daemon: Daemon, podman: Podman
 ) -> None:
-    podman.must(*podman.run("-d", "--name", "kept", *asks([FIFTH]), command=SLEEP))
+    podman.must(*podman.run("-d", "--name", "kept", *asks(podman, [FIFTH]), command=SLEEP))
     daemon.kill()
     start(daemon)
     assert "rdma0" in in_container(podman, "kept")
@@ -286,7 +294,7 @@ def test_without_the_hook_no_container_that_asks_starts(
         hook.write_text("#!/bin/nothing\n")
         hook.chmod(0o755)
     try:
-        done = podman(*podman.run("--rm", *asks([FIFTH]), command=["echo", "it runs"]))
+        done = podman(*podman.run("--rm", *asks(podman, [FIFTH]), command=["echo", "it runs"]))
     finally:
         hook.unlink(missing_ok=True)
         podman.host.put_hook()
